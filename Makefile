@@ -1,0 +1,37 @@
+# Everything from a clean clone: `make demo`, `make test`. Needs Python 3.11+ and a package index.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+# torch goes first and exactly: a range would pull the CUDA builds, gigabytes of them.
+TORCH  := torch==2.13.0
+
+.PHONY: demo test fast-test lint bench clean
+
+$(READY): pyproject.toml requirements.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/python -m anchorhead.lab.demo -o demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+fast-test: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not heavy"
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) demo

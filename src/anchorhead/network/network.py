@@ -1,0 +1,79 @@
+"""A network: affine maps and attention layers in a row, with two evaluations of one set of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.errors import ShapeError
+from anchorhead.network.attention import LiteralAttention
+
+
+class Network(nn.Module):
+    """Stages applied in order. Calling it is the fast evaluation; `literal()` is the one to read and export."""
+
+    def __init__(self, stages: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(stages)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for stage in self.stages:
+            x = stage(x)
+        return x
+
+    def literal(self) -> Literal:
+        """The same weights as queries, keys, softmax and values, with nothing folded or skipped."""
+        return Literal(self)
+
+    def attention_weights(self, x: Tensor) -> list[Tensor]:
+        """The weights of each attention layer on x, each (..., H, queries, keys)."""
+        return self.literal().attention_weights(x)
+
+
+class Literal(nn.Module):
+    """The literal evaluation of a network: every stage that has two evaluations uses its literal one."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(_flatten(network.stages))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for stage in self.stages:
+            x = stage(x)
+        return x
+
+    def attention_weights(self, x: Tensor) -> list[Tensor]:
+        found = []
+        for stage in self.stages:
+            if isinstance(stage, LiteralAttention):
+                found.append(stage.weights(x))
+            x = stage(x)
+        return found
+
+
+def _flatten(stages: Iterable[nn.Module]) -> list[nn.Module]:
+    flat: list[nn.Module] = []
+    for stage in stages:
+        make: Any = getattr(stage, "literal", None)
+        literal = stage if make is None else make()
+        flat += _flatten(literal) if isinstance(literal, nn.Sequential) else [literal]
+    return flat
+
+
+def check_sequence(x: Tensor, tokens: int, features: int, dtype: torch.dtype) -> None:
+    """Refuses an input that is not (..., tokens, features) in the network's dtype."""
+    if not isinstance(x, Tensor):
+        raise ShapeError(f"The input must be a torch tensor, not {type(x).__name__}; use torch.as_tensor(x).")
+    if x.ndim < 2 or tuple(x.shape[-2:]) != (tokens, features):
+        raise ShapeError(
+            f"The input has shape {tuple(x.shape)}; this network takes (..., {tokens}, {features}): "
+            f"{tokens} tokens with {features} features each."
+        )
+    if x.dtype != dtype:
+        raise ShapeError(
+            f"The input is {x.dtype} and the network {dtype}. Convert it with x.to({dtype}), "
+            f"or build the network with dtype={x.dtype}."
+        )

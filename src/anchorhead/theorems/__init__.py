@@ -1,0 +1,19 @@
+"""The paper's constructions, literally: each a network with its target, its bound and its matrices."""
+
+from anchorhead.theorems.attention_then_softmax import attention_then_softmax
+from anchorhead.theorems.multi_head import MultiHead, multi_head
+from anchorhead.theorems.planning import Plan, plan
+from anchorhead.theorems.single_head import SingleHead, single_head
+from anchorhead.theorems.two_layer import GridNetwork, two_layer
+
+__all__ = [
+    "GridNetwork",
+    "MultiHead",
+    "Plan",
+    "SingleHead",
+    "attention_then_softmax",
+    "multi_head",
+    "plan",
+    "single_head",
+    "two_layer",
+]

@@ -1,0 +1,92 @@
+"""Uniform anchors and the temperature that makes softmax choose among them (constructions 1.1).
+
+Scores -β(u - L_k)² over anchors L_k of spacing h. Write Λ = βh² and t = exp(-Λ).
+
+*The two nearest decide.* If the nearest anchor is at distance e <= h/2, the one on its far side is at h + e
+and the gap (h + e)² - e² = h² + 2he is at least h²; the anchor after the second nearest leads to a gap of
+4h² - 4he >= 2h². So the m-th further anchor on either side has at most t^(m²) of the nearest one's weight,
+and all of them together at most (N - 1) t =: selection error. Asking for ε gives β = ln((N - 1)/ε)/h².
+
+*What the two make of u.* Let z in [0, 1] be 1 - 2e/h. The second nearest has weight 1/(1 + exp(Λz)), so the
+blend misses u by  h/2 · |tanh(Λz/2) - z|, zero at an anchor and halfway between two, and never above h/2.
+Its maximum over z is `two_point_error(Λ) * h`; the room up to h/2 is what rounding may use.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from anchorhead.errors import InputError
+
+
+def temperature_for(selection_error: float, keys: int, spacing: float) -> float:
+    """β = ln(keys/ε)/h², where `keys` counts those that must lose."""
+    if not 0 < selection_error < 1:
+        raise InputError(
+            f"selection_error={selection_error} must lie strictly between 0 and 1; it is the softmax weight that "
+            "all but the two nearest anchors may keep. 1e-6 is the usual choice."
+        )
+    return math.log(keys / selection_error) / spacing**2
+
+
+def check_temperature(temperature: float) -> float:
+    """A temperature given by the user, as a positive finite number."""
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise InputError(
+            f"temperature={temperature} must be a positive finite number; leave it out to have it derived."
+        )
+    return float(temperature)
+
+
+def selection_error_at(temperature: float, keys: int, spacing: float) -> float:
+    """ε = keys · exp(-βh²), the inverse of `temperature_for`."""
+    return keys * math.exp(-temperature * spacing**2)
+
+
+def two_point_error(gap: float) -> float:
+    """Largest |tanh(Λz/2) - z|/2 for z in [0, 1], in units of the spacing; Λ is `gap`."""
+    if gap <= 2:
+        return (1 - math.tanh(gap / 2)) / 2
+    peak = math.sqrt(1 - 2 / gap)
+    return max((peak - 2 / gap * math.atanh(peak)) / 2, (1 - math.tanh(gap / 2)) / 2)
+
+
+def score_rows(anchors: Tensor) -> tuple[Tensor, Tensor]:
+    """(2 L_k, -L_k²): the two key rows that, against a query (βu, β), give β(2uL_k - L_k²).
+
+    That is -β(u - L_k)² but for βu², which is the same for every key and drops out of the softmax.
+    """
+    return 2 * anchors, -(anchors**2)
+
+
+def check_range(low: float, high: float) -> tuple[float, float]:
+    """The clipping range [low, high], finite and in order."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise InputError(f"The range [{low}, {high}] must be finite; clip a ReLU at the largest value it takes.")
+    if low >= high:
+        raise InputError(f"low={low} must lie below high={high}; swap them, or widen the range.")
+    return float(low), float(high)
+
+
+def output_rows(output_row: object, anchors: int, output_features: int) -> Tensor:
+    """The paper's G as an index per anchor: None (row 0), one row for all, a sequence, or a callable."""
+    if output_row is None:
+        rows = [0] * anchors
+    elif callable(output_row):
+        rows = [int(output_row(k)) for k in range(anchors)]
+    elif isinstance(output_row, int):
+        rows = [output_row] * anchors
+    else:
+        rows = [int(r) for r in output_row]  # type: ignore[attr-defined]
+    if len(rows) != anchors:
+        raise InputError(f"output_row has {len(rows)} entries for {anchors} anchors; give one row for each anchor.")
+    bad = next((k for k, r in enumerate(rows) if not 0 <= r < output_features), None)
+    if bad is not None:
+        raise InputError(
+            f"output_row sends anchor {bad} to row {rows[bad]}, but output_features={output_features} allows rows "
+            f"0 to {output_features - 1}; raise output_features or change the map."
+        )
+    return torch.tensor(rows)

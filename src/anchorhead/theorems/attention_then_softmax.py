@@ -1,0 +1,37 @@
+"""One attention layer and a plain softmax are universal too (constructions 1.5).
+
+The ramps of layer 1, the affine map to R_v and the bound are those of `two_layer.py` and `grid.py`; the
+second layer is replaced by softmax over β R_v and an affine read-out with columns f(v).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from anchorhead.theorems.two_layer import GridNetwork, build
+
+
+def attention_then_softmax(
+    f: Callable[[Tensor], Tensor],
+    tokens: int,
+    features: int,
+    levels: int,
+    *,
+    low: float = 0.0,
+    high: float = 1.0,
+    output_features: int | None = None,
+    selection_error: float = 1e-6,
+    temperature: float | None = None,
+    slope: float = 1 / 16,
+    ramp_anchors: int | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> GridNetwork:
+    """One attention layer, then softmax and an affine read-out, that approximate f on a box.
+
+    The arguments are those of `two_layer`.
+    """
+    return build(f, tokens, features, levels, low, high, output_features, selection_error, temperature, slope,
+                 ramp_anchors, dtype, attention=False)  # fmt: skip

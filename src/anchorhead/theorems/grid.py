@@ -1,0 +1,196 @@
+"""Cells, bumps and the bound of the two universal constructions (Theorem 3.3; constructions 1.4, 1.5).
+
+f maps [low, high]^(n x d) to R^(n x d_out). Each of the D = nd coordinates is cut into g cells of width w
+with centres c_1..c_g. A *ramp* ρ_e(x) rises from 0 to 1 around the edge e between two cells, over a width δ,
+and is one attention head: anchors on [0, 1], u = (x - e)/δ + 1/2. With ρ_0 = 1 and ρ_g = 0 the bump of cell
+l is ρ_{l-1} - ρ_l; the bumps of a coordinate sum to one. For a grid point v, R_v(X) is the sum of its D
+bumps, and softmax over β R_v weighs the values f(v). The softmax factorises, R_v being a sum: it is the
+product over coordinates of a softmax over the g bumps. So the output is the mean of f(v) where the
+coordinates of v are drawn independently, each by its own softmax.
+
+**Bound.** Let s bound the ramps' distance from 0 and 1 outside their slopes (`saturation`). If x lies in a
+cell away from the slopes, its bump is at least 1 - 2s and the others at most s, so the weight elsewhere is
+at most (g-1) exp(-β(1 - 3s)). On a slope the two bumps at that edge sum to at least 1 - 2s, the larger is
+at least 1/2 - s, the others are at most s: the weight on cells other than these two is at most
+(g-2) exp(-β(1/2 - 2s)). With ε the larger of the two, times D, the union bound says that but for weight ε
+every coordinate of v is a centre within r = w/2 of x, or r = (w + δ)/2 on a slope. Hence, with ω a modulus
+of continuity of f and S the spread of the stored values,
+
+    sup error  <=  ω(r) + ε·(S + ω(r))
+
+and in L_p the slopes matter only by their share of the volume, at most D(g-1)δ/(high - low).
+Rounding moves an edge by a few units in the last place of the inputs, at most δ/16, which is allowed for by
+counting slopes as δ·9/8 wide.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anchorhead.errors import InputError, PrecisionError, ShapeError, SizeError
+from anchorhead.theorems.anchors import check_range
+
+Modulus = Callable[[float], float]
+WIDENED = 9 / 8
+
+
+@dataclass(frozen=True)
+class Grid:
+    """D = tokens * features coordinates in g levels, with slopes of width `slope` times a cell."""
+
+    tokens: int
+    features: int
+    levels: int
+    low: float
+    high: float
+    slope: float
+
+    def __post_init__(self) -> None:
+        for name, least in (("tokens", 1), ("features", 1), ("levels", 2)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
+        check_range(self.low, self.high)
+        if not 0 < self.slope < 1:
+            raise InputError(f"slope={self.slope} must lie strictly between 0 and 1; it is a share of a cell's width.")
+
+    @property
+    def coordinates(self) -> int:
+        return self.tokens * self.features
+
+    @property
+    def points(self) -> int:
+        return self.levels**self.coordinates
+
+    @property
+    def cell(self) -> float:
+        return (self.high - self.low) / self.levels
+
+    def centres(self) -> Tensor:
+        """c_1..c_g in float64."""
+        return self.low + self.cell * (torch.arange(self.levels, dtype=torch.float64) + 0.5)
+
+    def edges(self) -> Tensor:
+        """The g - 1 interior edges in float64."""
+        return self.low + self.cell * torch.arange(1, self.levels, dtype=torch.float64)
+
+    def blur(self, dtype: torch.dtype) -> float:
+        """How far rounding may move an edge for inputs in the box."""
+        return 4 * torch.finfo(dtype).eps * max(abs(self.low), abs(self.high))
+
+    def resolves(self, dtype: torch.dtype) -> bool:
+        """Whether rounding moves an edge by no more than the bound allows for."""
+        return self.blur(dtype) <= self.slope * self.cell / 16
+
+    def require_resolution(self, dtype: torch.dtype) -> None:
+        """Refuses slopes that inputs in this dtype cannot resolve."""
+        if not self.resolves(dtype):
+            raise PrecisionError(
+                f"{dtype} cannot resolve {self.levels} levels on [{self.low}, {self.high}]: rounding moves an edge by "
+                f"{self.blur(dtype):.3g}, and a slope between two cells is {self.slope * self.cell:.3g} wide. Use a "
+                "wider dtype or fewer levels."
+            )
+
+    def temperature(self, selection_error: float, saturation: float) -> float:
+        """The β at which the weight outside the right cells is at most `selection_error`."""
+        if not 0 < selection_error < 1:
+            raise InputError(f"selection_error={selection_error} must lie strictly between 0 and 1.")
+        share = selection_error / self.coordinates
+        core = math.log((self.levels - 1) / share) / (1 - 3 * saturation)
+        slopes = math.log(max(self.levels - 2, share) / share) / (0.5 - 2 * saturation)
+        return max(core, slopes)
+
+    def selection_error(self, temperature: float, saturation: float) -> float:
+        """ε of the bound at this temperature."""
+        core = (self.levels - 1) * math.exp(-temperature * (1 - 3 * saturation))
+        slopes = (self.levels - 2) * math.exp(-temperature * (0.5 - 2 * saturation))
+        return self.coordinates * max(core, slopes)
+
+    def sup_bound(self, modulus: Modulus, error: float, spread: float) -> float:
+        """Bound on the sup error from a modulus of continuity in the sup norm of the input."""
+        near = modulus(self.cell * (1 + WIDENED * self.slope) / 2)
+        return near + error * (spread + near)
+
+    def mean_bound(self, modulus: Modulus, error: float, spread: float, order: float, entries: int) -> float:
+        """Bound on (∫ sum over entries |error|^order dX)^(1/order) over the box."""
+        near = modulus(self.cell / 2)
+        inside = near + error * (spread + near)
+        slopes = self.sup_bound(modulus, error, spread)
+        share = min(
+            1.0,
+            self.coordinates * (self.levels - 1) * WIDENED * self.slope * self.cell / (self.high - self.low),
+        )
+        volume = (self.high - self.low) ** self.coordinates
+        return (entries * volume * (inside**order + share * slopes**order)) ** (1 / order)
+
+
+def saturation(anchors: int, gap: float) -> float:
+    """How far a ramp head with p anchors on [0, 1] is from 0 at u <= 0, or from 1 at u >= 1; gap is βh²."""
+    step = 1 / (anchors - 1)
+    return sum(m * step * math.exp(-gap * m * m) for m in range(1, anchors))
+
+
+def memory_limit() -> int:
+    """Bytes that a construction may take: half of the memory that is free now."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return free // 2
+
+
+def require_memory(grid: Grid, output_features: int, dtype: torch.dtype) -> None:
+    """Refuses a grid whose values would not fit, with its size and the limit."""
+    size = torch.finfo(dtype).bits // 8
+    needed = grid.points * (grid.tokens * output_features + 2) * size * 2
+    limit = memory_limit()
+    if needed > limit:
+        raise SizeError(
+            f"{grid.levels} levels for {grid.tokens} x {grid.features} coordinates make "
+            f"{grid.levels}^{grid.coordinates} = {float(grid.points):.4g} grid points, which need "
+            f"{needed / 2**30:.4g} GiB; the limit here is {limit / 2**30:.3g} GiB. Take fewer levels, tokens or "
+            "features: for an arbitrary function this cost cannot be avoided."
+        )
+
+
+def grid_values(f: Callable[[Tensor], Tensor], grid: Grid, output_features: int | None, dtype: torch.dtype) -> Tensor:
+    """f at every grid point, as (points, tokens, d_out), the last coordinate running fastest."""
+    require_memory(grid, output_features or 1, dtype)
+    if not callable(f):
+        raise InputError(f"f must be a callable from (..., tokens, features) to (..., tokens, d_out), not {f!r}.")
+    centres = grid.centres().to(dtype)
+    digits = grid.levels ** torch.arange(grid.coordinates - 1, -1, -1)
+    found = []
+    for index in torch.arange(grid.points).split(4096):
+        inputs = centres[(index[:, None] // digits) % grid.levels].unflatten(-1, (grid.tokens, grid.features))
+        found.append(_checked(f(inputs), inputs, grid, output_features, dtype))
+        if len(found) == 1:
+            require_memory(grid, found[0].shape[-1], dtype)
+    return torch.cat(found)
+
+
+def _checked(values: object, inputs: Tensor, grid: Grid, features: int | None, dtype: torch.dtype) -> Tensor:
+    want = (*inputs.shape[:-2], grid.tokens, features or "d_out")
+    given = tuple(values.shape) if isinstance(values, Tensor) else f"a {type(values).__name__}"
+    if (
+        not isinstance(values, Tensor)
+        or len(given) != 3
+        or given[:2] != want[:2]
+        or (features and given[2] != features)
+    ):
+        raise ShapeError(
+            f"f returned {given} for an input of shape {tuple(inputs.shape)}; it must return a tensor of shape "
+            f"({', '.join(map(str, want))}): f works on batches, (..., tokens, features) to (..., tokens, d_out)."
+        )
+    if not values.isfinite().all():
+        raise InputError(
+            "f returned a value that is not finite at a grid point; restrict low and high to where f is finite."
+        )
+    return values.detach().to(dtype)

@@ -1,0 +1,109 @@
+"""Affine maps and the softmax stage that turn ramps into a look-up of grid values; see `grid.py`.
+
+Literally, all g^D grid points have a score R_v. Since the softmax over them is a product over coordinates,
+the fast evaluation contracts the value tensor with one coordinate's g weights after the other, and never
+holds a weight for each grid point.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.network.affine import Unflatten, constant
+from anchorhead.network.attention import CHUNK_ENTRIES, Attention
+
+
+class Bumps(nn.Module):
+    """Ramps (..., n, d(g-1)) to bumps (..., nd, g): ρ_{l-1} - ρ_l with ρ_0 = 1 and ρ_g = 0. Affine."""
+
+    def __init__(self, levels: int) -> None:
+        super().__init__()
+        self.levels = levels
+
+    def forward(self, ramps: Tensor) -> Tensor:
+        ramps = ramps.unflatten(-1, (-1, self.levels - 1)).flatten(-3, -2)
+        before = nn.functional.pad(ramps, (1, 0), value=1.0)
+        after = nn.functional.pad(ramps, (0, 1), value=0.0)
+        return before - after
+
+
+class GridSums(nn.Module):
+    """Bumps (..., D, g) to R (..., g^D): for every grid point the sum of its D bumps. Linear."""
+
+    def forward(self, bumps: Tensor) -> Tensor:
+        total = bumps[..., 0, :]
+        for c in range(1, bumps.shape[-2]):
+            total = (total.unsqueeze(-1) + bumps[..., c, None, :]).flatten(-2)
+        return total
+
+
+class GridColumns(nn.Module):
+    """R (..., g^D) to one column a grid point, (..., g^D, 2 + m): its R, a 1, and its m constant values."""
+
+    def __init__(self, values: nn.Parameter) -> None:
+        super().__init__()
+        self.values = values
+
+    def forward(self, sums: Tensor) -> Tensor:
+        one = torch.ones_like(self.values[:, :1])
+        constants = torch.cat([one, self.values], dim=-1)
+        return torch.cat([sums.unsqueeze(-1), constants.expand(*sums.shape[:-1], *constants.shape)], dim=-1)
+
+
+class SoftmaxReadOut(nn.Module):
+    """Scores (..., N) to (..., 1, m): softmax of β times the scores, then the affine read-out `values`."""
+
+    def __init__(self, values: nn.Parameter, temperature: float) -> None:
+        super().__init__()
+        self.values = values
+        self.temperature = constant(torch.tensor(temperature, dtype=values.dtype))
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return ((scores * self.temperature).softmax(-1) @ self.values).unsqueeze(-2)
+
+
+class Lookup(nn.Module):
+    """Bumps (..., D, g) to the softmax-weighted grid values, (..., n, d_out).
+
+    values: (g^D, n, d_out). With `attention=True` the literal form is a second attention layer with one key
+    for each grid point and one query; otherwise a plain softmax and an affine read-out.
+    """
+
+    def __init__(self, values: Tensor, temperature: float, *, attention: bool) -> None:
+        super().__init__()
+        self.tokens = values.shape[1]
+        self.values = constant(values.flatten(1))
+        self.temperature = temperature
+        self.second = self._attention() if attention else None
+
+    def _attention(self) -> Attention:
+        entries, dtype = self.values.shape[1], self.values.dtype
+        query = torch.zeros(1, 1, 2 + entries, dtype=dtype)
+        query[0, 0, 1] = self.temperature
+        key = torch.zeros(1, 1, 2 + entries, dtype=dtype)
+        key[0, 0, 0] = 1
+        value = torch.cat([torch.zeros(entries, 2, dtype=dtype), torch.eye(entries, dtype=dtype)], dim=1)
+        return Attention(query, key, value[None], keep=slice(0, 1))
+
+    def forward(self, bumps: Tensor) -> Tensor:
+        weights = (self.temperature * bumps).softmax(-1)
+        batch, (coordinates, levels) = weights.shape[:-2], weights.shape[-2:]
+        weights = weights.reshape(-1, coordinates, levels)
+        width = self.values.numel() // levels
+        rows = max(1, CHUNK_ENTRIES // width)
+        out = [self._contract(chunk) for chunk in weights.split(rows)]
+        return torch.cat(out).reshape(*batch, self.tokens, -1)
+
+    def _contract(self, weights: Tensor) -> Tensor:
+        size, coordinates, levels = weights.shape
+        held = weights[:, 0] @ self.values.reshape(levels, -1)
+        for c in range(1, coordinates):
+            held = (weights[:, c, None] @ held.reshape(size, levels, -1)).squeeze(1)
+        return held
+
+    def literal(self) -> nn.Sequential:
+        """The stages as the theorem has them."""
+        if self.second is None:
+            return nn.Sequential(GridSums(), SoftmaxReadOut(self.values, self.temperature), Unflatten(self.tokens))
+        return nn.Sequential(GridSums(), GridColumns(self.values), self.second.literal(), Unflatten(self.tokens))

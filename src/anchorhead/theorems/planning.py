@@ -1,0 +1,164 @@
+"""From a wanted error to the size of a network, without reading the appendix.
+
+The theorems give error <= max(|low|, |high|)·ε + (high - low)/p (or over (n - 2)H), so ε is taken small
+enough to leave 99% of the tolerance to the second term, and p or H follow. For the universal constructions
+the levels follow from the declared Lipschitz constant.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from anchorhead.errors import InputError
+from anchorhead.theorems.anchors import check_range, temperature_for
+from anchorhead.theorems.grid import Grid, saturation
+from anchorhead.theorems.precision import DTYPES, AnchorHead
+from anchorhead.theorems.two_layer import RAMP_ANCHORS
+
+THEOREMS = ("single_head", "multi_head", "two_layer", "attention_then_softmax")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a construction needs. `anchors` is p, or (n - 2)H over all heads; `levels` and `grid_points` are for
+    the universal constructions; `logit_range` is the largest |logit| for inputs in range; `dtypes` says which
+    can hold it, and `reach` beyond which |u - middle| its logits would overflow."""
+
+    theorem: str
+    low: float
+    high: float
+    tol: float
+    tokens: int
+    features: int
+    layers: int
+    heads: int
+    anchors: int
+    levels: int | None
+    grid_points: int | None
+    selection_error: float
+    temperature: float
+    bound: float
+    parameters: int
+    logit_range: float
+    dtypes: dict[str, bool]
+    reach: dict[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers, for JSON."""
+        return asdict(self)
+
+
+def plan(
+    theorem: str,
+    *,
+    low: float = 0.0,
+    high: float = 1.0,
+    tol: float,
+    tokens: int,
+    features: int,
+    selection_error: float | None = None,
+    lipschitz: float | None = None,
+    output_features: int | None = None,
+    causal: bool = False,
+) -> Plan:
+    """The smallest network of that theorem whose bound is at most `tol`, and what it costs.
+
+    theorem: single_head, multi_head, two_layer or attention_then_softmax; the last two need `lipschitz`, in the
+    Euclidean distance over all entries. output_features defaults to 1 for ramps and `features` otherwise.
+    """
+    low, high = check_range(low, high)
+    if not (math.isfinite(tol) and tol > 0):
+        raise InputError(f"tol={tol} must be a positive finite number, the error that you can accept.")
+    for name, count in (("tokens", tokens), ("features", features)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InputError(f"{name}={count!r} must be a whole number of at least 1.")
+    if theorem in ("single_head", "multi_head"):
+        error = _selection_error(selection_error, tol, max(abs(low), abs(high)))
+        build = _single_head if theorem == "single_head" else _multi_head
+        return build(low, high, tol, tokens, features, error, output_features or 1, causal)
+    if theorem in THEOREMS:
+        return _universal(theorem, low, high, tol, tokens, features, selection_error or 1e-6, lipschitz,
+                          output_features or features)  # fmt: skip
+    raise InputError(f"There is no theorem {theorem!r}; choose from {', '.join(THEOREMS)}.")
+
+
+def _selection_error(given: float | None, tol: float, size: float) -> float:
+    if given is None:
+        return min(1e-6, tol / (100 * size))
+    if not 0 < given < 1 or given * size >= tol:
+        raise InputError(
+            f"selection_error={given} must lie strictly between 0 and 1, and times {size:g}, the largest value, below "
+            f"tol={tol}; leave it out to have it chosen."
+        )
+    return given
+
+
+def _dtypes(head: AnchorHead) -> tuple[dict[str, bool], dict[str, float]]:
+    names = {d: str(d).removeprefix("torch.") for d in DTYPES}
+    return {n: head.holds(d) for d, n in names.items()}, {n: head.reach(d) for d, n in names.items()}
+
+
+def _single_head(low: float, high: float, tol: float, n: int, d: int, error: float, d_o: int, causal: bool) -> Plan:
+    size = max(abs(low), abs(high))
+    p = max(2, math.ceil((high - low) / (tol - size * error)), 2 if causal else n + 1)
+    spacing = (high - low) / (p - 1)
+    beta = temperature_for(error, p - 1, spacing)
+    head = AnchorHead(low, high, spacing, beta, (high - low) / p)
+    holds, reach = _dtypes(head)
+    columns = p + n if causal else p
+    parameters = 2 * n * d + (columns - n) * d + columns * (d + d_o + 2) + (4 + d_o) * (2 * d + d_o + 2)
+    return Plan("single_head", low, high, tol, n, d, 1, 1, p, None, None, error, beta,
+                size * error + (high - low) / p, parameters, head.logit_range, holds, reach)  # fmt: skip
+
+
+def _multi_head(low: float, high: float, tol: float, n: int, d: int, error: float, d_o: int, causal: bool) -> Plan:
+    if n < 3:
+        raise InputError(f"multi_head needs at least 3 tokens, not {n}: two columns of every head are sentinels.")
+    if causal:
+        raise InputError(
+            "multi_head keeps its anchors in the tokens' own columns, so it cannot be causal; use single_head."
+        )
+    size = max(abs(low), abs(high))
+    heads = max(1, math.ceil((high - low) / ((n - 2) * (tol - size * error))))
+    anchors = (n - 2) * heads
+    spacing = (high - low) / (anchors + 1)
+    beta = temperature_for(error, 2 * heads * (n - 1), spacing)
+    head = AnchorHead(low, high, spacing, beta, (high - low) / anchors)
+    holds, reach = _dtypes(head)
+    parameters = n * d + n * n + (2 + heads * (2 + d_o)) * (d + n)
+    return Plan("multi_head", low, high, tol, n, d, 1, heads, anchors, None, None, error, beta,
+                size * error + (high - low) / anchors, parameters, head.logit_range, holds, reach)  # fmt: skip
+
+
+def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int, error: float,
+               lipschitz: float | None, d_out: int) -> Plan:  # fmt: skip
+    if lipschitz is None or not (math.isfinite(lipschitz) and lipschitz > 0):
+        raise InputError(f"{theorem} needs lipschitz=L > 0: how fast f may vary decides how many levels it takes.")
+    coordinates, slope = n * d, 1 / 16
+    stretch = lipschitz * math.sqrt(coordinates)
+    spread = stretch * (high - low)
+    # The bound below is near + error(spread + near), near proportional to the cell.
+    room = (tol - error * spread) / (1 + error)
+    if room <= 0:
+        error = tol / (10 * spread)
+        room = (tol - error * spread) / (1 + error)
+    probe = Grid(n, d, 2, low, high, slope)
+    per_cell = probe.sup_bound(lambda r: stretch * r, 0.0, 0.0) / probe.cell
+    levels = max(2, math.ceil((high - low) * per_cell / room))
+    grid = Grid(n, d, levels, low, high, slope)
+    p = max(RAMP_ANCHORS, n + 1)
+    ramp = AnchorHead(0.0, 1.0, 1 / (p - 1), temperature_for(error, p - 1, 1 / (p - 1)), 1 / p)
+    settled = saturation(p, ramp.temperature * ramp.spacing**2)
+    beta = grid.temperature(error, settled)
+    holds, reach = _dtypes(ramp)
+    for dtype in DTYPES:
+        name = str(dtype).removeprefix("torch.")
+        holds[name] = holds[name] and grid.resolves(dtype)
+    ramp_heads, entries, two = d * (levels - 1), n * d_out, theorem == "two_layer"
+    second = (2 + entries) * (2 + entries) if two else 0
+    parameters = (p - n) * d + 4 * p + (2 * ramp_heads + 3) * (d + 4) + grid.points * entries + second
+    return Plan(theorem, low, high, tol, n, d, 2 if two else 1, ramp_heads + (1 if two else 0), p, levels, grid.points,
+                error, beta, grid.sup_bound(lambda r: stretch * r, error, spread), parameters,
+                max(beta * coordinates, ramp.logit_range), holds, reach)  # fmt: skip

@@ -1,0 +1,114 @@
+"""What the two ramp theorems share: the target, its rows, and how an error is reported.
+
+The target is the paper's truncated linear function, clip(w_i·x_i + t_i, low, high), one for each token, put
+into output row G(k) where L_k is the anchor nearest to it and G is the caller's choice.
+
+*Where G changes.* Halfway between two anchors softmax gives each half of the weight, at every temperature.
+If both write to the same row that is the right blend. If they write to different rows, each row holds about
+half of the target there, so no head can be within the theorem's bound of a one-hot target at that point;
+only the sum over rows is. `bound` adds half the larger of the two anchors for such seams, `sum_bound` is
+the theorem's number, and the two are equal when G never changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from anchorhead.errors import InputError, ShapeError
+from anchorhead.network.network import Network, check_sequence
+
+
+def read_ramps(weights: Any, bias: Any, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+    """`weights` as (n, d) and `bias` as (n,), finite, both in `dtype` (that of `weights` unless given)."""
+    weights = _as_tensor(weights, "weights")
+    bias = _as_tensor(bias, "bias")
+    if weights.ndim != 2 or 0 in weights.shape:
+        raise ShapeError(f"weights has shape {tuple(weights.shape)}; it must be (tokens, features), one row a token.")
+    if tuple(bias.shape) != (weights.shape[0],):
+        raise ShapeError(
+            f"bias has shape {tuple(bias.shape)}; weights has {weights.shape[0]} rows, so bias must be "
+            f"({weights.shape[0]},), one number a token."
+        )
+    for name, value in (("weights", weights), ("bias", bias)):
+        if not value.isfinite().all():
+            raise InputError(f"{name} holds a value that is not finite; replace NaN and infinity before building.")
+    dtype = weights.dtype if dtype is None else dtype
+    return weights.detach().to(dtype), bias.detach().to(dtype)
+
+
+def _as_tensor(value: Any, name: str) -> Tensor:
+    if not isinstance(value, Tensor):
+        try:
+            value = torch.as_tensor(np.asarray(value))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{name} must be a tensor, an array or nested lists of numbers: {error}.") from error
+    if value.is_complex():
+        raise InputError(f"{name} is complex; anchors lie on the real line.")
+    return value if value.is_floating_point() else value.to(torch.float64)
+
+
+class Ramps(Network):
+    """A network whose i-th token computes clip(w_i·x_i + t_i, low, high); see the top of this file."""
+
+    weights: Tensor
+    bias: Tensor
+    anchors: Tensor
+    rows: Tensor
+    temperature: float
+    selection_error: float
+    resolution: float
+    """The theorem's second term: (high - low) over the number of anchors."""
+
+    def __init__(self, stages: list[nn.Module], weights: Tensor, bias: Tensor, low: float, high: float,
+                 anchors: Tensor, rows: Tensor, output_features: int) -> None:  # fmt: skip
+        super().__init__(stages)
+        self.low, self.high = low, high
+        self.output_features = output_features
+        for name, value in (("weights", weights), ("bias", bias), ("anchors", anchors), ("rows", rows)):
+            self.register_buffer(name, value, persistent=False)
+
+    @property
+    def tokens(self) -> int:
+        return self.weights.shape[0]
+
+    @property
+    def features(self) -> int:
+        return self.weights.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weights.dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., n, d) to (..., n, output_features)."""
+        check_sequence(x, self.tokens, self.features, self.dtype)
+        return super().forward(x)
+
+    def exact(self, x: Tensor) -> Tensor:
+        """The target in the same dtype: the clipped value in row G(nearest anchor), zeros elsewhere."""
+        check_sequence(x, self.tokens, self.features, self.dtype)
+        ramp = ((x * self.weights).sum(-1) + self.bias).clamp(self.low, self.high)
+        first, last = self.anchors[0].item(), self.anchors[-1].item()
+        step = (last - first) / max(len(self.anchors) - 1, 1) or 1.0
+        nearest = ((ramp.double() - first) / step).round().clamp(0, len(self.anchors) - 1).nan_to_num()
+        rows = self.rows[nearest.long()]
+        out = x.new_zeros(*ramp.shape, self.output_features)
+        return out.scatter(-1, rows.unsqueeze(-1), ramp.unsqueeze(-1))
+
+    @property
+    def sum_bound(self) -> float:
+        """The theorem's number, for the sum over output rows: max(|low|, |high|)·ε + (high - low)/anchors."""
+        return max(abs(self.low), abs(self.high)) * self.selection_error + self.resolution
+
+    @property
+    def bound(self) -> float:
+        """Bound on |network - exact| in every output row, for every input: `sum_bound`, plus half of the
+        largest anchor at which G changes rows, if it does."""
+        seams = self.rows[1:] != self.rows[:-1]
+        size = self.anchors.abs()
+        largest = torch.maximum(size[1:], size[:-1])[seams]
+        return self.sum_bound + (largest.max().item() / 2 if len(largest) else 0.0)

@@ -1,0 +1,176 @@
+"""One head computes n truncated linear functions (Theorem 3.1 of v1; constructions 1.2).
+
+Anchors L_0 < ... < L_{p-1}, uniform on [low, high], spacing h = (high - low)/(p - 1). Token i has
+u_i = w_i·x_i + t_i. Its score for key k is -β(u_i - L_k)², its value L_k, so softmax returns the anchors
+around u_i. The lift makes p columns of 2d + d_o + 2 rows (m is the middle of the range: scores are taken
+from there, because expanded squares lose digits far from zero):
+
+    query rows (d + 1)   column i <= n:  w_i * x_i + (t_i - m)/d elementwise, then 1
+    key rows   (d + 1)   column k:       2(L_k - m) in each of d rows, then -(L_k - m)²
+    value rows (d_o)     column k:       L_k in row G(k)
+
+W_Q sums the d query rows first, so that u_i is rounded once, for all keys alike, and multiplies by β; W_K
+takes one of the d equal key rows and the square; W_V the value rows; W_O keeps the first n columns.
+
+**Bound.**  |out_i - clip(u_i, low, high)| <= max(|low|, |high|)·ε + (high - low)/p,  ε = (p - 1) exp(-βh²),
+for every input and every β > 0. Let t = exp(-βh²), so ε = (p - 1)t, and M = max(|low|, |high|) >= (p - 1)h/2.
+
+*u in range.* The two nearest blend to within h/2 <= (high - low)/p (`anchors.py`). The others pull left or
+right, so only the stronger side counts. On the far side of the nearest the m-th further anchor is at most
+(m + 1/2)h away with weight at most t^(m²) <= t: in all at most t·h·p(p-2)/2 <= t·h·(p-1)²/2 <= Mε. On the
+other side it is at most (m + 1)h away with weight at most t^(m(m+1)) <= t²: at most t²·h·(p-2)(p+1)/2,
+which is again <= t·h·(p-1)²/2 unless t > (p-1)²/((p-2)(p+1)); but then Mε exceeds high - low.
+*u below low* (or above high, likewise). The target is L_0, and anchor m has weight at most t^(m²): the error
+is at most t·h·p(p-1)/2 = Mε·p/(p-1) at most, and the excess t(high - low)/2 is below (high - low)/p unless
+t > 2/p; but then the bound exceeds high - low, further than which no blend of anchors can be.
+
+**Causal.** With `causal=True` the anchors have p columns of their own, before the tokens, and p need not
+exceed n. Each token's column is a key too, visible to it and to later tokens; its score is a constant 800
+below the least best score of any anchor (which is -βh²/4 or more), and exp(-800) is zero in every dtype.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.errors import InputError
+from anchorhead.network.affine import AppendColumns, AppendRows, PositionGain
+from anchorhead.network.attention import Attention
+from anchorhead.network.resources import Resources
+from anchorhead.theorems.anchors import (
+    check_range,
+    check_temperature,
+    output_rows,
+    score_rows,
+    selection_error_at,
+    temperature_for,
+)
+from anchorhead.theorems.precision import AnchorHead
+from anchorhead.theorems.ramps import Ramps, read_ramps
+
+SILENCE = 800.0
+"""exp(-800) is exactly zero in float64 and in every narrower dtype."""
+
+
+class SingleHead(Ramps):
+    """The network of Theorem 3.1; build it with `single_head`."""
+
+    lift: nn.Sequential
+    attention: Attention
+    causal: bool
+
+    def matrices(self) -> dict[str, Tensor]:
+        """W_Q (2, D), W_K (2, D), W_V (d_o, D), W_O (columns, n) with D = 2d + d_o + 2."""
+        columns = len(self.anchors) + (self.tokens if self.causal else 0)
+        return {name: w[0] for name, w in self.attention.matrices(columns).items()}
+
+    @property
+    def resources(self) -> Resources:
+        """What this network costs."""
+        return Resources(
+            layers=1,
+            heads=1,
+            keys=len(self.anchors),
+            parameters=sum(p.numel() for p in self.parameters()),
+            temperature=self.temperature,
+            logit_range=self.precision.logit_range,
+        )
+
+    @property
+    def precision(self) -> AnchorHead:
+        """The numbers that decide which dtypes can hold this head."""
+        spacing = (self.high - self.low) / (len(self.anchors) - 1)
+        return AnchorHead(self.low, self.high, spacing, self.temperature, self.resolution)
+
+
+def single_head(
+    weights: Any,
+    bias: Any,
+    low: float,
+    high: float,
+    anchors: int,
+    *,
+    output_features: int = 1,
+    output_row: Any = None,
+    selection_error: float = 1e-6,
+    temperature: float | None = None,
+    causal: bool = False,
+    dtype: torch.dtype | None = None,
+) -> SingleHead:
+    """One attention head that computes clip(w_i·x_i + t_i, low, high) for every token i.
+
+    weights: (n, d), the w_i. bias: (n,), the t_i. anchors: p > n, or any p >= 2 with `causal=True`, which
+    puts the anchors into columns of their own before the tokens.
+    output_features, output_row: how many output rows, and the row that each anchor's value goes to: an int,
+    a sequence of p ints, or a callable from anchor index to row (the paper's G). Row 0 by default.
+    temperature: β; derived from `selection_error` unless given. dtype: that of `weights` unless given.
+    """
+    w, t = read_ramps(weights, bias, dtype)
+    n, d = w.shape
+    low, high = check_range(low, high)
+    p = _check_anchors(anchors, n, causal)
+    rows = output_rows(output_row, p, output_features)
+    spacing = (high - low) / (p - 1)
+    beta = temperature_for(selection_error, p - 1, spacing) if temperature is None else check_temperature(temperature)
+    AnchorHead(low, high, spacing, beta, (high - low) / p).require(w.dtype)
+
+    middle = (low + high) / 2
+    points = torch.linspace(low, high, p, dtype=torch.float64)
+    lift = _lift(w, t, points, middle, rows, output_features, beta * spacing**2 / 4 + SILENCE, beta, causal)
+    attention = _attention(d, output_features, beta, w.dtype, n, p, causal)
+    model = SingleHead([lift, attention], w, t, low, high, points, rows, output_features)
+    model.lift, model.attention, model.causal = lift, attention, causal
+    model.temperature = beta
+    model.selection_error = selection_error_at(beta, p - 1, spacing)
+    model.resolution = (high - low) / p
+    return model
+
+
+def _check_anchors(anchors: int, tokens: int, causal: bool) -> int:
+    if isinstance(anchors, bool) or not isinstance(anchors, int) or anchors < 2:
+        raise InputError(f"anchors={anchors!r} must be a whole number of at least 2.")
+    if not causal and anchors <= tokens:
+        raise InputError(
+            f"anchors={anchors} must exceed the {tokens} tokens (p > n), because every token sits in a column of its "
+            f"own; take at least {tokens + 1}, or causal=True, which gives the anchors columns of their own."
+        )
+    return anchors
+
+
+def _lift(w: Tensor, t: Tensor, points: Tensor, middle: float, rows: Tensor, d_o: int, silence: float,
+          beta: float, causal: bool) -> nn.Sequential:  # fmt: skip
+    """A: (..., n, d) to (..., columns, 2d + d_o + 2)."""
+    n, d = w.shape
+    p, dtype = len(points), w.dtype
+    centred = (points - middle).to(dtype).double()  # the anchors that the dtype can represent
+    slope, square = score_rows(centred)
+    keys = torch.cat([slope[:, None].expand(p, d), square[:, None]], dim=1)
+    values = torch.zeros(p, d_o, dtype=torch.float64)
+    values[torch.arange(p), rows] = points
+    one = torch.ones(p, 1, dtype=torch.float64)
+    constants = torch.cat([one, keys, values], dim=1)
+    if causal:
+        silent = torch.zeros(n, constants.shape[1], dtype=torch.float64)
+        silent[:, 0] = 1
+        silent[:, d + 1] = -silence / beta
+        constants = torch.cat([constants, silent])
+    shift = ((t.double() - middle) / d).to(dtype)
+    gain = PositionGain(w, shift[:, None].expand(n, d))
+    empty = AppendColumns(w.new_zeros(p if causal else p - n, d), front=causal)
+    return nn.Sequential(gain, empty, AppendRows(constants.to(dtype)))
+
+
+def _attention(d: int, d_o: int, beta: float, dtype: torch.dtype, n: int, p: int, causal: bool) -> Attention:
+    width = 2 * d + d_o + 2
+    query, key = torch.zeros(1, 2, width, dtype=dtype), torch.zeros(1, 2, width, dtype=dtype)
+    query[0, 0, :d] = beta
+    query[0, 1, d] = beta
+    key[0, 0, d + 1] = 1
+    key[0, 1, 2 * d + 1] = 1
+    value = torch.zeros(1, d_o, width, dtype=dtype)
+    value[0, :, 2 * d + 2 :] = torch.eye(d_o, dtype=dtype)
+    keep = slice(p, p + n) if causal else slice(0, n)
+    return Attention(query, key, value, keep=keep, causal=causal, live=slice(0, p))

@@ -1,0 +1,217 @@
+"""Two attention layers approximate any continuous sequence-to-sequence map (Theorem 3.3; constructions 1.4).
+
+Layer 1 has one head for each feature and interior edge: a ramp, built as in `single_head.py` with p anchors
+on [0, 1] that all heads share (same keys, same values), each head with its own query (x_j - e)/δ + 1/2. An
+affine map turns ramps into bumps and bumps into R_v for each of the g^(nd) grid points. Layer 2 is one head
+with a key for each grid point, score β R_v and value f(v). Statement and bound: `grid.py`.
+
+The cost, g^(nd) keys, cannot be avoided for an arbitrary continuous f.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal as OneOf
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.errors import AnchorheadError, InputError
+from anchorhead.network.affine import AppendColumns, AppendRows
+from anchorhead.network.attention import Attention
+from anchorhead.network.network import Network, check_sequence
+from anchorhead.network.resources import Resources
+from anchorhead.theorems.anchors import check_temperature, score_rows, temperature_for
+from anchorhead.theorems.grid import Grid, Modulus, grid_values, saturation
+from anchorhead.theorems.lookup import Bumps, Lookup
+from anchorhead.theorems.precision import AnchorHead
+
+RAMP_ANCHORS = 8
+
+
+class GridNetwork(Network):
+    """A look-up of f on a grid, by attention; build it with `two_layer` or `attention_then_softmax`."""
+
+    lift: nn.Sequential
+    layer1: Attention
+    lookup: Lookup
+    grid: Grid
+    f: Callable[[Tensor], Tensor]
+    temperature: float
+    ramp_temperature: float
+    selection_error: float
+    ramp_anchors: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.lookup.values.dtype
+
+    @property
+    def attention(self) -> Attention:
+        """Layer 1, the ramps."""
+        return self.layer1
+
+    @property
+    def layer2(self) -> Attention | None:
+        """Layer 2, the look-up; None where it is a plain softmax."""
+        return self.lookup.second
+
+    @property
+    def layers(self) -> list[Attention]:
+        """The attention layers."""
+        return [self.layer1] + ([] if self.layer2 is None else [self.layer2])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., n, d) to (..., n, d_out)."""
+        check_sequence(x, self.grid.tokens, self.grid.features, self.dtype)
+        return super().forward(x)
+
+    def exact(self, x: Tensor) -> Tensor:
+        """f itself."""
+        check_sequence(x, self.grid.tokens, self.grid.features, self.dtype)
+        return self.f(x)
+
+    @property
+    def bound(self) -> float:
+        """There is no number without knowing f: raises, and says to call `bound_for`."""
+        raise AnchorheadError(
+            "The theorem's bound depends on how fast f varies, which its values on the grid do not show. Declare it: "
+            "bound_for(lipschitz=L), or a modulus of continuity as a callable."
+        )
+
+    def bound_for(
+        self,
+        *,
+        lipschitz: float | Modulus,
+        norm: float | OneOf["sup"] = "sup",
+        metric: OneOf["euclidean", "sup"] = "euclidean",
+    ) -> float:
+        """Bound on the error for inputs in the box, from what the caller declares about f.
+
+        lipschitz: L with |f(X) - f(Y)| <= L dist(X, Y) in every entry, or a modulus of continuity, a callable r
+        -> largest |f(X) - f(Y)| at distance r. metric: the distance meant, Euclidean over all n*d entries or
+        the largest entry ("sup", which gives the smaller bound).
+        norm: "sup" for the largest error of any entry anywhere, or p >= 1 for the paper's L_p norm, the p-th root
+        of the integral over the box of the sum over entries of |error|^p.
+        """
+        modulus = _modulus(lipschitz, metric, self.grid.coordinates)
+        values = self.lookup.values
+        spread = (values.amax(0) - values.amin(0)).max().item()
+        if norm == "sup" or norm == math.inf:
+            return self.grid.sup_bound(modulus, self.selection_error, spread)
+        if isinstance(norm, str) or not norm >= 1:
+            raise InputError(f'norm={norm!r} must be "sup" or a number of at least 1.')
+        return self.grid.mean_bound(modulus, self.selection_error, spread, float(norm), values.shape[1])
+
+    def matrices(self) -> dict[str, Tensor]:
+        """layer1.W_Q, ...: the heads of layer 1, and layer2.W_Q, ... or `read_out` for the second stage."""
+        columns = self.ramp_anchors
+        named = {f"layer1.{k}": w for k, w in self.layer1.matrices(columns).items()}
+        if self.layer2 is None:
+            return named | {"read_out": self.lookup.values.detach().mT}
+        return named | {f"layer2.{k}": w[0] for k, w in self.layer2.matrices(self.grid.points).items()}
+
+    @property
+    def resources(self) -> Resources:
+        """What this network costs."""
+        return Resources(
+            layers=len(self.layers),
+            heads=sum(layer.heads for layer in self.layers),
+            keys=self.layer1.heads * self.ramp_anchors + self.grid.points,
+            parameters=sum(p.numel() for p in self.parameters()),
+            temperature=max(self.temperature, self.ramp_temperature),
+            logit_range=max(
+                self.temperature * self.grid.coordinates,
+                _ramp_head(self.ramp_anchors, self.ramp_temperature).logit_range,
+            ),
+        )
+
+
+def two_layer(
+    f: Callable[[Tensor], Tensor],
+    tokens: int,
+    features: int,
+    levels: int,
+    *,
+    low: float = 0.0,
+    high: float = 1.0,
+    output_features: int | None = None,
+    selection_error: float = 1e-6,
+    temperature: float | None = None,
+    slope: float = 1 / 16,
+    ramp_anchors: int | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> GridNetwork:
+    """Two attention layers that approximate f on [low, high]^(tokens x features).
+
+    f maps (..., n, d) to (..., n, d_out) in batches. levels: g, cells a coordinate; there are g^(nd) keys.
+    temperature: of layer 2, derived from `selection_error` unless given. slope: width of the slope between two
+    cells, as a share of a cell. ramp_anchors: keys of a ramp head, more than n (8 or n + 1 unless given).
+    Inputs outside the box are treated as the nearest point in it.
+    """
+    return build(f, tokens, features, levels, low, high, output_features, selection_error, temperature, slope,
+                 ramp_anchors, dtype, attention=True)  # fmt: skip
+
+
+def build(f: Callable[[Tensor], Tensor], tokens: int, features: int, levels: int, low: float, high: float,
+          output_features: int | None, selection_error: float, temperature: float | None, slope: float,
+          ramp_anchors: int | None, dtype: torch.dtype, *, attention: bool) -> GridNetwork:  # fmt: skip
+    """The network for either second stage."""
+    grid = Grid(tokens, features, levels, low, high, slope)
+    grid.require_resolution(dtype)
+    p = max(RAMP_ANCHORS, tokens + 1) if ramp_anchors is None else ramp_anchors
+    if p <= tokens or p < 2:
+        raise InputError(f"ramp_anchors={p} must be at least 2 and exceed the {tokens} tokens.")
+    ramp_beta = temperature_for(selection_error, p - 1, 1 / (p - 1))
+    _ramp_head(p, ramp_beta).require(dtype)
+    values = grid_values(f, grid, output_features, dtype)
+    settled = saturation(p, ramp_beta / (p - 1) ** 2)
+    beta = grid.temperature(selection_error, settled) if temperature is None else check_temperature(temperature)
+
+    lift, layer1 = _ramps(grid, p, ramp_beta, dtype)
+    lookup = Lookup(values, beta, attention=attention)
+    model = GridNetwork([lift, layer1, Bumps(levels), lookup])
+    model.lift, model.layer1, model.lookup, model.grid, model.f = lift, layer1, lookup, grid, f
+    model.temperature, model.ramp_temperature, model.ramp_anchors = beta, ramp_beta, p
+    model.selection_error = grid.selection_error(beta, settled)
+    return model
+
+
+def _ramp_head(anchors: int, temperature: float) -> AnchorHead:
+    return AnchorHead(0.0, 1.0, 1 / (anchors - 1), temperature, 1 / anchors)
+
+
+def _ramps(grid: Grid, p: int, beta: float, dtype: torch.dtype) -> tuple[nn.Sequential, Attention]:
+    """Lift to p columns of rows (x, 1, 2(L - 1/2), -(L - 1/2)², L), and a head for each feature and edge."""
+    n, d = grid.tokens, grid.features
+    points = torch.linspace(0, 1, p, dtype=torch.float64)
+    slope, square = score_rows((points - 0.5).to(dtype).double())
+    constants = torch.stack([torch.ones(p, dtype=torch.float64), slope, square, points], dim=1)
+    lift = nn.Sequential(AppendColumns(torch.zeros(p - n, d, dtype=dtype)), AppendRows(constants.to(dtype)))
+    width = grid.slope * grid.cell
+    edges = grid.edges()
+    query = torch.zeros(d, grid.levels - 1, 2, d + 4, dtype=torch.float64)
+    query[torch.arange(d), :, 0, torch.arange(d)] = beta / width
+    query[:, :, 0, d] = -beta * edges / width  # u - 1/2 = (x - e)/width
+    query[:, :, 1, d] = beta
+    key = torch.zeros(1, 2, d + 4, dtype=torch.float64)
+    key[0, 0, d + 1] = key[0, 1, d + 2] = 1
+    value = torch.zeros(1, 1, d + 4, dtype=torch.float64)
+    value[0, 0, d + 3] = 1
+    heads = query.flatten(0, 1).to(dtype)
+    return lift, Attention(heads, key.to(dtype), value.to(dtype), keep=slice(0, n), stack=True)
+
+
+def _modulus(lipschitz: float | Modulus, metric: str, coordinates: int) -> Modulus:
+    """The declared modulus, as one in the sup norm of the input."""
+    if metric not in ("euclidean", "sup"):
+        raise InputError(f'metric={metric!r} must be "euclidean" or "sup".')
+    stretch = math.sqrt(coordinates) if metric == "euclidean" else 1.0
+    if callable(lipschitz):
+        declared = lipschitz
+        return lambda r: float(declared(stretch * r))
+    constant = float(lipschitz)
+    if not (math.isfinite(constant) and constant >= 0):
+        raise InputError(f"lipschitz={lipschitz} must be a finite number, zero or more, or a modulus of continuity.")
+    return lambda r: constant * stretch * r
