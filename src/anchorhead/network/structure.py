@@ -96,11 +96,18 @@ class _Walker:
     def _output(self, node: fx.Node) -> None:
         for value in node.all_input_nodes:
             if self.kinds[value] is Kind.SCORES:
-                raise _offence(value, "multiplies two signals, and the product leaves without a softmax")
+                raise _offence(self._product(value), "multiplies two signals, and the product meets no softmax")
+
+    def _product(self, node: fx.Node) -> fx.Node:
+        """The first product of two signals that these scores come from."""
+        before = [n for n in node.all_input_nodes if self.kinds[n] is Kind.SCORES]
+        return self._product(before[0]) if before else node
 
     def _call(self, node: fx.Node) -> Kind:
         kinds = [self.kinds[n] for n in node.all_input_nodes]
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _is_fused_without_dropout(
+            node
+        ):
             raise _offence(node, "is random")
         if all(k is Kind.CONSTANT for k in kinds):
             return Kind.CONSTANT
@@ -182,6 +189,11 @@ class _Walker:
         return _plain(max(self.kinds[a] for a in terms if isinstance(a, fx.Node)))
 
 
+def _is_fused_without_dropout(node: fx.Node) -> bool:
+    dropout: Any = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
+    return _name(node) in FUSED and dropout == 0.0
+
+
 def _plain(kind: Kind) -> Kind:
     """After arithmetic, attention weights are a signal like any other."""
     return Kind.SIGNAL if kind is Kind.WEIGHTS else kind
@@ -194,12 +206,13 @@ def _keeps_last_axis(node: fx.Node, source: fx.Node) -> bool:
     name, args = _name(node), node.args
     if name == "permute":
         order: Any = args[1]
-        return order[-1] % len(before) == len(before) - 1
+        return bool(order[-1] % len(before) == len(before) - 1)
     if name == "transpose":
-        return all(axis % len(before) != len(before) - 1 for axis in args[1:3])  # type: ignore[operator]
+        axes: Any = args[1:3]
+        return all(axis % len(before) != len(before) - 1 for axis in axes)
     if name == "select":
         axis: Any = args[1]
-        return axis % len(before) != len(before) - 1
+        return bool(axis % len(before) != len(before) - 1)
     return name in ("alias", "clone", "detach", "expand", "lift_fresh_copy", "reshape", "unsqueeze", "view",
                     "_unsafe_view", "_to_copy", "slice")  # fmt: skip
 

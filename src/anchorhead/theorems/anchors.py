@@ -50,8 +50,9 @@ def two_point_error(gap: float) -> float:
     """Largest |tanh(Λz/2) - z|/2 for z in [0, 1], in units of the spacing; Λ is `gap`."""
     if gap <= 2:
         return (1 - math.tanh(gap / 2)) / 2
-    peak = math.sqrt(1 - 2 / gap)
-    return max((peak - 2 / gap * math.atanh(peak)) / 2, (1 - math.tanh(gap / 2)) / 2)
+    peak = math.sqrt(1 - 2 / gap)  # where the derivative vanishes: tanh² = 1 - 2/Λ
+    angle = math.log((1 + peak) ** 2 * gap / 2) / 2  # artanh(peak), without losing 1 - peak² = 2/Λ
+    return max((peak - 2 / gap * angle) / 2, (1 - math.tanh(gap / 2)) / 2)
 
 
 def score_rows(anchors: Tensor) -> tuple[Tensor, Tensor]:

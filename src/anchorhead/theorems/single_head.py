@@ -38,7 +38,8 @@ from torch import Tensor, nn
 
 from anchorhead.errors import InputError
 from anchorhead.network.affine import AppendColumns, AppendRows, PositionGain
-from anchorhead.network.attention import Attention
+from anchorhead.network.attention import Attention, fused
+from anchorhead.network.network import check_sequence
 from anchorhead.network.resources import Resources
 from anchorhead.theorems.anchors import (
     check_range,
@@ -61,6 +62,22 @@ class SingleHead(Ramps):
     lift: nn.Sequential
     attention: Attention
     causal: bool
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., n, d) to (..., n, output_features).
+
+        The keys and values are constants of the lift, the same for every sequence, so they are projected once
+        and the tokens of all sequences are queries to them: the same numbers as the literal evaluation's.
+        """
+        check_sequence(x, self.tokens, self.features, self.dtype)
+        d, layer = self.features, self.attention
+        u = self.lift[0](x) @ layer.query[0, 0, :d]
+        query = torch.stack([u, layer.query[0, 1, d].expand_as(u)], dim=-1)
+        constants = self.lift[-1]
+        assert isinstance(constants, AppendRows)
+        anchors = constants.rows[layer.live]
+        key, value = (anchors @ w[0, :, d:].mT for w in (layer.key, layer.value))
+        return fused(query.reshape(1, -1, 2), key[None], value[None]).reshape(*u.shape, self.output_features)
 
     def matrices(self) -> dict[str, Tensor]:
         """W_Q (2, D), W_K (2, D), W_V (d_o, D), W_O (columns, n) with D = 2d + d_o + 2."""

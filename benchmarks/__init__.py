@@ -1,0 +1,1 @@
+"""Speed and memory, always as a ratio against something measured in the same run."""

@@ -1,0 +1,143 @@
+"""From a wanted error to a size, and every refusal with its sentence."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import anchorhead as ah
+from anchorhead.theorems import attention_then_softmax, multi_head, plan, single_head, two_layer
+
+W, T = torch.ones(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+
+
+@given(
+    st.sampled_from(["single_head", "multi_head"]),
+    st.floats(-20, 20),
+    st.floats(0.1, 40),
+    st.floats(3e-3, 1),
+    st.integers(3, 20),
+    st.integers(1, 6),
+    st.booleans(),
+)
+def test_plan_is_what_gets_built(theorem, low, width, tol, tokens, features, causal):
+    causal = causal and theorem == "single_head"
+    found = plan(theorem, low=low, high=low + width, tol=tol, tokens=tokens, features=features, causal=causal)
+    assert found.bound <= tol
+    w, t = torch.randn(tokens, features, dtype=torch.float64), torch.zeros(tokens, dtype=torch.float64)
+    if theorem == "single_head":
+        build = lambda dtype: single_head(w, t, low, low + width, found.anchors, causal=causal,
+                                          selection_error=found.selection_error, dtype=dtype)  # fmt: skip
+    else:
+        build = lambda dtype: multi_head(w, t, low, low + width, found.heads,
+                                         selection_error=found.selection_error, dtype=dtype)  # fmt: skip
+    model = build(torch.float64)
+    assert math.isclose(model.bound, found.bound, rel_tol=1e-9)
+    assert math.isclose(model.temperature, found.temperature, rel_tol=1e-9)
+    assert len(model.anchors) == found.anchors
+    assert model.resources.parameters == found.parameters
+    assert math.isclose(model.resources.logit_range, found.logit_range, rel_tol=1e-9)
+    for name, holds in found.dtypes.items():
+        if holds:
+            build(getattr(torch, name))
+        else:
+            with pytest.raises(ah.PrecisionError, match="logits span"):
+                build(getattr(torch, name))
+
+
+@pytest.mark.parametrize("theorem", ["two_layer", "attention_then_softmax"])
+def test_universal_plan_is_what_gets_built(theorem):
+    found = plan(theorem, tol=0.3, tokens=2, features=1, lipschitz=3.0)
+    model = getattr(ah.theorems, theorem)(torch.sin, 2, 1, found.levels, selection_error=found.selection_error)
+    assert model.bound_for(lipschitz=3.0) <= found.bound <= 0.3
+    assert model.resources.parameters == found.parameters
+    assert model.grid.points == found.grid_points
+    assert math.isclose(model.temperature, found.temperature)
+    assert model.resources.heads == found.heads
+
+
+def test_float32_cannot_hold_sixteen_thousand_anchors():
+    found = plan("single_head", low=-25, high=25, tol=50 / 16384 * 1.01, tokens=50, features=10)
+    assert found.dtypes["float64"]
+    assert not found.dtypes["float32"]
+    with pytest.raises(ah.PrecisionError, match=r"torch\.float64"):
+        single_head(W.float(), T.float(), -25, 25, 16384)
+
+
+def test_float16_refuses_before_logits_overflow():
+    with pytest.raises(ah.PrecisionError, match="logits span"):
+        single_head(W, T, -2, 3, 256, dtype=torch.float16)
+
+
+REFUSALS = [
+    (lambda: single_head(W, T, 1, 1, 9), "must lie below"),
+    (lambda: single_head(W, T, 2, 1, 9), "must lie below"),
+    (lambda: single_head(W, T, -math.inf, 1, 9), "finite"),
+    (lambda: single_head(W, T, 0, 1, 4), "p > n"),
+    (lambda: single_head(W, T, 0, 1, 1, causal=True), "at least 2"),
+    (lambda: single_head(W, T, 0, 1, 8.5), "whole number"),
+    (lambda: single_head(W * math.nan, T, 0, 1, 9), "not finite"),
+    (lambda: single_head(W, T * math.inf, 0, 1, 9), "not finite"),
+    (lambda: single_head(W[0], T, 0, 1, 9), r"\(tokens, features\)"),
+    (lambda: single_head(W, T[:2], 0, 1, 9), "bias has shape"),
+    (lambda: single_head("abc", T, 0, 1, 9), "weights"),
+    (lambda: single_head(W, T, 0, 1, 9, temperature=-1.0), "positive finite"),
+    (lambda: single_head(W, T, 0, 1, 9, selection_error=2.0), "strictly between"),
+    (lambda: single_head(W, T, 0, 1, 9, output_row=3), "output_features=1"),
+    (lambda: single_head(W, T, 0, 1, 9, output_row=[0, 0]), "2 entries for 9 anchors"),
+    (lambda: single_head(W, T, 0, 1, 9, temperature=1e40, dtype=torch.float32), "logits span"),
+    (lambda: single_head(W, T, 0, 1, 9, dtype=torch.int64), "floating dtype"),
+    (lambda: single_head(W, T, 0, 1, 9)(torch.zeros(3, 2)), r"\(..., 4, 2\)"),
+    (lambda: single_head(W, T, 0, 1, 9)(torch.zeros(4, 2)), "torch.float64"),
+    (lambda: single_head(W, T, 0, 1, 9)([1, 2]), "torch tensor"),
+    (lambda: multi_head(W, T, 0, 1, 0), "at least 1"),
+    (lambda: multi_head(W[:2], T[:2], 0, 1, 3), "at least 3 tokens"),
+    (lambda: multi_head(W, T, 3, 1, 3), "must lie below"),
+    (lambda: two_layer(torch.sin, 3, 4, 20), r"20\^12 = 4.096e\+15 grid points, which need .* limit"),
+    (lambda: two_layer(torch.sin, 1, 1, 1), "at least 2"),
+    (lambda: two_layer(torch.sin, 1, 1, 4, low=1, high=0), "must lie below"),
+    (lambda: two_layer(lambda x: x[..., 0], 2, 2, 3), r"\(81, 2\).*must return"),
+    (lambda: two_layer(lambda x: x.numpy(), 2, 2, 3), "ndarray"),
+    (lambda: two_layer(torch.sin, 2, 2, 3, output_features=3), r"\(81, 2, 2\)"),
+    (lambda: two_layer(lambda x: x / 0, 1, 1, 3), "not finite"),
+    (lambda: two_layer("sin", 1, 1, 3), "callable"),
+    (lambda: attention_then_softmax(torch.sin, 1, 1, 200, dtype=torch.bfloat16), "cannot resolve"),
+    (lambda: two_layer(torch.sin, 1, 1, 3).bound_for(lipschitz=-1.0), "lipschitz"),
+    (lambda: two_layer(torch.sin, 1, 1, 3).bound_for(lipschitz=1.0, norm=0.5), "at least 1"),
+    (lambda: plan("third", tol=0.1, tokens=3, features=1), "choose from"),
+    (lambda: plan("single_head", tol=0, tokens=3, features=1), "positive"),
+    (lambda: plan("two_layer", tol=0.1, tokens=3, features=1), "lipschitz"),
+    (lambda: plan("multi_head", tol=0.1, tokens=2, features=1), "at least 3"),
+]
+
+
+@pytest.mark.parametrize(("call", "sentence"), REFUSALS, ids=[s for _, s in REFUSALS])
+def test_refusal_says_what_to_do(call, sentence):
+    with pytest.raises(ah.AnchorheadError, match=sentence):
+        call()
+
+
+def anchorhead(*arguments):
+    return subprocess.run([sys.executable, "-m", "anchorhead", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_plan_command():
+    arguments = "plan --theorem single_head --low -25 --high 25 --tol 0.01 --tokens 50 --features 10".split()
+    table = anchorhead(*arguments)
+    assert table.returncode == 0
+    assert "temperature" in table.stdout
+    found = json.loads(anchorhead(*arguments, "--json").stdout)
+    same = plan("single_head", low=-25, high=25, tol=0.01, tokens=50, features=10)
+    assert found == same.as_dict()
+
+
+def test_command_refuses_in_one_sentence():
+    wrong = anchorhead(*"plan --theorem single_head --low 3 --high 2 --tokens 5 --features 1".split())
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("anchorhead: low=3.0 must lie below high=2.0")
+    assert "Traceback" not in wrong.stderr

@@ -1,0 +1,209 @@
+"""single_head and multi_head: the theorem's bound holds, at the theorem's rate, with the theorem's shapes."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from ramp_cases import RampCase, at, ramps
+
+import anchorhead as ah
+from anchorhead.theorems import multi_head, single_head
+
+
+def sup_error(model, x):
+    return (model(x) - model.exact(x)).abs().max().item()
+
+
+def build_or_skip(build, *args, **kwargs):
+    """Where the plan says that the dtype cannot hold the head, refusing is right."""
+    try:
+        return build(*args, **kwargs)
+    except ah.PrecisionError:
+        assume(args[0].dtype != torch.float64)
+        assume(False)
+
+
+@given(ramps(), st.integers(1, 400), st.booleans(), st.sampled_from([1e-2, 1e-6, 1e-9]))
+def test_single_head_keeps_its_bound(case: RampCase, extra: int, causal: bool, selection_error: float):
+    p = max(2, extra if causal else len(case.bias) + extra)
+    model = build_or_skip(
+        single_head, case.weights, case.bias, case.low, case.high, p, causal=causal, selection_error=selection_error
+    )
+    assert sup_error(model, case.inputs) <= model.bound
+
+
+@given(ramps(min_tokens=3), st.integers(1, 40), st.sampled_from([1e-2, 1e-6, 1e-9]))
+def test_multi_head_keeps_its_bound(case: RampCase, heads: int, selection_error: float):
+    model = build_or_skip(
+        multi_head, case.weights, case.bias, case.low, case.high, heads, selection_error=selection_error
+    )
+    assert sup_error(model, case.inputs) <= model.bound
+    literal = model.literal()(case.inputs)
+    assert (literal - model.exact(case.inputs)).abs().max().item() <= model.bound
+
+
+@given(ramps(dtype=torch.float64), st.integers(2, 40), st.floats(1e-3, 1e3), st.booleans())
+def test_bound_holds_at_every_temperature(case: RampCase, extra: int, temperature: float, many: bool):
+    if many and len(case.bias) >= 3:
+        model = multi_head(case.weights, case.bias, case.low, case.high, extra, temperature=temperature)
+    else:
+        p = len(case.bias) + extra
+        model = single_head(case.weights, case.bias, case.low, case.high, p, temperature=temperature)
+    assert model.temperature == temperature
+    dense = torch.linspace(case.low - 3, case.high + 3, 400, dtype=torch.float64)
+    w, t, x = at(dense, 3)
+    probe = (
+        multi_head(w, t, case.low, case.high, extra, temperature=temperature)
+        if many
+        else single_head(w, t, case.low, case.high, 3 + extra, temperature=temperature)
+    )
+    assert sup_error(model, case.inputs) <= model.bound
+    assert sup_error(probe, x) <= probe.bound
+
+
+@pytest.mark.parametrize("heads", [2, 5, 16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_heads_meet_without_a_step(heads: int, dtype: torch.dtype):
+    """Between the last anchor of one head and the first of the next the two shares sum to one blend."""
+    n, low, high = 6, -2.0, 3.0
+    step = (high - low) / ((n - 2) * heads + 1)
+    seams = low + step * ((n - 2) * torch.arange(1, heads, dtype=torch.float64) + 0.5)
+    offsets = step * torch.linspace(-1, 1, 401, dtype=torch.float64)
+    u = (seams[:, None] + offsets).flatten().to(dtype)
+    w, t, x = at(u, n)
+    model = multi_head(w, t, low, high, heads)
+    assert sup_error(model, x) <= model.bound
+    out = model(x)[:, 0, 0].reshape(len(seams), -1)
+    inside = 2 + torch.arange(heads - 1)  # the same blend in the middle of a head, shifted to the seam
+    centre = low + step * ((n - 2) * torch.arange(heads - 1, dtype=torch.float64) + 1.5 + 0 * inside)
+    w, t, y = at((centre[:, None] + offsets).flatten().to(dtype), n)
+    reference = model(y)[:, 0, 0].reshape(len(seams), -1) - centre[:, None] + seams[:, None]
+    rounding = 200 * torch.finfo(dtype).eps * model.resources.logit_range * step
+    assert (out - reference).abs().max() <= 3 * model.selection_error * 3 + rounding
+    jumps = out.diff(dim=1)
+    assert jumps.min() >= -rounding - 1e-5, "the output must rise through a seam"
+    assert jumps.max() <= 0.2 * step, "and without a jump"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_error_falls_like_one_over_anchors(dtype: torch.dtype):
+    u = torch.linspace(-2.5, 3.5, 60001, dtype=torch.float64).to(dtype)
+    sizes = [32, 64, 128, 256, 512, 1024]
+    w, t, x = at(u, 1)
+    errors = [sup_error(single_head(w, t, -2, 3, p), x) for p in sizes]
+    assert abs(np.polyfit(np.log(sizes), np.log(errors), 1)[0] + 1) < 0.05
+    heads = [4, 8, 16, 32, 64, 128]
+    w, t, x = at(u[::10], 10)
+    errors = [sup_error(multi_head(w, t, -2, 3, h), x) for h in heads]
+    assert abs(np.polyfit(np.log(heads), np.log(errors), 1)[0] + 1) < 0.05
+
+
+@pytest.mark.parametrize("seed", [1234, 1235, 1236])
+def test_mean_square_error_at_the_papers_setting(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    w = torch.randn(50, 10, generator=generator, dtype=torch.float64)
+    t = torch.randn(50, generator=generator, dtype=torch.float64)
+    x = 10 * torch.rand(200, 50, 10, generator=generator, dtype=torch.float64) - 5
+    limit = 1.2 * 50**2 / (12 * 60**2)
+    models = [single_head(w, t, -25, 25, 60)] + [multi_head(w, t, -25, 25, h) for h in (1, 2, 4, 8, 16)]
+    for model in models:
+        assert (model(x) - model.exact(x)).square().mean() < limit
+
+
+def test_shapes_are_the_papers():
+    w, t = torch.randn(7, 4, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
+    x = torch.randn(2, 3, 7, 4, dtype=torch.float64)
+    model = single_head(w, t, -1, 1, 20, output_features=3)
+    assert model.lift(x).shape == (2, 3, 20, 2 * 4 + 3 + 2)
+    assert model(x).shape == model.exact(x).shape == (2, 3, 7, 3)
+    assert {k: tuple(v.shape) for k, v in model.matrices().items()} == {
+        "W_Q": (2, 13),
+        "W_K": (2, 13),
+        "W_V": (3, 13),
+        "W_O": (20, 7),
+    }
+    assert single_head(w, t, -1, 1, 5, causal=True).lift(x).shape == (2, 3, 12, 2 * 4 + 1 + 2)
+    many = multi_head(w, t, -1, 1, 6)
+    assert many.lift(x).shape == (2, 3, 7, 4 + 7)
+    assert many.matrices()["W_V"].shape == (6, 1, 11)
+
+
+@pytest.mark.parametrize("build", ["single", "causal", "multi"])
+def test_the_printed_matrices_are_the_network(build: str):
+    """The paper's formula in NumPy, from `lift` and `matrices()` alone, tokens as columns."""
+    generator = torch.Generator().manual_seed(3)
+    w, t = torch.randn(5, 2, generator=generator).double(), torch.randn(5, generator=generator).double()
+    x = 3 * torch.randn(5, 2, generator=generator).double()
+    if build == "multi":
+        model = multi_head(w, t, -2, 3, 4)
+    else:
+        model = single_head(w, t, -2, 3, 9, causal=build == "causal")
+    z = model.lift(x).numpy().T
+    named = {k: v.numpy() for k, v in model.matrices().items()}
+    if build != "multi":
+        named = {k: v[None] for k, v in named.items()}
+    out = 0
+    for w_q, w_k, w_v, w_o in zip(*(named[k] for k in ("W_Q", "W_K", "W_V", "W_O")), strict=True):
+        scores = (w_k @ z).T @ (w_q @ z)
+        if build == "causal":
+            scores[np.tril_indices_from(scores, -1)] = -np.inf
+        weights = np.exp(scores - scores.max(0))
+        out = out + w_v @ z @ (weights / weights.sum(0)) @ w_o
+    np.testing.assert_allclose(out.T, model(x).numpy(), atol=1e-11)
+
+
+@given(st.floats(-4, 5), st.integers(2, 30))
+def test_agrees_with_fifty_digits(u: float, p: int):
+    """The head against its formula in mpmath: anchors, squared distances, exponentials."""
+    w, t, x = at(torch.tensor([u], dtype=torch.float64), 1)
+    model = single_head(w, t, -2, 3, p, selection_error=1e-3)
+    with mpmath.workdps(50):
+        anchors = [mpmath.mpf(-2) + mpmath.mpf(5) * k / (p - 1) for k in range(p)]
+        best = min((u - a) ** 2 for a in anchors)
+        weights = [mpmath.exp(-mpmath.mpf(model.temperature) * ((u - a) ** 2 - best)) for a in anchors]
+        reference = sum(w * a for w, a in zip(weights, anchors, strict=True)) / sum(weights)
+    assert abs(float(reference) - model(x).item()) < 1e-10
+
+
+def test_temperature_is_the_derived_one():
+    w, t = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    model = single_head(w, t, -2, 3, 11)
+    assert math.isclose(model.temperature, math.log(10 / 1e-6) / 0.25)
+    assert math.isclose(model.selection_error, 1e-6)
+    assert math.isclose(model.bound, 3e-6 + 5 / 11)
+
+
+@given(ramps(dtype=torch.float64), st.integers(1, 30), st.sampled_from(["constant", "halves", "alternating"]))
+def test_output_rows_follow_the_anchors(case: RampCase, extra: int, kind: str):
+    p = len(case.bias) + 1 + extra
+    rows = {"constant": lambda k: 2, "halves": lambda k: int(k >= p // 2), "alternating": lambda k: k % 3}[kind]
+    model = single_head(case.weights, case.bias, case.low, case.high, p, output_features=3, output_row=rows)
+    plain = single_head(case.weights, case.bias, case.low, case.high, p)
+    out = model(case.inputs)
+    assert (out.sum(-1) - plain(case.inputs)[..., 0]).abs().max() < 1e-9
+    assert (out.sum(-1) - plain.exact(case.inputs)[..., 0]).abs().max() <= model.sum_bound
+    assert (out - model.exact(case.inputs)).abs().max() <= model.bound
+    if kind == "constant":
+        assert out[..., :2].abs().max() == 0
+        assert model.bound == model.sum_bound == plain.bound
+
+
+def test_gradient_reaches_the_input():
+    w, t, x = at(torch.tensor([0.1, 0.4], dtype=torch.float64), 1)
+    model = single_head(w, t, -2, 3, 30, temperature=50.0)
+    x.requires_grad_()
+    assert torch.autograd.gradcheck(model, x)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_nan_gives_nan(causal: bool):
+    w, t, x = at(torch.tensor([0.1, math.nan], dtype=torch.float64), 2)
+    out = single_head(w, t, -2, 3, 30, causal=causal)(x)
+    assert out[0].isfinite().all()
+    assert out[1].isnan().all()
+    w, t, x = at(torch.tensor([math.nan], dtype=torch.float64), 3)
+    assert multi_head(w, t, -2, 3, 2)(x).isnan().all()

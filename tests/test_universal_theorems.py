@@ -1,0 +1,121 @@
+"""two_layer and attention_then_softmax: the declared modulus bounds the error, and halving cells halves it."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import anchorhead as ah
+from anchorhead.theorems import attention_then_softmax, two_layer
+
+BOTH = pytest.mark.parametrize("build", [two_layer, attention_then_softmax])
+
+
+def wave(x):
+    return torch.sin(3 * x) * x.sum((-2, -1), keepdim=True)
+
+
+def uniform(count, tokens, features, seed=0, low=0.0, high=1.0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return (low + (high - low) * torch.rand(count, tokens, features, generator=generator, dtype=torch.float64)).to(
+        dtype
+    )
+
+
+@BOTH
+def test_error_halves_with_the_cells(build):
+    x = uniform(20000, 1, 2)
+    errors = [(m(x) - wave(x)).abs().max().item() for m in (build(wave, 1, 2, g) for g in (8, 16, 32, 64))]
+    assert errors[0] < 0.36
+    assert errors[1] < 0.18
+    for coarse, fine in itertools.pairwise(errors):
+        assert 0.4 < fine / coarse < 0.6
+
+
+@given(
+    st.sampled_from([(1, 1), (2, 1), (1, 2), (3, 1), (2, 2)]),
+    st.integers(2, 5),
+    st.integers(0, 10**6),
+    st.sampled_from([torch.float64, torch.float32]),
+    st.sampled_from([(0.0, 1.0), (-3.0, -1.0), (10.0, 30.0)]),
+)
+def test_declared_lipschitz_constant_bounds_the_error(shape, levels, seed, dtype, box):
+    n, d = shape
+    generator = torch.Generator().manual_seed(seed)
+    direction = torch.randn(n * d, n * 2, generator=generator, dtype=torch.float64)
+
+    def f(x):
+        return torch.sin(x.flatten(-2) @ direction.to(x.dtype)).unflatten(-1, (n, 2))
+
+    model = two_layer(f, n, d, levels, low=box[0], high=box[1], dtype=dtype)
+    x = uniform(300, n, d, seed, *box, dtype=dtype)
+    error = (model(x) - model.exact(x)).abs()
+    euclidean = direction.norm(dim=0).max().item()
+    sup = direction.abs().sum(0).max().item()
+    assert error.max() <= model.bound_for(lipschitz=euclidean) * (1 + 1e-5)
+    assert error.max() <= model.bound_for(lipschitz=sup, metric="sup") * (1 + 1e-5)
+    assert error.max() <= model.bound_for(lipschitz=lambda r: min(2.0, euclidean * r)) * (1 + 1e-5)
+    volume = (box[1] - box[0]) ** (n * d)
+    for p in (1, 2, 4):
+        mean = (error.double() ** p).sum((-1, -2)).mean().item() * volume
+        assert mean ** (1 / p) <= model.bound_for(lipschitz=euclidean, norm=p)
+
+
+def test_bound_holds_on_the_slopes_themselves():
+    """Points on and around the edges between cells, where two cells share the weight."""
+    model = two_layer(wave, 1, 2, 8)
+    edges = model.grid.edges()
+    offsets = torch.linspace(-1, 1, 41, dtype=torch.float64) * model.grid.slope * model.grid.cell
+    line = (edges[:, None] + offsets).flatten()
+    x = torch.cartesian_prod(line, line).unsqueeze(-2)
+    assert (model(x) - wave(x)).abs().max() <= model.bound_for(lipschitz=8.0, metric="sup")
+
+
+@BOTH
+def test_sixty_five_thousand_grid_points(build):
+    model = build(wave, 2, 2, 16)
+    assert model.grid.points == 65536
+    x = uniform(64, 2, 2)
+    assert (model(x) - wave(x)).abs().max() <= model.bound_for(lipschitz=16.0, metric="sup")
+    assert (model.literal()(x[:2]) - model(x[:2])).abs().max() < 1e-12
+
+
+@pytest.mark.heavy
+def test_one_coordinate_with_sixty_five_thousand_levels():
+    model = two_layer(wave, 1, 1, 65536)
+    x = uniform(50, 1, 1)
+    assert (model(x) - wave(x)).abs().max() <= model.bound_for(lipschitz=4.0)
+
+
+@BOTH
+def test_layer_one_is_ramp_heads(build):
+    """Each head's output is the truncated linear function, as `single_head` computes it on the same anchors."""
+    model = build(wave, 2, 1, 3)
+    x = uniform(50, 2, 1)
+    ramps = model.layer1(model.lift(x))
+    assert model.layer1.heads == ramps.shape[-1] == 2
+    for h, edge in enumerate(model.grid.edges().tolist()):
+        width = model.grid.slope * model.grid.cell
+        weights = torch.full((2, 1), 1 / width, dtype=torch.float64)
+        bias = torch.full((2,), 0.5 - edge / width, dtype=torch.float64)
+        head = ah.theorems.single_head(weights, bias, 0, 1, model.ramp_anchors)
+        assert (head(x)[..., 0] - ramps[..., h]).abs().max() < 1e-9
+
+
+def test_values_on_grid_points_are_exact():
+    model = two_layer(wave, 1, 2, 5)
+    x = torch.cartesian_prod(model.grid.centres(), model.grid.centres()).unsqueeze(-2)
+    assert (model(x) - wave(x)).abs().max() < 1e-5
+
+
+def test_bound_without_a_declaration_is_refused():
+    with pytest.raises(ah.AnchorheadError, match="bound_for"):
+        _ = two_layer(wave, 1, 1, 3).bound
+
+
+@BOTH
+def test_nan_gives_nan(build):
+    assert build(wave, 1, 2, 4)(torch.tensor([[[0.3, math.nan]]], dtype=torch.float64)).isnan().all()
