@@ -117,6 +117,61 @@ def test_theorems_are_affine_maps_and_attention(name):
     torch.testing.assert_close(model.literal()(x), model(x), rtol=0, atol=1e-10)
 
 
+@torch.library.custom_op("evil::neg", mutates_args=())
+def evil_neg(x: torch.Tensor) -> torch.Tensor:
+    return x.relu()
+
+
+@evil_neg.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class Evil(nn.Module):
+    def forward(self, z):
+        return torch.ops.evil.neg(z)
+
+
+class Floor(nn.Module):
+    def forward(self, z):
+        return torch.div(z, 1.0, rounding_mode="floor")
+
+
+class Truncate(nn.Module):
+    def forward(self, z):
+        return z.unsqueeze(-1).sum(-1, dtype=torch.int64) * 1.0
+
+
+class Half(nn.Module):
+    def forward(self, z):
+        return z.half().float()
+
+
+class Bits(nn.Module):
+    def forward(self, z):
+        return z.view(torch.int32).view(torch.float32)
+
+
+class Remember(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(3))
+
+    def forward(self, z):
+        self.kept.add_(z[0, 0])
+        return z * self.kept
+
+
+class Branch(nn.Module):
+    def forward(self, z):
+        return z if z.sum() > 0 else -z
+
+
+class Disguised(ah.theorems.SingleHead):
+    def forward(self, x):
+        return super().forward(x).relu()
+
+
 class Scores(nn.Module):
     def forward(self, z):
         return z @ z.mT
@@ -160,11 +215,56 @@ class RawScores(nn.Module):
         (Normalise(), "div"),
         (Pick(), "sort|gather"),
         (WrongAxis(), "matmul|bmm"),
+        (Floor(), "div"),
+        (Truncate(), "sum|exported"),
+        (Half(), "to"),
+        (Bits(), "view"),
+        (Remember(), "state"),
+        (Branch(), "exported"),
+        (Evil(), "evil"),
     ],
 )
 def test_walker_names_what_does_not_belong(offender, node):
     with pytest.raises(ah.StructureError, match=node):
         ah.walk(nn.Sequential(nn.Linear(3, 3), offender), torch.randn(2, 3, 3))
+
+
+@pytest.mark.parametrize("name", list(theorem_networks()))
+def test_walker_sees_networks_inside_others(name):
+    model, shape = theorem_networks()[name]
+    x = torch.rand(3, *shape, dtype=torch.float64)
+    width = model(x).shape[-1]
+    assert ah.walk(nn.Sequential(model, nn.Linear(width, 2, dtype=torch.float64)), x).softmax >= 1
+    with pytest.raises(ah.StructureError, match="relu"):
+        ah.walk(nn.Sequential(model, nn.ReLU()), x)
+
+
+def test_walker_is_not_fooled_by_a_literal_form():
+    model, shape = theorem_networks()["single_head"]
+    x = torch.rand(3, *shape, dtype=torch.float64)
+    model.register_forward_hook(lambda module, args, out: out.relu())
+    with pytest.raises(ah.StructureError):
+        ah.walk(model, x)
+    model, _ = theorem_networks()["single_head"]
+    model.__class__ = Disguised
+    with pytest.raises(ah.StructureError):
+        ah.walk(model, x)
+
+
+class Einsum(nn.Module):
+    def forward(self, z):
+        weights = torch.einsum("bqd,bkd->bqk", z, z).softmax(-1)
+        return torch.einsum("bqk,bkd->bqd", weights, z)
+
+
+class Columns(nn.Module):
+    def forward(self, z):
+        return z @ (z.mT @ z).softmax(-2) + torch.ones_like(z).cumsum(-1)
+
+
+@pytest.mark.parametrize("network", [Einsum(), Columns()])
+def test_walker_accepts_attention_however_it_is_written(network):
+    assert ah.walk(network, torch.randn(2, 3, 3)).softmax == 1
 
 
 def test_walker_accepts_stock_attention():

@@ -29,7 +29,8 @@ def test_plan_is_what_gets_built(theorem, low, width, tol, tokens, features, cau
     causal = causal and theorem == "single_head"
     found = plan(theorem, low=low, high=low + width, tol=tol, tokens=tokens, features=features, causal=causal)
     assert found.bound <= tol
-    w, t = torch.randn(tokens, features, dtype=torch.float64), torch.zeros(tokens, dtype=torch.float64)
+    w = torch.randn(tokens, features, dtype=torch.float64)
+    t = torch.full((tokens,), low + width / 2, dtype=torch.float64)
     if theorem == "single_head":
         build = lambda dtype: single_head(w, t, low, low + width, found.anchors, causal=causal,
                                           selection_error=found.selection_error, dtype=dtype)  # fmt: skip
@@ -98,7 +99,7 @@ REFUSALS = [
     (lambda: multi_head(W, T, 0, 1, 0), "at least 1"),
     (lambda: multi_head(W[:2], T[:2], 0, 1, 3), "at least 3 tokens"),
     (lambda: multi_head(W, T, 3, 1, 3), "must lie below"),
-    (lambda: two_layer(torch.sin, 3, 4, 20), r"20\^12 = 4.096e\+15 grid points, which need .* limit"),
+    (lambda: two_layer(torch.sin, 3, 4, 20), r"20\^12 = 4.0e\+15 grid points, which need .* limit"),
     (lambda: two_layer(torch.sin, 1, 1, 1), "at least 2"),
     (lambda: two_layer(torch.sin, 1, 1, 4, low=1, high=0), "must lie below"),
     (lambda: two_layer(lambda x: x[..., 0], 2, 2, 3), r"\(81, 2\).*must return"),
@@ -109,6 +110,26 @@ REFUSALS = [
     (lambda: attention_then_softmax(torch.sin, 1, 1, 200, dtype=torch.bfloat16), "cannot resolve"),
     (lambda: two_layer(torch.sin, 1, 1, 3).bound_for(lipschitz=-1.0), "lipschitz"),
     (lambda: two_layer(torch.sin, 1, 1, 3).bound_for(lipschitz=1.0, norm=0.5), "at least 1"),
+    (lambda: two_layer(torch.sin, 20, 20, 16), "grid points"),
+    (lambda: two_layer(torch.sin, 1, 1, 16, selection_error=0.5, ramp_anchors=2), "selection_error"),
+    (lambda: two_layer(torch.sin, 1, 1, 3, dtype=torch.int64), "floating dtype"),
+    (lambda: two_layer(lambda x: x[..., :0], 1, 1, 3), "no output features"),
+    (lambda: two_layer(lambda x: x * 1j, 1, 1, 3), "complex"),
+    (lambda: two_layer(torch.sin, 1, 1, 3).bound_for(lipschitz=lambda r: -1.0), "modulus"),
+    (lambda: single_head(W, T, 0, 1, 9, output_row="abc"), "output_row"),
+    (lambda: single_head(W, T, 0, 1, 9, output_row=1.5), "output_row"),
+    (lambda: single_head(W, T, "a", 1, 9), "two numbers"),
+    (lambda: single_head(W, T, 0, 1, 9, temperature="hot"), "positive finite"),
+    (lambda: single_head(W, T, 0, 1, 9, dtype="float32"), "floating dtype"),
+    (lambda: single_head(W * 1e300, T, 0, 1, 9, dtype=torch.float32), "overflow"),
+    (lambda: single_head(W, T, 0, 1e-170, 9), "rescale"),
+    (lambda: single_head(W, T, -1e200, 1e200, 9), "rescale"),
+    (lambda: single_head(W, T, 0, 1e-3, 9, dtype=torch.float16), "cannot hold"),
+    (lambda: single_head(W, T, -1e20, 1e20, 9, dtype=torch.float32), "cannot hold"),
+    (lambda: single_head(W, T, 0, 1, 9).literal()(torch.zeros(1, 2)), r"\(..., 4, 2\)"),
+    (lambda: plan("single_head", tol=1e-300, tokens=3, features=1), "1e12 anchors"),
+    (lambda: plan("two_layer", tol=0.1, tokens=3, features=1, lipschitz=1.0, selection_error=5.0), "selection_error"),
+    (lambda: plan("single_head", tol=0.1, tokens=3, features=1, output_features=-3), "output_features"),
     (lambda: plan("third", tol=0.1, tokens=3, features=1), "choose from"),
     (lambda: plan("single_head", tol=0, tokens=3, features=1), "positive"),
     (lambda: plan("two_layer", tol=0.1, tokens=3, features=1), "lipschitz"),
@@ -134,6 +155,12 @@ def test_plan_command():
     found = json.loads(anchorhead(*arguments, "--json").stdout)
     same = plan("single_head", low=-25, high=25, tol=0.01, tokens=50, features=10)
     assert found == same.as_dict()
+
+
+def test_plan_of_the_papers_sequences_is_a_number():
+    table = anchorhead(*"plan --theorem two_layer --tol 1e-3 --tokens 20 --features 5 --lipschitz 1".split())
+    assert table.returncode == 0, table.stderr
+    assert "e+" in table.stdout
 
 
 def test_command_refuses_in_one_sentence():

@@ -192,6 +192,47 @@ def test_output_rows_follow_the_anchors(case: RampCase, extra: int, kind: str):
         assert model.bound == model.sum_bound == plain.bound
 
 
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("offset", [10.0, 1000.0, 1e5, 1e7])
+def test_large_biases_are_held_or_refused(many: bool, offset: float):
+    """u = x - offset loses digits of x; where that exceeds the bound's room, float32 is refused."""
+    n, low, high = 3, 0.0, 0.01
+    weights, bias = torch.ones(n, 1), torch.full((n,), -offset)
+    try:
+        model = multi_head(weights, bias, low, high, 100) if many else single_head(weights, bias, low, high, 300)
+    except ah.PrecisionError:
+        assert offset >= 1000
+        return
+    x = (offset + torch.linspace(-0.02, 0.03, 2001, dtype=torch.float64)).float()[:, None, None].expand(-1, n, 1)
+    assert sup_error(model, x.contiguous()) <= model.bound
+
+
+def test_narrower_dtype_is_refused_where_it_cannot_hold():
+    w, t, x = at(torch.linspace(-3, 4, 50, dtype=torch.float64), 3)
+    with pytest.raises(ah.PrecisionError):
+        single_head(w, t, -25, 25, 16384).float()
+    model = single_head(w, t, -2, 3, 64).float()
+    assert sup_error(model, x.float()) <= model.bound
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_edited_weights_are_what_is_evaluated(many: bool):
+    w, t, x = at(torch.linspace(-3, 4, 50, dtype=torch.float64), 4)
+    model = multi_head(w, t, -2, 3, 3) if many else single_head(w, t, -2, 3, 9)
+    with torch.no_grad():
+        model.attention.key[0].mul_(1.1)
+        model.attention.query[0, 1, 0] = 0.5
+    torch.testing.assert_close(model(x), model.literal()(x))
+    with pytest.raises(ah.AnchorheadError, match="changed"):
+        _ = model.bound
+
+
+def test_empty_batch():
+    w, t, x = at(torch.zeros(0, dtype=torch.float64), 3)
+    assert single_head(w, t, -2, 3, 9)(x).shape == multi_head(w, t, -2, 3, 2)(x).shape == (0, 3, 1)
+    assert ah.theorems.two_layer(torch.sin, 3, 1, 3)(x).shape == (0, 3, 1)
+
+
 def test_gradient_reaches_the_input():
     w, t, x = at(torch.tensor([0.1, 0.4], dtype=torch.float64), 1)
     model = single_head(w, t, -2, 3, 30, temperature=50.0)

@@ -111,6 +111,14 @@ def test_values_on_grid_points_are_exact():
     assert (model(x) - wave(x)).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("offset", [1e3, 1e6])
+def test_bound_includes_rounding_of_the_values(offset):
+    model = two_layer(lambda x: offset + x, 1, 1, 1000, dtype=torch.float32)
+    x = uniform(500, 1, 1, dtype=torch.float32)
+    error = (model(x).double() - (offset + x.double())).abs().max()
+    assert error <= model.bound_for(lipschitz=1.0)
+
+
 def test_bound_without_a_declaration_is_refused():
     with pytest.raises(ah.AnchorheadError, match="bound_for"):
         _ = two_layer(wave, 1, 1, 3).bound

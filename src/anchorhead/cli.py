@@ -84,6 +84,8 @@ def plan(
 
 
 def _print_theorem_plan(found: ah.theorems.Plan) -> None:
+    from anchorhead.theorems.grid import short
+
     table = Table(title=f"{found.theorem} on [{found.low:g}, {found.high:g}] to within {found.tol:g}")
     table.add_column("quantity")
     table.add_column("value", justify="right")
@@ -92,13 +94,13 @@ def _print_theorem_plan(found: ah.theorems.Plan) -> None:
         ("heads", f"{found.heads:,}"),
         ("anchors of a ramp head" if found.levels else "anchors", f"{found.anchors:,}"),
         ("levels a coordinate", found.levels),
-        ("grid points (keys of layer 2)", found.grid_points and f"{float(found.grid_points):,.6g}"),
+        ("grid points (keys of layer 2)", found.grid_points and short(found.grid_points)),
         ("selection error", f"{found.selection_error:.3g}"),
         ("temperature", f"{found.temperature:,.6g}"),
         ("proved bound", f"{found.bound:.6g}"),
         (
             "parameters",
-            f"{float(found.parameters):,.6g}" if found.parameters > 10**12 else f"{found.parameters:,}",
+            short(found.parameters),
         ),
         ("logit range", f"±{found.logit_range:.4g}"),
     ]
@@ -106,5 +108,6 @@ def _print_theorem_plan(found: ah.theorems.Plan) -> None:
         if value is not None:
             table.add_row(name, str(value))
     for name, holds in found.dtypes.items():
-        table.add_row(name, "holds it" if holds else "cannot hold it")
+        reach = f", |u - middle| up to {found.reach[name]:.2g}" if found.reach[name] < 1e6 else ""
+        table.add_row(name, f"holds it{reach}" if holds else "cannot hold it")
     Console().print(table)

@@ -144,10 +144,13 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: tuple[range, range] | None = No
         q = q.flatten(-3, -2).unsqueeze(-3)
     width = max(q.shape[-1], d_v)
     h = max(q.shape[-3], k.shape[-3], v.shape[-3])
-    q, k, v = (_widen(x, width).expand(*batch, h, -1, -1).reshape(-1, h, x.shape[-2], width) for x in (q, k, v))
+    size = math.prod(batch)
+    q, k, v = (_widen(x, width).expand(*batch, h, -1, -1).reshape(size, h, x.shape[-2], width) for x in (q, k, v))
     rows = max(1, CHUNK_ENTRIES // max(1, q.shape[0] * h * width))
     if mask is not None:
         rows = min(rows, max(1, CHUNK_ENTRIES // k.shape[-2]))
+    if q.numel() == 0:
+        return v.new_zeros(*batch, heads if shared else h, n, d_v)
     chunks = [
         _attend(q[..., i : i + rows, :], k, v, mask and (mask[0][i : i + rows], mask[1]))
         for i in range(0, q.shape[-2], rows)

@@ -19,7 +19,11 @@ class Network(nn.Module):
         super().__init__()
         self.stages = nn.ModuleList(stages)
 
+    def check(self, x: Tensor) -> None:
+        """Refuses an input of the wrong shape or dtype; networks that know theirs say so."""
+
     def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
         for stage in self.stages:
             x = stage(x)
         return x
@@ -39,13 +43,16 @@ class Literal(nn.Module):
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.stages = nn.ModuleList(_flatten(network.stages))
+        self.check = network.check
 
     def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
         for stage in self.stages:
             x = stage(x)
         return x
 
     def attention_weights(self, x: Tensor) -> list[Tensor]:
+        self.check(x)
         found = []
         for stage in self.stages:
             if isinstance(stage, LiteralAttention):

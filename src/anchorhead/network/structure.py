@@ -1,20 +1,22 @@
-"""The walker: proves from the exported graph that a network is affine maps and softmax attention, nothing else.
+"""The walker: proves from the exported graph that a network is affine maps and softmax attention only.
 
 `torch.export` turns the network into a list of primitive operations. Each value is given one of four kinds:
 
     CONSTANT   does not depend on the input
     SIGNAL     an affine function of the input and of earlier attention outputs
     SCORES     products of two signals, as in (W_K Z)^T (W_Q Z); they may only go into a softmax
-    WEIGHTS    a softmax over its last axis
+    WEIGHTS    a softmax over an axis that is followed through rearrangements
 
 and each operation is allowed only between kinds for which the result is again one of them: sums of signals,
-signals times constants, matrix products of two signals (scores), softmax, weights times signals. The first
-node that fits none of these is named. If the walk reaches the output with a signal, the claim holds for
-every input, since the graph is the whole computation.
+signals times constants, matrix products of two signals (scores), softmax, and weights times signals summed over
+the softmax axis. The first node that fits none of these is named. If the walk reaches the output with a signal,
+the claim holds for every input of that shape, since the graph is the whole computation.
 """
 
 from __future__ import annotations
 
+import copy
+import math
 import operator
 import warnings
 from dataclasses import dataclass
@@ -41,8 +43,9 @@ REARRANGE = {
     "lift_fresh_copy", "permute", "repeat", "reshape", "roll", "select", "slice", "split", "split_with_sizes",
     "squeeze", "stack", "t", "transpose", "unbind", "unsqueeze", "view", "_unsafe_view", "_to_copy",
 }  # fmt: skip
-SUMS = {"add", "addmm", "baddbmm", "masked_fill", "mean", "neg", "sub", "rsub", "sum", "where"}
-MATRIX_PRODUCTS = {"addmm", "baddbmm", "bmm", "dot", "linear", "matmul", "mm", "mv"}
+SUMS = {"add", "cumsum", "masked_fill", "mean", "neg", "sub", "rsub", "sum", "where"}
+MATRIX_PRODUCTS = {"addmm", "baddbmm", "bmm", "convolution", "dot", "linear", "matmul", "mm", "mv"}
+SHAPE_ONLY = {"empty_like", "full_like", "new_full", "new_ones", "new_zeros", "ones_like", "sym_size", "zeros_like"}
 SOFTMAX = {"softmax", "_softmax"}
 FUSED = {"scaled_dot_product_attention"}
 
@@ -61,24 +64,73 @@ def walk(network: nn.Module, *inputs: Tensor) -> Walk:
     """Proves that `network` on inputs like these is affine maps and softmax attention only.
 
     Raises `StructureError` naming the first operation that is neither, and where it stands in the source.
-    A network with two evaluations is walked in its literal one.
+    Networks of this library, alone or inside another module, are walked in their literal evaluation, and the
+    outputs of the two evaluations are compared on these inputs.
     """
-    literal: Any = getattr(network, "literal", None)
-    module = network if literal is None else literal()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of its deprecated names
-        program = torch.export.export(module, inputs, strict=False)
-        table = torch.export.default_decompositions()
-        table.pop(torch.ops.aten.scaled_dot_product_attention.default, None)
-        program = program.run_decompositions(table)
-    users = set(program.graph_signature.user_inputs)
-    return _Walker(users).run(program.graph)
+    module = _literal_form(network)
+    if module is not network:
+        _require_agreement(network, module, inputs)
+    program = _exported(module, inputs)
+    if program.graph_signature.buffers_to_mutate or getattr(program.graph_signature, "user_inputs_to_mutate", None):
+        raise StructureError("The network changes its own state when called, so its graph is not all that it computes.")
+    return _Walker(set(program.graph_signature.user_inputs)).run(program.graph)
+
+
+def _literal_form(module: nn.Module) -> nn.Module:
+    """The module with every network of this library inside it replaced by its literal evaluation."""
+    make: Any = getattr(module, "literal", None)
+    hooks = (module._forward_hooks, module._forward_pre_hooks)
+    ours = type(module).__module__.partition(".")[0] == "anchorhead"
+    if make is not None:
+        found: nn.Module = make() if ours and not any(hooks) else module
+        return found
+    children = {name: _literal_form(child) for name, child in module.named_children()}
+    if all(children[name] is child for name, child in module.named_children()):
+        return module
+    twin = copy.copy(module)
+    twin._modules = {**module._modules, **children}
+    return twin
+
+
+def _require_agreement(network: nn.Module, literal: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    with torch.no_grad():
+        fast, slow = network(*inputs), literal(*inputs)
+    scale = 1 + slow.abs().max().item() if slow.numel() else 1.0
+    if fast.shape != slow.shape or not torch.allclose(
+        fast, slow, rtol=0, atol=scale * math.sqrt(_eps(slow)), equal_nan=True
+    ):
+        raise StructureError(
+            "The network's two evaluations disagree, so its literal form says nothing about what it computes. Walk "
+            "network.literal() to look at that form alone."
+        )
+
+
+def _eps(value: Tensor) -> float:
+    return torch.finfo(value.dtype).eps
+
+
+def _exported(module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of its deprecated names
+            program = torch.export.export(module, inputs, strict=False)
+            table = torch.export.default_decompositions()
+            table.pop(torch.ops.aten.scaled_dot_product_attention.default, None)
+            return program.run_decompositions(table)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise StructureError(
+            f"The network cannot be exported as one graph ({reason}), so nothing can be proved of it; remove control "
+            "flow that depends on the data."
+        ) from error
 
 
 class _Walker:
     def __init__(self, user_inputs: set[str]) -> None:
         self.user_inputs = user_inputs
         self.kinds: dict[fx.Node, Kind] = {}
+        self.axes: dict[fx.Node, int] = {}
+        """For WEIGHTS: the axis over which they sum to one."""
         self.affine = self.softmax = self.scores = 0
 
     def run(self, graph: fx.Graph) -> Walk:
@@ -105,77 +157,113 @@ class _Walker:
 
     def _call(self, node: fx.Node) -> Kind:
         kinds = [self.kinds[n] for n in node.all_input_nodes]
+        name = _name(node)
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _is_fused_without_dropout(
             node
         ):
             raise _offence(node, "is random")
-        if all(k is Kind.CONSTANT for k in kinds):
+        if all(k is Kind.CONSTANT for k in kinds) or name in SHAPE_ONLY or name == "_assert_tensor_metadata":
             return Kind.CONSTANT
-        name = _name(node)
+        self._require_digits(node)
         if name in SOFTMAX:
             return self._softmax(node)
         if name in FUSED:
-            self.softmax += 1
-            self.scores += 1
-            return self._require(node, kinds, below=Kind.SCORES, result=Kind.SIGNAL)
+            return self._fused(node, kinds)
         if name in MATRIX_PRODUCTS:
-            return self._matrix_product(node)
+            return self._matrix_product(node, name)
         self.affine += 1
         if name in REARRANGE or node.target is operator.getitem:
             return self._rearranged(node, kinds)
         if name in ("mul", "div"):
-            return self._scaled(node)
+            return self._scaled(node, name)
         if name in SUMS:
             return self._sum(node, name)
         raise _offence(node, "is neither affine nor softmax attention")
 
-    def _require(self, node: fx.Node, kinds: list[Kind], *, below: Kind, result: Kind) -> Kind:
-        if any(k >= below for k in kinds):
+    def _require_digits(self, node: fx.Node) -> None:
+        """A signal stays a floating number, with no fewer digits than it had."""
+        after = node.meta.get("val")
+        for result in after if isinstance(after, list | tuple) else [after]:
+            if not isinstance(result, Tensor):
+                continue
+            if not result.is_floating_point():
+                raise _offence(node, "turns a signal into something other than floating numbers")
+            for source in node.all_input_nodes:
+                before = source.meta.get("val")
+                if self.kinds[source] is Kind.CONSTANT or not isinstance(before, Tensor):
+                    continue
+                if torch.finfo(result.dtype).eps > torch.finfo(before.dtype).eps:
+                    raise _offence(node, f"rounds a signal from {before.dtype} to {result.dtype}")
+
+    def _fused(self, node: fx.Node, kinds: list[Kind]) -> Kind:
+        self.softmax += 1
+        self.scores += 1
+        if Kind.SCORES in kinds:
             raise _offence(node, "takes scores that have not passed a softmax")
-        return result
+        mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+        if isinstance(mask, fx.Node) and self.kinds[mask] is not Kind.CONSTANT:
+            raise _offence(node, "has a mask that depends on the input")
+        return Kind.SIGNAL
 
     def _softmax(self, node: fx.Node) -> Kind:
-        source, axis = node.args[0], node.args[1]
-        assert isinstance(source, fx.Node)
-        assert isinstance(axis, int)
+        axis: Any = node.args[1]
         self.softmax += 1
-        rank = _shape(source)
-        return Kind.WEIGHTS if axis % len(rank) == len(rank) - 1 else Kind.SIGNAL
+        self.axes[node] = axis % len(_shape(node))
+        return Kind.WEIGHTS
 
-    def _matrix_product(self, node: fx.Node) -> Kind:
+    def _matrix_product(self, node: fx.Node, name: str) -> Kind:
         operands = [a for a in node.args if isinstance(a, fx.Node)]
-        bias = operands.pop(0) if _name(node) in ("addmm", "baddbmm") else None
-        if _name(node) == "linear" and len(operands) == 3:
+        bias = None
+        if name in ("addmm", "baddbmm"):
+            bias = operands.pop(0)
+        elif name in ("linear", "convolution") and len(operands) == 3:
             bias = operands.pop()
-        left, right = (self.kinds[n] for n in operands)
-        if left is Kind.WEIGHTS and right is not Kind.SCORES:
-            result = Kind.SIGNAL
-        elif Kind.CONSTANT in (left, right):
-            self.affine += 1
-            result = _plain(max(left, right))
-        elif Kind.SCORES in (left, right):
-            raise _offence(node, "multiplies scores that have not passed a softmax by a signal")
-        else:
-            self.scores += 1
-            result = Kind.SCORES
+        left, right = operands
+        result = self._product_kind(node, name, left, right)
         return result if bias is None else max(result, _plain(self.kinds[bias]))
 
-    def _rearranged(self, node: fx.Node, kinds: list[Kind]) -> Kind:
-        if _name(node) not in ("cat", "stack") and any(k is not Kind.CONSTANT for k in kinds[1:]):
-            raise _offence(node, "picks positions that depend on the input")
-        value = node.meta.get("val")
-        if isinstance(value, Tensor) and not value.is_floating_point():
-            raise _offence(node, "rounds a signal to whole numbers")
-        kind = max(kinds)
-        source = node.all_input_nodes[0]
-        if kind is Kind.WEIGHTS and not _keeps_last_axis(node, source):
+    def _product_kind(self, node: fx.Node, name: str, left: fx.Node, right: fx.Node) -> Kind:
+        kinds = self.kinds[left], self.kinds[right]
+        if Kind.CONSTANT in kinds:
+            self.affine += 1
+            return _plain(max(kinds))
+        if Kind.SCORES in kinds:
+            raise _offence(node, "multiplies scores that have not passed a softmax by a signal")
+        rows, columns = len(_shape(left)) - 1, max(len(_shape(right)) - 2, 0)
+        over_left = kinds[0] is Kind.WEIGHTS and self.axes[left] == rows
+        over_right = kinds[1] is Kind.WEIGHTS and self.axes[right] == columns
+        if name in ("bmm", "mm", "matmul", "mv", "addmm", "baddbmm") and (over_left or over_right):
             return Kind.SIGNAL
+        self.scores += 1
+        return Kind.SCORES
+
+    def _rearranged(self, node: fx.Node, kinds: list[Kind]) -> Kind:
+        name = _name(node)
+        if name not in ("cat", "stack") and any(k is not Kind.CONSTANT for k in kinds[1:]):
+            raise _offence(node, "picks positions that depend on the input")
+        source, value = node.all_input_nodes[0], node.meta.get("val")
+        before = source.meta.get("val")
+        if (
+            name != "_to_copy"
+            and isinstance(value, Tensor)
+            and isinstance(before, Tensor)
+            and value.dtype != before.dtype
+        ):
+            raise _offence(node, "reads the bits of a signal as another dtype")
+        kind = max(kinds)
+        if kind is Kind.WEIGHTS:
+            axis = _followed(node, source, self.axes[source]) if len(kinds) == 1 and source in self.axes else None
+            if axis is None:
+                return Kind.SIGNAL
+            self.axes[node] = axis
         return kind
 
-    def _scaled(self, node: fx.Node) -> Kind:
+    def _scaled(self, node: fx.Node, name: str) -> Kind:
         left, right = (self.kinds[a] if isinstance(a, fx.Node) else Kind.CONSTANT for a in node.args[:2])
-        if _name(node) == "div" and right is not Kind.CONSTANT:
+        if name == "div" and right is not Kind.CONSTANT:
             raise _offence(node, "divides by a signal")
+        if node.kwargs.get("rounding_mode") is not None:
+            raise _offence(node, "rounds to whole numbers")
         if Kind.CONSTANT not in (left, right):
             raise _offence(node, "multiplies two signals elementwise")
         return _plain(max(left, right))
@@ -199,22 +287,35 @@ def _plain(kind: Kind) -> Kind:
     return Kind.SIGNAL if kind is Kind.WEIGHTS else kind
 
 
-def _keeps_last_axis(node: fx.Node, source: fx.Node) -> bool:
-    before, after = _shape(source), _shape(node)
-    if not before or not after or before[-1] != after[-1]:
-        return False
-    name, args = _name(node), node.args
+def _followed(node: fx.Node, source: fx.Node, axis: int) -> int | None:
+    """Where the softmax axis is after a rearrangement; None if it is cut, merged or lost."""
+    before, after, name = _shape(source), _shape(node), _name(node)
+    args: Any = node.args
+    rank = len(before)
     if name == "permute":
-        order: Any = args[1]
-        return bool(order[-1] % len(before) == len(before) - 1)
+        return [i % rank for i in args[1]].index(axis)
     if name == "transpose":
-        axes: Any = args[1:3]
-        return all(axis % len(before) != len(before) - 1 for axis in axes)
+        first, second = args[1] % rank, args[2] % rank
+        return {first: second, second: first}.get(axis, axis)
+    if name == "t":
+        return 1 - axis
     if name == "select":
-        axis: Any = args[1]
-        return bool(axis % len(before) != len(before) - 1)
-    return name in ("alias", "clone", "detach", "expand", "lift_fresh_copy", "reshape", "unsqueeze", "view",
-                    "_unsafe_view", "_to_copy", "slice")  # fmt: skip
+        cut = args[1] % rank
+        return None if cut == axis else axis - (cut < axis)
+    if name == "unsqueeze":
+        return axis + (args[1] % (rank + 1) <= axis)
+    if name == "slice":
+        return axis if before[axis] == after[axis] else None
+    if name == "expand":
+        return axis + len(after) - rank
+    if name in ("alias", "clone", "detach", "lift_fresh_copy", "_to_copy"):
+        return axis
+    if name in ("view", "reshape", "_unsafe_view", "squeeze"):
+        places = [
+            i for i, n in enumerate(after) if n == before[axis] and math.prod(after[:i]) == math.prod(before[:axis])
+        ]
+        return places[-1] if places else None
+    return None
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
@@ -223,8 +324,11 @@ def _shape(node: fx.Node) -> tuple[int, ...]:
 
 
 def _name(node: fx.Node) -> str:
-    packet = getattr(node.target, "_schema", None)
-    return packet.name.split("::")[-1] if packet is not None else getattr(node.target, "__name__", str(node.target))
+    """The operation's name in torch's own library; with its namespace in any other."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return getattr(node.target, "__name__", str(node.target))
+    return str(schema.name).removeprefix("aten::")
 
 
 def _offence(node: fx.Node, why: str) -> StructureError:

@@ -15,6 +15,8 @@ Its maximum over z is `two_point_error(Λ) * h`; the room up to h/2 is what roun
 from __future__ import annotations
 
 import math
+import operator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +36,7 @@ def temperature_for(selection_error: float, keys: int, spacing: float) -> float:
 
 def check_temperature(temperature: float) -> float:
     """A temperature given by the user, as a positive finite number."""
-    if not (math.isfinite(temperature) and temperature > 0):
+    if not (isinstance(temperature, int | float) and math.isfinite(temperature) and temperature > 0):
         raise InputError(
             f"temperature={temperature} must be a positive finite number; leave it out to have it derived."
         )
@@ -64,24 +66,49 @@ def score_rows(anchors: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_range(low: float, high: float) -> tuple[float, float]:
-    """The clipping range [low, high], finite and in order."""
+    """The clipping range [low, high], finite, in order, and of a size whose squares are numbers."""
+    try:
+        low, high = float(low), float(high)
+    except (TypeError, ValueError):
+        raise InputError(f"The range must be two numbers, low and high, not {low!r} and {high!r}.") from None
     if not (math.isfinite(low) and math.isfinite(high)):
         raise InputError(f"The range [{low}, {high}] must be finite; clip a ReLU at the largest value it takes.")
     if low >= high:
         raise InputError(f"low={low} must lie below high={high}; swap them, or widen the range.")
-    return float(low), float(high)
+    if high - low < 1e-100 or max(abs(low), abs(high)) > 1e100:
+        raise InputError(
+            f"The range [{low}, {high}] is too small or too large to square; rescale the weights and the range."
+        )
+    return low, high
 
 
-def output_rows(output_row: object, anchors: int, output_features: int) -> Tensor:
+def check_count(value: Any, name: str, least: int) -> int:
+    """A whole number of at least `least`, of any integer type."""
+    try:
+        count = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = -1
+    if count < least:
+        raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
+    return count
+
+
+def output_rows(output_row: Any, anchors: int, output_features: int) -> Tensor:
     """The paper's G as an index per anchor: None (row 0), one row for all, a sequence, or a callable."""
-    if output_row is None:
-        rows = [0] * anchors
-    elif callable(output_row):
-        rows = [int(output_row(k)) for k in range(anchors)]
-    elif isinstance(output_row, int):
-        rows = [output_row] * anchors
-    else:
-        rows = [int(r) for r in output_row]  # type: ignore[attr-defined]
+    check_count(output_features, "output_features", 1)
+    try:
+        if output_row is None:
+            rows = [0] * anchors
+        elif callable(output_row):
+            rows = [operator.index(output_row(k)) for k in range(anchors)]
+        elif hasattr(output_row, "__index__") and not isinstance(output_row, Tensor):
+            rows = [operator.index(output_row)] * anchors
+        else:
+            rows = [operator.index(r) for r in output_row]
+    except TypeError:
+        raise InputError(
+            f"output_row={output_row!r} must be a row number, a sequence of them, or a callable from anchor index."
+        ) from None
     if len(rows) != anchors:
         raise InputError(f"output_row has {len(rows)} entries for {anchors} anchors; give one row for each anchor.")
     bad = next((k for k, r in enumerate(rows) if not 0 <= r < output_features), None)

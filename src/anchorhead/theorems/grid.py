@@ -12,15 +12,16 @@ coordinates of v are drawn independently, each by its own softmax.
 cell away from the slopes, its bump is at least 1 - 2s and the others at most s, so the weight elsewhere is
 at most (g-1) exp(-β(1 - 3s)). On a slope the two bumps at that edge sum to at least 1 - 2s, the larger is
 at least 1/2 - s, the others are at most s: the weight on cells other than these two is at most
-(g-2) exp(-β(1/2 - 2s)). With ε the larger of the two, times D, the union bound says that but for weight ε
-every coordinate of v is a centre within r = w/2 of x, or r = (w + δ)/2 on a slope. Hence, with ω a modulus
-of continuity of f and S the spread of the stored values,
+(g-2) exp(-β(1/2 - 2s)); s <= 1/8 is required. With ε the larger of the two, times D, the union bound says
+that but for weight ε every coordinate of v is a centre within r = w/2 of x, or r = (w + δ)/2 on a slope.
+Hence, with ω a modulus of continuity of f and S the spread of the stored values,
 
-    sup error  <=  ω(r) + ε·(S + ω(r))
+    sup error  <=  ω(r) + ε·(S + ω(r)) + rounding
 
 and in L_p the slopes matter only by their share of the volume, at most D(g-1)δ/(high - low).
-Rounding moves an edge by a few units in the last place of the inputs, at most δ/16, which is allowed for by
-counting slopes as δ·9/8 wide.
+Rounding: values of size V are stored, and weighed along D coordinates, with at most 8(D + 1)ρV in all. It also
+moves an edge by a few units in the last place of the inputs, at most δ/16, which is allowed for by counting
+slopes as δ·9/8 wide.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import torch
 from torch import Tensor
 
 from anchorhead.errors import InputError, PrecisionError, ShapeError, SizeError
-from anchorhead.theorems.anchors import check_range
+from anchorhead.theorems.anchors import check_count, check_range
 
 Modulus = Callable[[float], float]
 WIDENED = 9 / 8
@@ -53,9 +54,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         for name, least in (("tokens", 1), ("features", 1), ("levels", 2)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
+            check_count(getattr(self, name), name, least)
         check_range(self.low, self.high)
         if not 0 < self.slope < 1:
             raise InputError(f"slope={self.slope} must lie strictly between 0 and 1; it is a share of a cell's width.")
@@ -101,6 +100,11 @@ class Grid:
         """The β at which the weight outside the right cells is at most `selection_error`."""
         if not 0 < selection_error < 1:
             raise InputError(f"selection_error={selection_error} must lie strictly between 0 and 1.")
+        if saturation > 1 / 8:
+            raise InputError(
+                f"At selection_error={selection_error} a ramp settles only to within {saturation:.3g} of 0 and 1, and "
+                "its cells cannot be told apart; take a smaller selection_error, 1e-6 unless there is a reason."
+            )
         share = selection_error / self.coordinates
         core = math.log((self.levels - 1) / share) / (1 - 3 * saturation)
         slopes = math.log(max(self.levels - 2, share) / share) / (0.5 - 2 * saturation)
@@ -136,6 +140,15 @@ def saturation(anchors: int, gap: float) -> float:
     return sum(m * step * math.exp(-gap * m * m) for m in range(1, anchors))
 
 
+def short(count: int) -> str:
+    """A whole number of any size for a message: 65,536, or 4.1e+15."""
+    if count < 10**9:
+        return f"{count:,}"
+    exponent = int((count.bit_length() - 1) * math.log10(2))
+    exponent += count >= 10 ** (exponent + 1)
+    return f"{count // 10 ** (exponent - 1) / 10:.1f}e+{exponent}"
+
+
 def memory_limit() -> int:
     """Bytes that a construction may take: half of the memory that is free now."""
     try:
@@ -154,8 +167,8 @@ def require_memory(grid: Grid, output_features: int, dtype: torch.dtype) -> None
     if needed > limit:
         raise SizeError(
             f"{grid.levels} levels for {grid.tokens} x {grid.features} coordinates make "
-            f"{grid.levels}^{grid.coordinates} = {float(grid.points):.4g} grid points, which need "
-            f"{needed / 2**30:.4g} GiB; the limit here is {limit / 2**30:.3g} GiB. Take fewer levels, tokens or "
+            f"{grid.levels}^{grid.coordinates} = {short(grid.points)} grid points, which need "
+            f"{short(needed // 2**30)} GiB; the limit here is {limit / 2**30:.3g} GiB. Take fewer levels, tokens or "
             "features: for an arbitrary function this cost cannot be avoided."
         )
 
@@ -189,6 +202,10 @@ def _checked(values: object, inputs: Tensor, grid: Grid, features: int | None, d
             f"f returned {given} for an input of shape {tuple(inputs.shape)}; it must return a tensor of shape "
             f"({', '.join(map(str, want))}): f works on batches, (..., tokens, features) to (..., tokens, d_out)."
         )
+    if values.is_complex():
+        raise InputError("f returned complex numbers; give its real and imaginary parts as two output features.")
+    if not values.shape[-1]:
+        raise ShapeError("f returned no output features; it must return (..., tokens, d_out) with d_out of at least 1.")
     if not values.isfinite().all():
         raise InputError(
             "f returned a value that is not finite at a grid point; restrict low and high to where f is finite."

@@ -54,10 +54,9 @@ class GridColumns(nn.Module):
 class SoftmaxReadOut(nn.Module):
     """Scores (..., N) to (..., 1, m): softmax of β times the scores, then the affine read-out `values`."""
 
-    def __init__(self, values: nn.Parameter, temperature: float) -> None:
+    def __init__(self, values: nn.Parameter, temperature: nn.Parameter) -> None:
         super().__init__()
-        self.values = values
-        self.temperature = constant(torch.tensor(temperature, dtype=values.dtype))
+        self.values, self.temperature = values, temperature
 
     def forward(self, scores: Tensor) -> Tensor:
         return ((scores * self.temperature).softmax(-1) @ self.values).unsqueeze(-2)
@@ -74,13 +73,21 @@ class Lookup(nn.Module):
         super().__init__()
         self.tokens = values.shape[1]
         self.values = constant(values.flatten(1))
-        self.temperature = temperature
-        self.second = self._attention() if attention else None
+        self.second = self._attention(temperature) if attention else None
+        self.sharpness = None if attention else constant(torch.tensor(temperature, dtype=values.dtype))
 
-    def _attention(self) -> Attention:
+    @property
+    def temperature(self) -> Tensor:
+        """β, as stored in the second stage."""
+        if self.second is not None:
+            return self.second.query[0, 0, 1]
+        assert self.sharpness is not None
+        return self.sharpness
+
+    def _attention(self, temperature: float) -> Attention:
         entries, dtype = self.values.shape[1], self.values.dtype
         query = torch.zeros(1, 1, 2 + entries, dtype=dtype)
-        query[0, 0, 1] = self.temperature
+        query[0, 0, 1] = temperature
         key = torch.zeros(1, 1, 2 + entries, dtype=dtype)
         key[0, 0, 0] = 1
         value = torch.cat([torch.zeros(entries, 2, dtype=dtype), torch.eye(entries, dtype=dtype)], dim=1)
@@ -90,6 +97,8 @@ class Lookup(nn.Module):
         weights = (self.temperature * bumps).softmax(-1)
         batch, (coordinates, levels) = weights.shape[:-2], weights.shape[-2:]
         weights = weights.reshape(-1, coordinates, levels)
+        if not len(weights):
+            return self.values.new_zeros(*batch, self.tokens, self.values.shape[1] // self.tokens)
         width = self.values.numel() // levels
         rows = max(1, CHUNK_ENTRIES // width)
         out = [self._contract(chunk) for chunk in weights.split(rows)]
@@ -105,5 +114,6 @@ class Lookup(nn.Module):
     def literal(self) -> nn.Sequential:
         """The stages as the theorem has them."""
         if self.second is None:
-            return nn.Sequential(GridSums(), SoftmaxReadOut(self.values, self.temperature), Unflatten(self.tokens))
+            assert self.sharpness is not None
+            return nn.Sequential(GridSums(), SoftmaxReadOut(self.values, self.sharpness), Unflatten(self.tokens))
         return nn.Sequential(GridSums(), GridColumns(self.values), self.second.literal(), Unflatten(self.tokens))

@@ -7,8 +7,8 @@ is silent where u belongs to another one. The list is uniform in the interior of
 L_j = low + (j + 1)h with h = (high - low)/(N + 1); the first head's low sentinel falls on `low` and carries
 it, the last head's high sentinel on `high` and carries that.
 
-    W_Q  row 1: β(1...1 | t_i - m), giving β(u_i - m);  row 2: β(0 | 1...1), giving β
-    W_K  row 1: (0 | 2(L_k - m));                       row 2: (0 | -(L_k - m)²)
+    W_Q  row 1: (1...1 | t_i - m), giving u_i - m;  row 2: (0 | 1...1), giving 1
+    W_K  row 1: (0 | 2β(L_k - m));                  row 2: (0 | -β(L_k - m)²)
     W_V  row G(k): (0 | L_k) for anchors, 0 for sentinels;   W_O = I
 
 All heads measure from the same middle m, so the score of an anchor is the same number in both heads that
@@ -34,9 +34,9 @@ from torch import Tensor, nn
 from anchorhead.errors import InputError
 from anchorhead.network.affine import AppendRows, PositionGain
 from anchorhead.network.attention import CHUNK_ENTRIES, Attention
-from anchorhead.network.network import check_sequence
 from anchorhead.network.resources import Resources
 from anchorhead.theorems.anchors import (
+    check_count,
     check_range,
     check_temperature,
     output_rows,
@@ -51,27 +51,22 @@ from anchorhead.theorems.ramps import Ramps, read_ramps
 class MultiHead(Ramps):
     """The network of Theorem 3.2; build it with `multi_head`."""
 
-    lift: nn.Sequential
-    attention: Attention
     heads: int
 
-    def forward(self, x: Tensor) -> Tensor:
+    def fast(self, x: Tensor) -> Tensor:
         """(..., n, d) to (..., n, output_features), without forming the identity rows.
 
         Neighbouring heads share two columns, so the scores of the global list are computed once and every
         head's softmax is taken over its window of them: the same numbers as the literal evaluation's.
         """
-        check_sequence(x, self.tokens, self.features, self.dtype)
         n, d = self.tokens, self.features
         layer = self.attention
-        query = self.lift[0](x).sum(-1) * layer.query[0, 0, 0] + layer.query[0, 0, d:]
-        u = query.reshape(-1, 1)
+        u = self.lift[0](x).sum(-1) + layer.query[0, 0, d:]
         keys, values = layer.key[:, :, d:], layer.value[:, :, d:]
         slope, square = (torch.cat([keys[:-1, r, : n - 2].flatten(), keys[-1, r]]) for r in (0, 1))
-        beta = layer.query[0, 1, d]
         rows = max(1, CHUNK_ENTRIES // (values.shape[0] * n))
-        out = [_windows(chunk * slope + beta * square, values) for chunk in u.split(rows)]
-        return torch.cat(out).reshape(*query.shape, self.output_features)
+        out = [_windows(chunk * slope + square, values) for chunk in u.reshape(-1, 1).split(rows)]
+        return torch.cat(out).reshape(*u.shape, self.output_features)
 
     def matrices(self) -> dict[str, Tensor]:
         """W_Q, W_K (H, 2, d + n), W_V (H, d_o, d + n), W_O (H, n, n)."""
@@ -93,7 +88,8 @@ class MultiHead(Ramps):
     def precision(self) -> AnchorHead:
         """The numbers that decide which dtypes can hold these heads."""
         spacing = (self.high - self.low) / (len(self.anchors) + 1)
-        return AnchorHead(self.low, self.high, spacing, self.temperature, self.resolution)
+        offset = (self.bias.double() - (self.low + self.high) / 2).abs().max().item()
+        return AnchorHead(self.low, self.high, spacing, self.temperature, self.resolution, offset)
 
 
 def _windows(scores: Tensor, values: Tensor) -> Tensor:
@@ -125,33 +121,34 @@ def multi_head(
     w, t = read_ramps(weights, bias, dtype)
     n = w.shape[0]
     low, high = check_range(low, high)
-    _check_heads(heads, n)
+    heads = _check_heads(heads, n)
     total = (n - 2) * heads
     rows = output_rows(output_row, total, output_features)
     spacing = (high - low) / (total + 1)
     losers = 2 * heads * (n - 1)
     beta = temperature_for(selection_error, losers, spacing) if temperature is None else check_temperature(temperature)
-    AnchorHead(low, high, spacing, beta, (high - low) / total).require(w.dtype)
+    offset = (t.double() - (low + high) / 2).abs().max().item()
+    AnchorHead(low, high, spacing, beta, (high - low) / total, offset).require(w.dtype)
 
     points = torch.linspace(low, high, total + 2, dtype=torch.float64)
     lift = nn.Sequential(PositionGain(w), AppendRows(torch.eye(n, dtype=w.dtype)))
     attention = _attention(w, t, points, rows, output_features, beta)
     model = MultiHead([lift, attention], w, t, low, high, points[1:-1], rows, output_features)
-    model.lift, model.attention, model.heads = lift, attention, heads
+    model.heads = heads
     model.temperature = beta
     model.selection_error = selection_error_at(beta, losers, spacing)
     model.resolution = (high - low) / total
     return model
 
 
-def _check_heads(heads: int, tokens: int) -> None:
-    if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
-        raise InputError(f"heads={heads!r} must be a whole number of at least 1.")
+def _check_heads(heads: int, tokens: int) -> int:
+    heads = check_count(heads, "heads", 1)
     if tokens < 3:
         raise InputError(
             f"multi_head needs at least 3 tokens, and weights has {tokens}: two columns of every head are sentinels. "
             "Use single_head, or pad the sequence."
         )
+    return heads
 
 
 def _attention(w: Tensor, t: Tensor, points: Tensor, rows: Tensor, d_o: int, beta: float) -> Attention:
@@ -161,14 +158,14 @@ def _attention(w: Tensor, t: Tensor, points: Tensor, rows: Tensor, d_o: int, bet
     heads = (len(points) - 2) // (n - 2)
     all_rows = torch.cat([rows[:1], rows, rows[-1:]])
     query = torch.zeros(1, 2, d + n, dtype=torch.float64)
-    query[0, 0, :d] = beta
-    query[0, 0, d:] = beta * (t.double() - middle)
-    query[0, 1, d:] = beta
+    query[0, 0, :d] = 1
+    query[0, 0, d:] = t.double() - middle
+    query[0, 1, d:] = 1
     key = torch.zeros(heads, 2, d + n, dtype=torch.float64)
     value = torch.zeros(heads, d_o, d + n, dtype=torch.float64)
     for head in range(heads):
         window = torch.arange(n) + head * (n - 2)
-        key[head, 0, d:], key[head, 1, d:] = slope[window], square[window]
+        key[head, 0, d:], key[head, 1, d:] = beta * slope[window], beta * square[window]
         carried = points[window].clone()
         carried[0] *= head == 0  # the outermost sentinels carry low and high, the others nothing
         carried[-1] *= head == heads - 1

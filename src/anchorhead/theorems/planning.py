@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from anchorhead.errors import InputError
-from anchorhead.theorems.anchors import check_range, temperature_for
+from anchorhead.theorems.anchors import check_count, check_range, temperature_for
 from anchorhead.theorems.grid import Grid, saturation
 from anchorhead.theorems.precision import DTYPES, AnchorHead
 from anchorhead.theorems.two_layer import RAMP_ANCHORS
 
-THEOREMS = ("single_head", "multi_head", "two_layer", "attention_then_softmax")
+UNIVERSAL = ("two_layer", "attention_then_softmax")
+THEOREMS = ("single_head", "multi_head", *UNIVERSAL)
 
 
 @dataclass(frozen=True)
@@ -71,15 +72,23 @@ def plan(
     low, high = check_range(low, high)
     if not (math.isfinite(tol) and tol > 0):
         raise InputError(f"tol={tol} must be a positive finite number, the error that you can accept.")
-    for name, count in (("tokens", tokens), ("features", features)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InputError(f"{name}={count!r} must be a whole number of at least 1.")
+    tokens, features = check_count(tokens, "tokens", 1), check_count(features, "features", 1)
+    if output_features is not None:
+        output_features = check_count(output_features, "output_features", 1)
+    if (high - low) / tol > 1e12:
+        raise InputError(
+            f"tol={tol} on [{low}, {high}] needs more than 1e12 anchors; take a larger tol or a smaller range."
+        )
+    if theorem in UNIVERSAL and causal:
+        raise InputError(f"{theorem} has no causal form; leave out causal.")
+    if theorem in ("single_head", "multi_head") and lipschitz is not None:
+        raise InputError(f"{theorem} computes ramps, which need no Lipschitz constant; leave out lipschitz.")
     if theorem in ("single_head", "multi_head"):
         error = _selection_error(selection_error, tol, max(abs(low), abs(high)))
         build = _single_head if theorem == "single_head" else _multi_head
         return build(low, high, tol, tokens, features, error, output_features or 1, causal)
     if theorem in THEOREMS:
-        return _universal(theorem, low, high, tol, tokens, features, selection_error or 1e-6, lipschitz,
+        return _universal(theorem, low, high, tol, tokens, features, selection_error, lipschitz,
                           output_features or features)  # fmt: skip
     raise InputError(f"There is no theorem {theorem!r}; choose from {', '.join(THEOREMS)}.")
 
@@ -115,7 +124,10 @@ def _single_head(low: float, high: float, tol: float, n: int, d: int, error: flo
 
 def _multi_head(low: float, high: float, tol: float, n: int, d: int, error: float, d_o: int, causal: bool) -> Plan:
     if n < 3:
-        raise InputError(f"multi_head needs at least 3 tokens, not {n}: two columns of every head are sentinels.")
+        raise InputError(
+            f"multi_head needs at least 3 tokens, not {n}: two columns of every head are sentinels. Plan single_head, "
+            "or pad the sequence."
+        )
     if causal:
         raise InputError(
             "multi_head keeps its anchors in the tokens' own columns, so it cannot be causal; use single_head."
@@ -132,7 +144,7 @@ def _multi_head(low: float, high: float, tol: float, n: int, d: int, error: floa
                 size * error + (high - low) / anchors, parameters, head.logit_range, holds, reach)  # fmt: skip
 
 
-def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int, error: float,
+def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int, given: float | None,
                lipschitz: float | None, d_out: int) -> Plan:  # fmt: skip
     if lipschitz is None or not (math.isfinite(lipschitz) and lipschitz > 0):
         raise InputError(f"{theorem} needs lipschitz=L > 0: how fast f may vary decides how many levels it takes.")
@@ -140,10 +152,8 @@ def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int
     stretch = lipschitz * math.sqrt(coordinates)
     spread = stretch * (high - low)
     # The bound below is near + error(spread + near), near proportional to the cell.
+    error = _selection_error(given, tol, spread)
     room = (tol - error * spread) / (1 + error)
-    if room <= 0:
-        error = tol / (10 * spread)
-        room = (tol - error * spread) / (1 + error)
     probe = Grid(n, d, 2, low, high, slope)
     per_cell = probe.sup_bound(lambda r: stretch * r, 0.0, 0.0) / probe.cell
     levels = max(2, math.ceil((high - low) * per_cell / room))
@@ -157,7 +167,7 @@ def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int
         name = str(dtype).removeprefix("torch.")
         holds[name] = holds[name] and grid.resolves(dtype)
     ramp_heads, entries, two = d * (levels - 1), n * d_out, theorem == "two_layer"
-    second = (2 + entries) * (2 + entries) if two else 0
+    second = (2 + entries) * (2 + entries) if two else 1
     parameters = (p - n) * d + 4 * p + (2 * ramp_heads + 3) * (d + 4) + grid.points * entries + second
     return Plan(theorem, low, high, tol, n, d, 2 if two else 1, ramp_heads + (1 if two else 0), p, levels, grid.points,
                 error, beta, grid.sup_bound(lambda r: stretch * r, error, spread), parameters,

@@ -1,15 +1,21 @@
 """Which dtypes can hold a head of anchors.
 
 Scores are centred: with u' = u - m and L' = L - m for the middle m of the range, |L'| <= R. The head
-computes fl(fl(βu') · 2L') + fl(β · fl(L'²)). Rounding of u' and of βu' is common to all keys: it moves u by
-a few units in the last place and no more. What differs from key to key, with unit roundoff ρ and |u'| <= R,
-is at most ρ(2βR² + 2βR² + 3βR²) = 7ρβR² =: η. (Outside the range scores grow like 2β|u'|R, and so do the
-gaps between them, 2βh|u' - R|; since ρ is far below h/R there, the range is the worst case, until overflow.)
+computes fl(fl(u' · fl(2βL')) + fl(βL'²)), or the same with β on the other side. Rounding of u' is common to all
+keys: it only moves u. What differs from key to key, with unit roundoff ρ and |u'| <= R, is at most
+ρ(4βR² + βR² + 3βR²) = 8ρβR² =: η. (Outside the range scores grow like 2β|u'|R, and so do the gaps between
+them, 2βh|u' - R|; since ρ is far below h/R there, the range is the worst case, until overflow.)
 
 Two scores off by η each move the blend of two neighbours as if u had moved by η/(βh) = (η/Λ)h, and let
 further anchors keep exp(2η) times their weight, at most 4h·t·(exp(2η) - 1) more in the output; values and
 their sum round by 8ρ max|value|. The dtype holds the head when all this fits twice into the room that the
-theorem's (high - low)/p leaves above `two_point_error`, and when no logit overflows.
+theorem's (high - low)/p leaves above `two_point_error`, and when every number that is stored or computed, β, R²,
+βR², is within the dtype's range.
+
+*The sum itself.* u = w·x + t is a sum of d + 1 terms, and its rounding is ρ times the largest of them, not of u:
+at most (d + 3)ρ(|w_1 x_1| + ... + |t - m|). It moves u, and so the output, by that much. The part that is known
+when the head is built, |t - m|, is checked then; `summand_limit` is the size of the sum of absolute terms up to
+which the bound holds with rounding included.
 """
 
 from __future__ import annotations
@@ -27,13 +33,17 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class AnchorHead:
-    """The numbers that decide precision: a uniform head on [low, high] whose resolution the theorem states."""
+    """The numbers that decide precision: a uniform head on [low, high] whose resolution the theorem states.
+
+    offset: the largest |t - m|, where it is known.
+    """
 
     low: float
     high: float
     spacing: float
     temperature: float
     resolution: float
+    offset: float = 0.0
 
     @property
     def radius(self) -> float:
@@ -45,21 +55,38 @@ class AnchorHead:
         """Largest |score| for u in range: 2βR² + βR²."""
         return 3 * self.temperature * self.radius**2
 
+    @property
+    def room(self) -> float:
+        """What the theorem leaves for rounding: its resolution less what two neighbours can be off."""
+        return self.resolution - two_point_error(self.temperature * self.spacing**2) * self.spacing
+
+    def _in_range(self, dtype: torch.dtype) -> bool:
+        limits = torch.finfo(dtype)
+        size = max(abs(self.low), abs(self.high))
+        numbers = (self.logit_range, self.temperature, 2 * self.temperature * self.radius, self.radius**2, size)
+        least = min(self.radius**2, self.spacing, 2 * self.temperature * self.spacing)
+        return max(numbers) <= limits.max and least >= limits.tiny / limits.eps
+
     def rounding(self, dtype: torch.dtype) -> float:
-        """Bound on what rounding adds to the output, by the argument at the top; inf if logits overflow."""
+        """Bound on what rounding adds to the output, by the argument at the top; inf if a number overflows."""
         unit, gap = torch.finfo(dtype).eps / 2, self.temperature * self.spacing**2
-        if self.logit_range > torch.finfo(dtype).max:
+        if not self._in_range(dtype):
             return math.inf
-        eta = 7 * unit * self.temperature * self.radius**2
+        eta = 8 * unit * self.temperature * self.radius**2
         if eta > 300:
             return math.inf
         others = 4 * self.spacing * math.exp(-gap) * math.expm1(2 * eta)
-        return eta / gap * self.spacing + others + 8 * unit * max(abs(self.low), abs(self.high))
+        moved = 2 * unit * self.offset
+        return eta / gap * self.spacing + others + 8 * unit * max(abs(self.low), abs(self.high)) + moved
 
     def holds(self, dtype: torch.dtype) -> bool:
         """Whether the theorem's bound survives rounding in this dtype."""
-        room = self.resolution - two_point_error(self.temperature * self.spacing**2) * self.spacing
-        return 2 * self.rounding(dtype) <= room
+        return 2 * self.rounding(dtype) <= self.room
+
+    def summand_limit(self, dtype: torch.dtype, features: int) -> float:
+        """The largest |w_1 x_1| + ... + |t - m| at which rounding of the sum still fits below the bound."""
+        unit = torch.finfo(dtype).eps / 2
+        return max(0.0, (self.room - self.rounding(dtype)) / ((features + 3) * unit))
 
     def reach(self, dtype: torch.dtype) -> float:
         """The largest |u - middle| whose logits do not overflow in this dtype."""
@@ -75,10 +102,13 @@ class AnchorHead:
         if self.holds(dtype):
             return
         wider = [d for d in DTYPES if torch.finfo(d).eps < torch.finfo(dtype).eps and self.holds(d)]
-        advice = f"use dtype={wider[-1]}" if wider else "no wider dtype holds it either"
+        first = f"Use dtype={wider[-1]}, or take" if wider else "No wider dtype holds it either; take"
+        bias = (
+            f" (the bias is {self.offset:.3g} from the middle of the range)" if self.offset > 100 * self.radius else ""
+        )
         raise PrecisionError(
             f"{dtype} cannot hold this head: at temperature {self.temperature:.6g} the logits span "
             f"±{self.logit_range:.3g}, and rounding would move the output by {self.rounding(dtype):.3g} where the "
-            f"theorem leaves {self.resolution:.3g}. {advice[0].upper()}{advice[1:]}, or take fewer anchors, a wider "
-            "selection_error or a lower temperature."
+            f"theorem leaves {self.room:.3g}{bias}. {first} fewer anchors, a larger selection_error or a lower "
+            "temperature."
         )

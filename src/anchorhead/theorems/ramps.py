@@ -12,14 +12,17 @@ the theorem's number, and the two are equal when G never changes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import InputError, ShapeError
+from anchorhead.errors import AnchorheadError, InputError, PrecisionError, ShapeError
+from anchorhead.network.attention import Attention
 from anchorhead.network.network import Network, check_sequence
+from anchorhead.theorems.precision import AnchorHead
 
 
 def read_ramps(weights: Any, bias: Any, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
@@ -37,7 +40,12 @@ def read_ramps(weights: Any, bias: Any, dtype: torch.dtype | None) -> tuple[Tens
         if not value.isfinite().all():
             raise InputError(f"{name} holds a value that is not finite; replace NaN and infinity before building.")
     dtype = weights.dtype if dtype is None else dtype
-    return weights.detach().to(dtype), bias.detach().to(dtype)
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise PrecisionError(f"dtype={dtype!r} must be a floating dtype of torch, such as torch.float64.")
+    cast = weights.detach().to(dtype), bias.detach().to(dtype)
+    if not all(value.isfinite().all() for value in cast):
+        raise PrecisionError(f"weights or bias overflow in {dtype}; use a wider dtype, or rescale them.")
+    return cast
 
 
 def _as_tensor(value: Any, name: str) -> Tensor:
@@ -51,7 +59,7 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     return value if value.is_floating_point() else value.to(torch.float64)
 
 
-class Ramps(Network):
+class Ramps(Network, ABC):
     """A network whose i-th token computes clip(w_i·x_i + t_i, low, high); see the top of this file."""
 
     weights: Tensor
@@ -71,6 +79,18 @@ class Ramps(Network):
         for name, value in (("weights", weights), ("bias", bias), ("anchors", anchors), ("rows", rows)):
             self.register_buffer(name, value, persistent=False)
 
+        self._built = self._edits()
+
+    @property
+    def lift(self) -> nn.Sequential:
+        """The affine map A of the theorem."""
+        return self.stages[0]  # type: ignore[return-value]
+
+    @property
+    def attention(self) -> Attention:
+        """The attention layer of the theorem."""
+        return self.stages[1]  # type: ignore[return-value]
+
     @property
     def tokens(self) -> int:
         return self.weights.shape[0]
@@ -83,14 +103,44 @@ class Ramps(Network):
     def dtype(self) -> torch.dtype:
         return self.weights.dtype
 
+    @property
+    @abstractmethod
+    def precision(self) -> AnchorHead:
+        """The numbers that decide which dtypes can hold this network."""
+
+    @abstractmethod
+    def fast(self, x: Tensor) -> Tensor:
+        """The evaluation that uses what is known of the construction's weights."""
+
+    def check(self, x: Tensor) -> None:
+        check_sequence(x, self.tokens, self.features, self.dtype)
+
     def forward(self, x: Tensor) -> Tensor:
         """(..., n, d) to (..., n, output_features)."""
-        check_sequence(x, self.tokens, self.features, self.dtype)
-        return super().forward(x)
+        self.check(x)
+        return super().forward(x) if self.edited else self.fast(x)
+
+    def _edits(self) -> int:
+        return sum(p._version for p in self.parameters())
+
+    @property
+    def edited(self) -> bool:
+        """Whether the weights were changed since the network was built; it is then evaluated as what it has become."""
+        return self._edits() != self._built or any(p.requires_grad for p in self.parameters())
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Ramps:
+        """`.to(dtype)` and the like: refused where the new dtype cannot hold the network."""
+        after = fn(self.weights[:0]).dtype
+        if after != self.dtype:
+            self.precision.require(after)
+        edited = self.edited
+        super()._apply(fn, recurse)
+        self._built = self._edits() if not edited else -1
+        return self
 
     def exact(self, x: Tensor) -> Tensor:
         """The target in the same dtype: the clipped value in row G(nearest anchor), zeros elsewhere."""
-        check_sequence(x, self.tokens, self.features, self.dtype)
+        self.check(x)
         ramp = ((x * self.weights).sum(-1) + self.bias).clamp(self.low, self.high)
         first, last = self.anchors[0].item(), self.anchors[-1].item()
         step = (last - first) / max(len(self.anchors) - 1, 1) or 1.0
@@ -102,13 +152,22 @@ class Ramps(Network):
     @property
     def sum_bound(self) -> float:
         """The theorem's number, for the sum over output rows: max(|low|, |high|)·ε + (high - low)/anchors."""
+        if self.edited:
+            raise AnchorheadError(
+                "The weights were changed since the network was built; the theorem says nothing of them."
+            )
         return max(abs(self.low), abs(self.high)) * self.selection_error + self.resolution
 
     @property
     def bound(self) -> float:
-        """Bound on |network - exact| in every output row, for every input: `sum_bound`, plus half of the
-        largest anchor at which G changes rows, if it does."""
+        """Bound on |network - exact| in every output row, for every input whose terms are within `summand_limit`:
+        `sum_bound`, plus half of the largest anchor at which G changes rows, if it does."""
         seams = self.rows[1:] != self.rows[:-1]
         size = self.anchors.abs()
         largest = torch.maximum(size[1:], size[:-1])[seams]
         return self.sum_bound + (largest.max().item() / 2 if len(largest) else 0.0)
+
+    @property
+    def summand_limit(self) -> float:
+        """How large |w_1 x_1| + ... + |t - middle| may be for rounding of the sum to stay below the bound."""
+        return self.precision.summand_limit(self.dtype, self.features)

@@ -39,9 +39,9 @@ from torch import Tensor, nn
 from anchorhead.errors import InputError
 from anchorhead.network.affine import AppendColumns, AppendRows, PositionGain
 from anchorhead.network.attention import Attention, fused
-from anchorhead.network.network import check_sequence
 from anchorhead.network.resources import Resources
 from anchorhead.theorems.anchors import (
+    check_count,
     check_range,
     check_temperature,
     output_rows,
@@ -59,17 +59,14 @@ SILENCE = 800.0
 class SingleHead(Ramps):
     """The network of Theorem 3.1; build it with `single_head`."""
 
-    lift: nn.Sequential
-    attention: Attention
     causal: bool
 
-    def forward(self, x: Tensor) -> Tensor:
+    def fast(self, x: Tensor) -> Tensor:
         """(..., n, d) to (..., n, output_features).
 
         The keys and values are constants of the lift, the same for every sequence, so they are projected once
         and the tokens of all sequences are queries to them: the same numbers as the literal evaluation's.
         """
-        check_sequence(x, self.tokens, self.features, self.dtype)
         d, layer = self.features, self.attention
         u = self.lift[0](x) @ layer.query[0, 0, :d]
         query = torch.stack([u, layer.query[0, 1, d].expand_as(u)], dim=-1)
@@ -100,7 +97,8 @@ class SingleHead(Ramps):
     def precision(self) -> AnchorHead:
         """The numbers that decide which dtypes can hold this head."""
         spacing = (self.high - self.low) / (len(self.anchors) - 1)
-        return AnchorHead(self.low, self.high, spacing, self.temperature, self.resolution)
+        offset = (self.bias.double() - (self.low + self.high) / 2).abs().max().item()
+        return AnchorHead(self.low, self.high, spacing, self.temperature, self.resolution, offset)
 
 
 def single_head(
@@ -132,14 +130,14 @@ def single_head(
     rows = output_rows(output_row, p, output_features)
     spacing = (high - low) / (p - 1)
     beta = temperature_for(selection_error, p - 1, spacing) if temperature is None else check_temperature(temperature)
-    AnchorHead(low, high, spacing, beta, (high - low) / p).require(w.dtype)
-
     middle = (low + high) / 2
+    offset = (t.double() - middle).abs().max().item()
+    AnchorHead(low, high, spacing, beta, (high - low) / p, offset).require(w.dtype)
     points = torch.linspace(low, high, p, dtype=torch.float64)
     lift = _lift(w, t, points, middle, rows, output_features, beta * spacing**2 / 4 + SILENCE, beta, causal)
     attention = _attention(d, output_features, beta, w.dtype, n, p, causal)
     model = SingleHead([lift, attention], w, t, low, high, points, rows, output_features)
-    model.lift, model.attention, model.causal = lift, attention, causal
+    model.causal = causal
     model.temperature = beta
     model.selection_error = selection_error_at(beta, p - 1, spacing)
     model.resolution = (high - low) / p
@@ -147,8 +145,7 @@ def single_head(
 
 
 def _check_anchors(anchors: int, tokens: int, causal: bool) -> int:
-    if isinstance(anchors, bool) or not isinstance(anchors, int) or anchors < 2:
-        raise InputError(f"anchors={anchors!r} must be a whole number of at least 2.")
+    anchors = check_count(anchors, "anchors", 2)
     if not causal and anchors <= tokens:
         raise InputError(
             f"anchors={anchors} must exceed the {tokens} tokens (p > n), because every token sits in a column of its "

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 from typing import Literal as OneOf
 
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import AnchorheadError, InputError
+from anchorhead.errors import AnchorheadError, InputError, PrecisionError
 from anchorhead.network.affine import AppendColumns, AppendRows
 from anchorhead.network.attention import Attention
 from anchorhead.network.network import Network, check_sequence
 from anchorhead.network.resources import Resources
-from anchorhead.theorems.anchors import check_temperature, score_rows, temperature_for
+from anchorhead.theorems.anchors import check_count, check_temperature, score_rows, temperature_for
 from anchorhead.theorems.grid import Grid, Modulus, grid_values, saturation
 from anchorhead.theorems.lookup import Bumps, Lookup
 from anchorhead.theorems.precision import AnchorHead
@@ -33,9 +34,6 @@ RAMP_ANCHORS = 8
 class GridNetwork(Network):
     """A look-up of f on a grid, by attention; build it with `two_layer` or `attention_then_softmax`."""
 
-    lift: nn.Sequential
-    layer1: Attention
-    lookup: Lookup
     grid: Grid
     f: Callable[[Tensor], Tensor]
     temperature: float
@@ -44,8 +42,35 @@ class GridNetwork(Network):
     ramp_anchors: int
 
     @property
+    def lift(self) -> nn.Sequential:
+        """The affine map before layer 1."""
+        return self.stages[0]  # type: ignore[return-value]
+
+    @property
+    def layer1(self) -> Attention:
+        """Layer 1, the ramps."""
+        return self.stages[1]  # type: ignore[return-value]
+
+    @property
+    def lookup(self) -> Lookup:
+        """The second stage."""
+        return self.stages[3]  # type: ignore[return-value]
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.lookup.values.dtype
+
+    def check(self, x: Tensor) -> None:
+        check_sequence(x, self.grid.tokens, self.grid.features, self.dtype)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> GridNetwork:
+        """`.to(dtype)` and the like: refused where the new dtype cannot hold the network."""
+        after = fn(self.lookup.values[:0]).dtype
+        if after != self.dtype:
+            self.grid.require_resolution(after)
+            _ramp_head(self.ramp_anchors, self.ramp_temperature).require(after)
+        super()._apply(fn, recurse)
+        return self
 
     @property
     def attention(self) -> Attention:
@@ -62,14 +87,9 @@ class GridNetwork(Network):
         """The attention layers."""
         return [self.layer1] + ([] if self.layer2 is None else [self.layer2])
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., n, d) to (..., n, d_out)."""
-        check_sequence(x, self.grid.tokens, self.grid.features, self.dtype)
-        return super().forward(x)
-
     def exact(self, x: Tensor) -> Tensor:
         """f itself."""
-        check_sequence(x, self.grid.tokens, self.grid.features, self.dtype)
+        self.check(x)
         return self.f(x)
 
     @property
@@ -98,11 +118,15 @@ class GridNetwork(Network):
         modulus = _modulus(lipschitz, metric, self.grid.coordinates)
         values = self.lookup.values
         spread = (values.amax(0) - values.amin(0)).max().item()
+        unit = torch.finfo(self.dtype).eps / 2
+        rounding = 8 * (self.grid.coordinates + 1) * unit * values.abs().max().item()
         if norm == "sup" or norm == math.inf:
-            return self.grid.sup_bound(modulus, self.selection_error, spread)
+            return self.grid.sup_bound(modulus, self.selection_error, spread) + rounding
         if isinstance(norm, str) or not norm >= 1:
             raise InputError(f'norm={norm!r} must be "sup" or a number of at least 1.')
-        return self.grid.mean_bound(modulus, self.selection_error, spread, float(norm), values.shape[1])
+        return self.grid.mean_bound(
+            lambda r: modulus(r) + rounding, self.selection_error, spread, float(norm), values.shape[1]
+        )
 
     def matrices(self) -> dict[str, Tensor]:
         """layer1.W_Q, ...: the heads of layer 1, and layer2.W_Q, ... or `read_out` for the second stage."""
@@ -159,9 +183,11 @@ def build(f: Callable[[Tensor], Tensor], tokens: int, features: int, levels: int
           ramp_anchors: int | None, dtype: torch.dtype, *, attention: bool) -> GridNetwork:  # fmt: skip
     """The network for either second stage."""
     grid = Grid(tokens, features, levels, low, high, slope)
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise PrecisionError(f"dtype={dtype!r} must be a floating dtype of torch, such as torch.float64.")
     grid.require_resolution(dtype)
-    p = max(RAMP_ANCHORS, tokens + 1) if ramp_anchors is None else ramp_anchors
-    if p <= tokens or p < 2:
+    p = max(RAMP_ANCHORS, tokens + 1) if ramp_anchors is None else check_count(ramp_anchors, "ramp_anchors", 2)
+    if p <= tokens:
         raise InputError(f"ramp_anchors={p} must be at least 2 and exceed the {tokens} tokens.")
     ramp_beta = temperature_for(selection_error, p - 1, 1 / (p - 1))
     _ramp_head(p, ramp_beta).require(dtype)
@@ -172,7 +198,7 @@ def build(f: Callable[[Tensor], Tensor], tokens: int, features: int, levels: int
     lift, layer1 = _ramps(grid, p, ramp_beta, dtype)
     lookup = Lookup(values, beta, attention=attention)
     model = GridNetwork([lift, layer1, Bumps(levels), lookup])
-    model.lift, model.layer1, model.lookup, model.grid, model.f = lift, layer1, lookup, grid, f
+    model.grid, model.f = grid, f
     model.temperature, model.ramp_temperature, model.ramp_anchors = beta, ramp_beta, p
     model.selection_error = grid.selection_error(beta, settled)
     return model
@@ -210,8 +236,14 @@ def _modulus(lipschitz: float | Modulus, metric: str, coordinates: int) -> Modul
     stretch = math.sqrt(coordinates) if metric == "euclidean" else 1.0
     if callable(lipschitz):
         declared = lipschitz
-        return lambda r: float(declared(stretch * r))
+        return lambda r: _checked_modulus(float(declared(stretch * r)))
     constant = float(lipschitz)
     if not (math.isfinite(constant) and constant >= 0):
         raise InputError(f"lipschitz={lipschitz} must be a finite number, zero or more, or a modulus of continuity.")
     return lambda r: constant * stretch * r
+
+
+def _checked_modulus(value: float) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise InputError(f"The modulus of continuity returned {value}; it must be a finite number, zero or more.")
+    return value
