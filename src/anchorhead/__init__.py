@@ -25,11 +25,23 @@ from anchorhead.errors import (
 
 if TYPE_CHECKING:
     from anchorhead import theorems
+    from anchorhead.certify.certificate import Certificate
+    from anchorhead.certify.checker import verify
+    from anchorhead.compiler.compile import compile
+    from anchorhead.compiler.loading import load
+    from anchorhead.compiler.planning import plan
+    from anchorhead.network.compiled import CompiledModel
     from anchorhead.network.structure import Walk, walk
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "Certificate": "anchorhead.certify.certificate",
+    "CompiledModel": "anchorhead.network.compiled",
+    "compile": "anchorhead.compiler.compile",
+    "load": "anchorhead.compiler.loading",
+    "plan": "anchorhead.compiler.planning",
+    "verify": "anchorhead.certify.checker",
     "theorems": "anchorhead.theorems",
     "Walk": "anchorhead.network.structure",
     "walk": "anchorhead.network.structure",
@@ -40,7 +52,7 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'anchorhead' has no attribute {name!r}")
     module = importlib.import_module(_WHERE[name])
-    return module if _WHERE[name].rpartition(".")[2] == name else getattr(module, name)
+    return module if name == "theorems" else getattr(module, name)
 
 
 def __dir__() -> list[str]:
@@ -49,6 +61,8 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "AnchorheadError",
+    "Certificate",
+    "CompiledModel",
     "DiscontinuityError",
     "ExpressionError",
     "FileError",
@@ -62,6 +76,10 @@ __all__ = [
     "VerificationError",
     "Walk",
     "__version__",
+    "compile",
+    "load",
+    "plan",
     "theorems",
+    "verify",
     "walk",
 ]

@@ -1,0 +1,61 @@
+"""The certificate: what is claimed of a model, how well it is established, and under which assumptions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known about |target - model|.
+
+    level: `proved` (every box was checked in ball arithmetic), `conditional` (under a constant that the caller
+        declared) or `measured` (sampled only).
+    approximation: bound on |target - model| for the stored numbers, in exact arithmetic.
+    rounding: bound on what evaluation in `dtype` adds; on an unbounded domain, that bound over 1 + |x|.
+    bound: on a bounded domain approximation + rounding; on an unbounded one the approximation.
+    boxes: how many boxes the proof has.
+    """
+
+    expression: str
+    domain: tuple[tuple[float, float], ...]
+    dtype: str
+    level: str
+    approximation: float
+    rounding: float
+    boxes: int
+    assumptions: tuple[str, ...]
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the domain is bounded."""
+        return all(math.isfinite(end) for pair in self.domain for end in pair)
+
+    @property
+    def bound(self) -> float:
+        """The error that the model keeps; see the class."""
+        return self.approximation + self.rounding if self.bounded else self.approximation
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; infinite ends become strings."""
+        values = asdict(self)
+        values["domain"] = [[_end(e) for e in pair] for pair in self.domain]
+        values["assumptions"] = list(self.assumptions)
+        values["bound"] = self.bound
+        return values
+
+    def __str__(self) -> str:
+        where = " x ".join(
+            "R" if pair == (-math.inf, math.inf) else f"[{pair[0]:g}, {pair[1]:g}]" for pair in self.domain
+        )
+        extra = "" if self.bounded else " (1 + |x|)"
+        return (
+            f"{self.level}: |{self.expression} - model| <= {self.bound:.3g} on {where}, {self.dtype} "
+            f"(approximation {self.approximation:.3g}, rounding {self.rounding:.3g}{extra}, {self.boxes} boxes)"
+        )
+
+
+def _end(value: float) -> float | str:
+    return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")

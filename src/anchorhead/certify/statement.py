@@ -1,0 +1,78 @@
+"""What is to be proved: a target, a domain, and the exact numbers of a head."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from flint import arb, ctx
+
+from anchorhead.certify.head_balls import HeadBalls
+from anchorhead.expression.graph import Node
+
+PRECISION = 106
+"""Bits of the balls: twice float64, so that what cancels between target and head still has digits."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """For every `variable` in [low, high], target and head differ by at most some number.
+
+    low and high may be infinite. The lists are the head's numbers as stored in `dtype`, exactly; `uniform` says
+    that it is evaluated by Horner's rule.
+    """
+
+    target: Node
+    variable: str
+    low: float
+    high: float
+    dtype: str
+    slopes: tuple[float, ...]
+    intercepts: tuple[float, ...]
+    constants: tuple[float, ...]
+    gains: tuple[float, ...]
+    uniform: bool
+    sizes: tuple[int, ...]
+    gate_slopes: tuple[float, ...]
+    gate_levels: tuple[float, ...]
+
+    @cached_property
+    def head(self) -> HeadBalls:
+        """The head as balls; made within the precision that the proof works in."""
+        with precision():
+            return HeadBalls(self.slopes, self.intercepts, self.constants, self.gains, self.sizes, self.gate_slopes,
+                             self.gate_levels)  # fmt: skip
+
+    @property
+    def unit(self) -> float:
+        """The unit roundoff of the dtype."""
+        return {"float64": 2.0**-53, "float32": 2.0**-24}[self.dtype]
+
+    @property
+    def bounded(self) -> bool:
+        """Whether both ends of the domain are finite."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+
+class precision:
+    """Sets the balls' precision for a block, and restores it."""
+
+    def __enter__(self) -> None:
+        self.before = ctx.prec
+        ctx.prec = PRECISION
+
+    def __exit__(self, *_: object) -> None:
+        ctx.prec = self.before
+
+
+def ball(low: float, high: float) -> arb:
+    """The ball that holds [low, high]."""
+    return arb(low).union(arb(high))
+
+
+def upper(value: arb) -> float:
+    """A float that is certainly not below the ball; infinity for what is not finite."""
+    if not value.is_finite():
+        return math.inf
+    return math.nextafter(float(value.upper()), math.inf)

@@ -1,0 +1,204 @@
+"""Second pass: for a method and a number of keys, the head that fits the target best.
+
+A `Fit` knows how to build a head with any number of keys for its target; the search (`search.py`) decides how
+many. `least` is the smallest number of keys that the method can have.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from flint import arb
+
+from anchorhead.compiler.target import Target, affine_form
+from anchorhead.errors import InputError
+from anchorhead.expression.balls import jet
+from anchorhead.expression.pieces import Piece
+from anchorhead.heads.fitting import Affine
+from anchorhead.heads.gated import gated
+from anchorhead.heads.head import Array, Head
+from anchorhead.heads.kinked import Kink, kinked, single_key
+from anchorhead.heads.nearest import nearest
+from anchorhead.heads.smooth import smooth
+
+METHODS = ("auto", "gated", "smooth", "kinked", "nearest")
+GATE_SHARE = 0.3
+"""The share of the tolerance that gates get where pieces need keys of their own."""
+
+
+@dataclass
+class Goal:
+    """The approximation error wanted, the largest value allowed, and points to include in the samples."""
+
+    error: float
+    limit: float
+    extra: Array = field(default_factory=lambda: np.zeros(0))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A method applied to a target. `cuts`: points where boxes of a proof should begin."""
+
+    method: str
+    least: int
+    most: int
+    build: Callable[[int, Goal], Head]
+    cuts: Callable[[Head], list[float]] = lambda head: []
+
+
+def fit_for(target: Target, method: str) -> Fit:
+    """The fit for that method; `auto` takes kinked where there are kinks and gated otherwise."""
+    if method not in METHODS:
+        raise InputError(f"method={method!r} must be one of {', '.join(METHODS)}.")
+    if method == "auto":
+        method = "kinked" if target.kinks else "gated"
+    if method in ("smooth", "nearest") and not target.bounded:
+        raise InputError(
+            f"method='{method}' has constant values and needs a bounded domain; use 'gated' or give a domain."
+        )
+    if method == "kinked":
+        return _kinked(target)
+    if method == "gated":
+        return _gated(target)
+    f = target.function()
+    if method == "smooth":
+        build = lambda keys, goal: smooth(f, target.low, target.high, keys, goal=goal.error, limit=goal.limit,
+                                          extra=goal.extra)[1]  # fmt: skip
+        return Fit("smooth", 1, 192, build)
+    return Fit("nearest", 2, 4096, lambda keys, goal: nearest(f, target.low, target.high, keys)[1])
+
+
+def _gated(target: Target) -> Fit:
+    whole = Piece(target.low, target.high, target.node)
+    found = _PieceFit(target, whole, 0.0, 0.0)
+    return Fit("gated", found.least, 192, found.build)
+
+
+class _PieceFit:
+    """A gated head for one smooth piece, fitted a little past its kinks, or to its asymptotes where it is infinite."""
+
+    def __init__(self, target: Target, piece: Piece, before: float, after: float) -> None:
+        self.f = target.function(piece.node)
+        self.affine = affine_form(piece.node, target.variable, piece.low, piece.high)
+        self.left = self.right = None
+        self.low, self.high = piece.low, piece.high
+        self.rates: list[float] = []
+        if self.affine is None:
+            local = Target(type(target.expression)((piece.node,), (target.variable,)), piece.low, piece.high)
+            self.local = local
+            self.left, self.right = (self._pin(local, sign) for sign in (-1, 1))
+            self.low, self.high = self._extended(piece, before, after)
+
+    @property
+    def least(self) -> int:
+        return 1 if self.affine is not None else max(1, (self.left is not None) + (self.right is not None))
+
+    def _pin(self, local: Target, sign: int) -> Affine | None:
+        found = local.asymptote(sign)
+        end = local.high if sign > 0 else local.low
+        if math.isfinite(end):
+            return self._reached(found, end)
+        if found is None:
+            side = "right" if sign > 0 else "left"
+            raise InputError(
+                f"{local.expression} has no affine asymptote, approached exponentially, on the {side}, so no finite "
+                "head can follow it to infinity; give a bounded domain, such as (-20, 20)."
+            )
+        if found[1] < 50:
+            self.rates.append(found[1])
+        return found[0]
+
+    def _reached(self, found: tuple[Affine, float] | None, end: float) -> Affine | None:
+        """The asymptote on a bounded side, if the target has settled on it well before the end of the domain."""
+        if found is None or abs(end) < 4:
+            return None
+        u = np.array([end / 2])
+        gap = abs(self.f(u)[0] - found[0].constant - found[0].gain * u[0])
+        if not gap < 1e-2 * (1 + abs(found[0].gain)):
+            return None
+        if found[1] < 50:
+            self.rates.append(found[1])
+        return found[0]
+
+    def _extended(self, piece: Piece, before: float, after: float) -> tuple[float, float]:
+        low, high = piece.low - before, piece.high + after
+        ends = np.array([e for e in (low, high) if math.isfinite(e)])
+        if not np.isfinite(self.f(ends)).all():
+            return piece.low, piece.high
+        return low, high
+
+    def build(self, keys: int, goal: Goal) -> Head:
+        if self.affine is not None and keys == 1:
+            return single_key(self.affine.constant, self.affine.gain)
+        low = self.low if math.isfinite(self.low) else -self._far(-1, self.left, goal.error)
+        high = self.high if math.isfinite(self.high) else self._far(1, self.right, goal.error)
+        rates = [rate for rate in dict.fromkeys(self.rates)]
+        return gated(self.f, low, high, keys, left=self.left, right=self.right, rates=rates, goal=goal.error,
+                     limit=goal.limit, extra=goal.extra)[1]  # fmt: skip
+
+    def _far(self, sign: int, asymptote: Affine | None, error: float) -> float:
+        """How far out the target has reached its asymptote, to a tenth of the error."""
+        assert asymptote is not None
+        distances: Array = 2.0 * 1.15 ** np.arange(60, dtype=np.float64)
+        u = sign * distances
+        gap = np.abs(self.f(u) - asymptote.constant - asymptote.gain * u)
+        apart = np.nonzero(~(gap <= max(error / 10, 1e-14)))[0]
+        reached = float(distances[min(apart[-1] + 1, 59)]) if len(apart) else 2.0
+        return 1.5 * reached + 1  # the head must be seen to settle too
+
+
+def _kinked(target: Target) -> Fit:
+    if not target.kinks:
+        raise InputError(f"{target.expression} has no kinks in the domain; use method='gated' or 'auto'.")
+    kinks = [_kink(target, left, right) for left, right in itertools.pairwise(target.pieces)]
+    smooth_pieces = sum(affine_form(p.node, target.variable, p.low, p.high) is None for p in target.pieces)
+
+    def build(keys: int, goal: Goal) -> Head:
+        gate = goal.error * (GATE_SHARE if smooth_pieces else 0.99)
+        sharp = [kink.sharpness(gate) for kink in kinks]
+        room = [30 / s for s in sharp]
+        fits = [_PieceFit(target, piece, before, after)
+                for piece, before, after in zip(target.pieces, [0.0, *room], [*room, 0.0], strict=True)]  # fmt: skip
+        shares = _share(keys, fits)
+        inner = Goal(goal.error * (0.97 - GATE_SHARE), goal.limit, goal.extra)
+        heads = [fit.build(count, inner) for fit, count in zip(fits, shares, strict=True)]
+        return kinked(heads, [kink.place for kink in kinks], sharp)
+
+    least = len(target.pieces)
+    cuts = [kink.place for kink in kinks]
+    return Fit("kinked", least, least if not smooth_pieces else 192, build, lambda head: _cuts(cuts, head))
+
+
+def _cuts(places: list[float], head: Head) -> list[float]:
+    """Each kink, and points around it at the scale of its gate."""
+    scale = 1 / max(head.temperature, 1e-300)
+    return [c + scale * t for c in places for t in (-30.0, -4.0, 0.0, 4.0, 30.0)]
+
+
+def _share(keys: int, fits: list[_PieceFit]) -> list[int]:
+    """One key for an affine piece, the rest shared evenly by the others."""
+    smooth_fits = [f for f in fits if f.affine is None]
+    left = keys - (len(fits) - len(smooth_fits))
+    each, spare = divmod(max(left, len(smooth_fits)), max(len(smooth_fits), 1))
+    shares = []
+    for fit in fits:
+        if fit.affine is not None:
+            shares.append(1)
+        else:
+            shares.append(max(each + (spare > 0), fit.least))
+            spare -= 1
+    return shares
+
+
+def _kink(target: Target, left: Piece, right: Piece) -> Kink:
+    """Where two pieces meet, and how much slope and curvature jump, read off their Taylor coefficients."""
+    place = arb(right.low)
+    before, after = (jet(p.node, target.variable, place, 2) for p in (left, right))
+    if min(len(before), len(after)) < 3:
+        return Kink(right.low, 1.0, 1.0)
+    jumps = [abs(float((a - b).mid())) for a, b in zip(before, after, strict=False)]
+    return Kink(right.low, jumps[1], 2 * jumps[2])

@@ -1,0 +1,136 @@
+"""What each way of building a head would cost for a target, before choosing one.
+
+Every method that fits the target and the domain is searched and proved, so a plan's numbers are those of the
+model that `compile` would return. The paper's head is first order: where it would need more keys than can be
+searched, its size is computed from the theorem instead, h·L/2 + ε·spread <= tol with L the largest slope of the
+target in ball arithmetic.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from flint import arb
+
+from anchorhead.compiler.compile import check_tol, compile
+from anchorhead.compiler.search import Progress
+from anchorhead.compiler.target import Domain, Target, read_target
+from anchorhead.errors import AnchorheadError
+from anchorhead.expression.balls import jet
+
+ORDER = ("kinked", "gated", "smooth", "nearest")
+SELECTION_ERROR = 1e-6
+
+
+@dataclass(frozen=True)
+class Option:
+    """One method: what it needs to keep the tolerance, and the error that is proved; `reason` if it cannot."""
+
+    method: str
+    keys: int | None
+    temperature: float | None
+    logit_range: float | None
+    largest_value: float | None
+    bound: float | None
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """The options for one target, cheapest first; those that cannot keep the tolerance come last."""
+
+    expression: str
+    domain: tuple[float, float]
+    tol: float
+    dtype: str
+    options: tuple[Option, ...]
+
+    @property
+    def best(self) -> Option | None:
+        """The option with the fewest keys, or None if no method keeps the tolerance."""
+        return self.options[0] if self.options and self.options[0].keys is not None else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; infinite ends become strings."""
+        ends = [e if math.isfinite(e) else str(e) for e in self.domain]
+        return {"expression": self.expression, "domain": ends, "tol": self.tol, "dtype": self.dtype,
+                "options": [option.as_dict() for option in self.options]}  # fmt: skip
+
+
+def plan(
+    target: Any,
+    domain: Domain = None,
+    *,
+    tol: float = 1e-6,
+    dtype: torch.dtype = torch.float64,
+    progress: Progress | None = None,
+) -> HeadPlan:
+    """Every construction that reaches `tol` for the target, and what each costs. Arguments as for `compile`."""
+    tol = check_tol(tol)
+    read = read_target(target, domain)
+    found = [_option(read, method, tol, dtype, progress) for method in ORDER]
+    found.sort(key=lambda o: (o.keys is None, o.keys))
+    return HeadPlan(str(read.expression), (read.low, read.high), tol, str(dtype).removeprefix("torch."), tuple(found))
+
+
+def _option(target: Target, method: str, tol: float, dtype: torch.dtype, progress: Progress | None) -> Option:
+    if method == "nearest" and target.bounded:
+        needed = _nearest_keys(target, tol)
+        if needed is None or needed > 64:
+            return _theorem(target, tol, needed)
+    if method in ("gated", "smooth") and target.kinks:
+        return _cannot(method, "the target has kinks, where smooth blends converge slowly; see kinked")
+    try:
+        model = compile(
+            target.expression, (target.low, target.high), tol=tol, method=method, dtype=dtype, progress=progress
+        )
+    except AnchorheadError as error:
+        return _cannot(method, str(error))
+    cost = model.resources
+    return Option(method, cost.keys, cost.temperature, cost.logit_range, model.largest_value, model.certificate.bound)
+
+
+def _cannot(method: str, reason: str) -> Option:
+    return Option(method, None, None, None, None, None, reason)
+
+
+def _nearest_keys(target: Target, tol: float) -> int | None:
+    """How many anchors the paper's head needs; None if the target's slope has no bound."""
+    slope, width = _steepest(target), target.high - target.low
+    spread = float(np.ptp(target.function()(np.linspace(target.low, target.high, 2001))))
+    room = tol - SELECTION_ERROR * max(spread, slope * width)
+    if not math.isfinite(slope) or room <= 0:
+        return None
+    return max(2, math.ceil(slope * width / (2 * room)) + 1)
+
+
+def _theorem(target: Target, tol: float, keys: int | None) -> Option:
+    if keys is None:
+        return _cannot("nearest", f"selection error {SELECTION_ERROR:g} or the target's slope leaves no room below tol")
+    slope, width = _steepest(target), target.high - target.low
+    spacing = width / (keys - 1)
+    beta = math.log((keys - 1) / SELECTION_ERROR) / spacing**2
+    values = float(np.abs(target.function()(np.linspace(target.low, target.high, 2001))).max())
+    bound = slope * spacing / 2 + SELECTION_ERROR * slope * width
+    return Option("nearest", keys, beta, 0.75 * beta * width**2, values, bound, "by the theorem, not built")
+
+
+def _steepest(target: Target) -> float:
+    """An upper bound of |f'| on the domain, by boxes."""
+    edges = np.linspace(target.low, target.high, 257)
+    worst = 0.0
+    for a, b in itertools.pairwise(edges):
+        found = jet(target.node, target.variable, arb(float(a)).union(arb(float(b))), 1)
+        if len(found) < 2 or not found[1].is_finite():
+            return math.inf
+        worst = max(worst, float(abs(found[1]).upper()))
+    return worst

@@ -1,0 +1,93 @@
+"""Third pass: round a head to the dtype and prove what is left of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anchorhead.certify.approximation import Refutation, prove
+from anchorhead.certify.certificate import Certificate
+from anchorhead.certify.far import far
+from anchorhead.certify.rounding import ASSUMPTIONS, Rounding, rounding_on
+from anchorhead.certify.statement import Statement
+from anchorhead.compiler.target import Target
+from anchorhead.heads.head import Head
+from anchorhead.network.file import NUMBERS
+
+FAR = [2.0 * 1.2**i for i in range(60)]
+"""Where a proof by boxes may hand over to a proof by asymptotes."""
+
+
+@dataclass(frozen=True)
+class Proved:
+    """A head as stored, its certificate, and the edges of its boxes."""
+
+    head: Head
+    certificate: Certificate
+    edges: list[float]
+
+
+def statement(target: Target, head: Head, dtype: str) -> Statement:
+    """What is to be proved of the head; its numbers are those of the dtype."""
+    numbers = {name: tuple(float(v) for v in getattr(head, name)) for name in NUMBERS}
+    uniform = head.uniform and head.keys > 1
+    return Statement(target.node, target.variable, target.low, target.high, dtype, uniform=uniform,
+                     sizes=head.sizes, **numbers)  # fmt: skip
+
+
+def sampled_error(target: Target, head: Head, cuts: Sequence[float]) -> float:
+    """The largest error on a fine sample: what a proof can hope for."""
+    low, high = max(target.low, -60.0), min(target.high, 60.0)
+    points = [np.linspace(low, high, 4001)]
+    if cuts:
+        points += [np.linspace(a, b, 200) for a, b in zip(sorted(cuts), sorted(cuts)[1:], strict=False)]
+    u = np.concatenate(points)
+    u = u[(u >= target.low) & (u <= target.high)]
+    return float(np.abs(head(u) - target.function()(u)).max())
+
+
+def prove_head(target: Target, head: Head, dtype: str, goal: float, cuts: Sequence[float]) -> Proved | Refutation:
+    """Proves |target - head| <= goal for the head's stored numbers, as tightly as sampling suggests."""
+    claim = statement(target, head, dtype)
+    sampled = sampled_error(target, head, cuts)
+    if not sampled <= goal:
+        return Refutation(math.nan, sampled, True)
+    aim = min(goal, 1.05 * sampled + 0.01 * goal)
+    starts = {sign: _hand_over(claim, sign, aim) for sign in (-1, 1)}
+    if None in starts.values():
+        return Refutation(math.inf, math.inf, False)
+    low = -starts[-1] if math.isinf(target.low) else target.low  # type: ignore[operator]
+    high = starts[1] if math.isinf(target.high) else target.high
+    assert high is not None
+    found = prove(claim, low, high, aim, cuts)
+    if isinstance(found, Refutation) and aim < goal:
+        found = prove(claim, low, high, goal, cuts)
+    if isinstance(found, Refutation):
+        return found
+    sides = [s for s, end in ((-1, target.low), (1, target.high)) if math.isinf(end)]
+    distant = [far(claim, sign, abs(low if sign < 0 else high)) for sign in sides]
+    approximation = max([found.bound, *(d.error for d in distant)])
+    rounding = rounding_on(claim, found.edges, relative=bool(sides))
+    for sign, d in zip(sides, distant, strict=True):
+        rounding = max(rounding, Rounding(claim).beyond(sign, abs(low if sign < 0 else high)) + d.drift)
+    certificate = Certificate(
+        expression=str(target.expression),
+        domain=((target.low, target.high),),
+        dtype=dtype,
+        level="proved",
+        approximation=approximation,
+        rounding=rounding,
+        boxes=len(found.edges) - 1,
+        assumptions=tuple(ASSUMPTIONS),
+    )
+    return Proved(head, certificate, found.edges)
+
+
+def _hand_over(claim: Statement, sign: int, aim: float) -> float | None:
+    """The nearest start beyond which asymptotes prove `aim` on that side; 0 if it is bounded, None if there is none."""
+    if math.isfinite(claim.high if sign > 0 else claim.low):
+        return 0.0
+    return next((start for start in FAR if far(claim, sign, start).error <= aim), None)

@@ -1,0 +1,147 @@
+"""Fourth pass: the smallest number of keys whose head is proved to keep the tolerance.
+
+The error falls geometrically in the number of keys, so two fits predict where the tolerance will be met; the
+search goes there and walks to the smallest number that is proved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from anchorhead.certify.approximation import Refutation
+from anchorhead.compiler.fits import Fit, Goal
+from anchorhead.compiler.proving import Proved, prove_head, sampled_error
+from anchorhead.compiler.target import Target
+from anchorhead.errors import ToleranceError
+from anchorhead.heads.head import Head
+
+Progress = Callable[[str], None]
+NUMPY: dict[str, type[np.floating[Any]]] = {"float64": np.float64, "float32": np.float32}
+UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
+LARGEST_VALUE = 1e3
+
+
+class Search:
+    """Heads of growing size for one target, dtype and tolerance, each tried once."""
+
+    def __init__(self, target: Target, fit: Fit, tol: float, dtype: str, progress: Progress) -> None:
+        self.target, self.fit, self.tol, self.dtype, self.progress = target, fit, tol, dtype, progress
+        scale = self._scale()
+        # Rounding costs about a dozen units of the largest value that has weight: leave it room.
+        self.rounding = 8 * UNIT[dtype] * scale if target.bounded else 0.0
+        floor = 1.5 * scale if fit.method in ("smooth", "nearest") else 2.0
+        self.goal = Goal(tol - self.rounding, min(LARGEST_VALUE, max(floor, tol / (40 * UNIT[dtype]))))
+        self.tried: dict[int, Proved | None] = {}
+        self.errors: dict[int, float] = {}
+        self.best = math.inf
+        self.best_keys = 0
+
+    def _scale(self) -> float:
+        low, high = max(self.target.low, -40.0), min(self.target.high, 40.0)
+        return float(np.abs(self.target.function()(np.linspace(low, high, 1001))).max())
+
+    def run(self) -> Proved:
+        """The smallest proved head; ToleranceError with the best that was found if there is none."""
+        if self.goal.error <= 0:
+            raise self._refusal()
+        keys = self._first_success()
+        if keys is None:
+            raise self._refusal()
+        while keys - 1 >= self.fit.least and self._worth(keys - 1) and self.attempt(keys - 1):
+            keys -= 1
+        found = self.tried[keys]
+        assert found is not None
+        return found
+
+    def _first_success(self) -> int | None:
+        keys, step = self.fit.least, 1
+        seen: list[int] = []
+        while keys <= self.fit.most:
+            if self.attempt(keys):
+                return keys
+            seen.append(keys)
+            if len(seen) > 3 and min(self.errors[k] for k in seen[-3:]) > 0.9 * self.errors[seen[-4]]:
+                return None  # four sizes, and no progress: the dtype or the method is at its end
+            keys = self._predicted(seen) if keys >= 4 else keys + step
+        return None
+
+    def _predicted(self, seen: list[int]) -> int:
+        """Where a geometric decay through the last two sizes meets the goal, within reason."""
+        last, before = seen[-1], seen[-2] if len(seen) > 1 else seen[-1]
+        fall = math.log(max(self.errors[before], 1e-300) / max(self.errors[last], 1e-300)) / max(last - before, 1)
+        missing = math.log(max(self.errors[last], 1e-300) / self.goal.error)
+        ahead = math.ceil(0.8 * missing / fall) if fall > 0 else last // 2
+        return last + max(1, min(ahead, last // 2 + 1))
+
+    def _worth(self, keys: int) -> bool:
+        """Whether a size below a success is worth a try: unless its error is known to be too large."""
+        return keys not in self.tried and self.errors.get(keys, 0.0) <= self.goal.error
+
+    def attempt(self, keys: int) -> bool:
+        """Fits, rounds and proves a head of that size; True if it keeps the tolerance."""
+        if keys in self.tried:
+            return self.tried[keys] is not None
+        self.progress(f"{self.fit.method}: {keys} keys")
+        proved: Proved | None = None
+        for _ in range(6):
+            head = self.head(keys)
+            cuts = self.fit.cuts(head)
+            self.errors[keys] = sampled_error(self.target, head, cuts)
+            if self.errors[keys] > self.goal.error:
+                self._note(self.errors[keys], head)
+                break
+            self.progress(f"{self.fit.method}: {keys} keys, proving {self.errors[keys]:.2e}")
+            found = prove_head(self.target, head, self.dtype, self.goal.error, cuts)
+            if isinstance(found, Proved):
+                self._note(found.certificate.bound, head)
+                if found.certificate.bound <= self.tol:
+                    proved = found
+                    break
+                if not self._smaller_values(found.certificate.rounding):
+                    break
+                continue
+            if not found.certain or not math.isfinite(found.place):
+                break
+            self._include(found)
+        self.tried[keys] = proved
+        return proved is not None
+
+    def _smaller_values(self, rounding: float) -> bool:
+        """After a proof whose rounding is too large: smaller values, more room. False if there is no room to make."""
+        room = self.tol - 1.02 * rounding
+        smaller = self.goal.limit / 2
+        if smaller < 0.25:
+            return False
+        self.goal.limit = smaller
+        self.goal.error = min(self.goal.error, max(room, 0.1 * self.tol))
+        return True
+
+    def head(self, keys: int) -> Head:
+        """The fitted head with numbers of the dtype."""
+        return self.fit.build(keys, self.goal).rounded(NUMPY[self.dtype])
+
+    def _include(self, missed: Refutation) -> None:
+        """Samples around a point that the fit missed: a spike between two samples is no longer between them."""
+        span = min(self.target.high, 60.0) - max(self.target.low, -60.0)
+        around = missed.place + span * np.concatenate([s * 10.0 ** -np.arange(2, 9, 0.25) for s in (-1, 1)])
+        self.goal.extra = np.concatenate([self.goal.extra, around, [missed.place]])
+        self.errors.clear()
+
+    def _note(self, error: float, head: Head) -> None:
+        if error < self.best:
+            self.best, self.best_keys = error, head.keys
+
+    def _refusal(self) -> ToleranceError:
+        what = f"tol={self.tol:g} for {self.target.expression} in {self.dtype}"
+        if self.rounding >= self.tol:
+            return ToleranceError(
+                f"{what} is below what the dtype can hold: evaluating alone may round by {self.rounding:.3g}. Use a "
+                "larger tol or a wider dtype."
+            )
+        found = f"the best found is {self.best:.3g} with {self.best_keys} keys" if self.best_keys else "none was found"
+        advice = "Use a larger tol, a smaller domain" + (" or dtype=torch.float64." if self.dtype == "float32" else ".")
+        return ToleranceError(f"{what} could not be proved with method {self.fit.method!r}: {found}. {advice}")

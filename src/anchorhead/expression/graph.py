@@ -1,0 +1,229 @@
+"""The graph of a target: nodes that are shared and never change.
+
+Nodes are hash-consed: building the same node twice gives the same object. So equality is identity, a hash costs
+nothing, a subexpression that appears a thousand times is stored and evaluated once, and a graph with exponentially
+many paths stays as small as its number of distinct nodes. Constants are exact: an int where the value is an integer,
+a Fraction otherwise, so that 0.1 in a text is one tenth and not the nearest float.
+
+Operations: "constant" and "variable" (with their value), "pi" and "e", "add", "sub", "mul", "div", "neg", "pow", and
+the canonical names of `functions.FUNCTIONS`, parameters included as constant arguments.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+from weakref import WeakValueDictionary
+
+from anchorhead.errors import ExpressionError
+
+Value = int | Fraction | str | None
+
+_known: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+class Node:
+    """One operation on the nodes `args`; `value` holds a constant's number or a variable's name."""
+
+    __slots__ = ("__weakref__", "args", "op", "value")
+
+    op: str
+    args: tuple[Node, ...]
+    value: Value
+
+    def __new__(cls, op: str, args: Iterable[Node] = (), value: Value = None) -> Node:
+        args = tuple(args)
+        key = (op, args, value)
+        with _lock:
+            node = _known.get(key)
+            if node is None:
+                node = object.__new__(cls)
+                object.__setattr__(node, "op", op)
+                object.__setattr__(node, "args", args)
+                object.__setattr__(node, "value", value)
+                _known[key] = node
+        return node
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a node of an expression never changes; build a new one")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Node, (self.op, self.args, self.value)
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def __str__(self) -> str:
+        from anchorhead.expression.text import text
+
+        return text(self)
+
+
+def constant(number: int | float | Fraction) -> Node:
+    """The exact number, whatever type it came in."""
+    if isinstance(number, float) and not math.isfinite(number):
+        raise ExpressionError(f"A constant of the expression is {number}; constants must be finite numbers.")
+    exact = Fraction(number)
+    return Node("constant", (), exact.numerator if exact.denominator == 1 else exact)
+
+
+def variable(name: str) -> Node:
+    return Node("variable", (), name)
+
+
+def negate(node: Node) -> Node:
+    """-node, with the sign taken into a constant so that each number has one form."""
+    return constant(-number_of(node)) if node.op == "constant" else Node("neg", (node,))
+
+
+def divide(above: Node, below: Node) -> Node:
+    """above / below, where a quotient of two constants is again a constant."""
+    if above.op == "constant" and below.op == "constant" and below.value != 0:
+        return constant(number_of(above) / number_of(below))
+    return Node("div", (above, below))
+
+
+def number_of(node: Node) -> Fraction:
+    """The exact value of a constant node."""
+    assert isinstance(node.value, int | Fraction)
+    return Fraction(node.value)
+
+
+def rational(node: Node, bits: int = 4096) -> Fraction | None:
+    """The exact value of a node made of constants by + - * / and integer powers; None when it is not, or too long."""
+    values: dict[Node, Fraction | None] = {}
+    for part in ordered([node]):
+        values[part] = _rational(part, [values[arg] for arg in part.args], bits)
+    return values[node]
+
+
+def _rational(node: Node, args: Sequence[Fraction | None], bits: int) -> Fraction | None:
+    if node.op == "constant":
+        return number_of(node)
+    given = [arg for arg in args if arg is not None]
+    if len(given) != len(args) or not args:
+        return None
+    first, second = given[0], given[-1]
+    if node.op == "power":
+        assert isinstance(node.value, int | Fraction)
+        second = Fraction(node.value)
+    result: Fraction | None = None
+    if node.op == "neg":
+        result = -first
+    elif node.op == "add":
+        result = first + second
+    elif node.op == "sub":
+        result = first - second
+    elif node.op == "mul":
+        result = first * second
+    elif node.op == "div" and second != 0:
+        result = first / second
+    elif node.op in ("pow", "power") and second.denominator == 1 and (first != 0 or second >= 0):
+        size = max(first.numerator.bit_length(), first.denominator.bit_length())
+        if size * abs(second) <= bits:
+            result = first ** int(second)
+    if result is not None and max(result.numerator.bit_length(), result.denominator.bit_length()) > bits:
+        return None
+    return result
+
+
+def ordered(outputs: Iterable[Node]) -> list[Node]:
+    """Every node below the outputs once, arguments before what uses them, without recursion."""
+    done: dict[Node, None] = {}
+    stack: list[tuple[Node, Iterator[Node]]] = []
+    opened: set[Node] = set()
+    for output in outputs:
+        if output in opened:
+            continue
+        opened.add(output)
+        stack.append((output, iter(output.args)))
+        while stack:
+            node, rest = stack[-1]
+            for arg in rest:
+                if arg not in opened:
+                    opened.add(arg)
+                    stack.append((arg, iter(arg.args)))
+                    break
+            else:
+                done[node] = None
+                stack.pop()
+    return list(done)
+
+
+def variables_of(outputs: Iterable[Node]) -> tuple[str, ...]:
+    """The names of the variables below the outputs, in order of first appearance."""
+    return tuple(str(node.value) for node in ordered(outputs) if node.op == "variable")
+
+
+class Expression:
+    """A target with one or more outputs in named variables; equal graphs with equal variables are equal."""
+
+    __slots__ = ("outputs", "variables")
+
+    outputs: tuple[Node, ...]
+    variables: tuple[str, ...]
+
+    def __init__(self, outputs: Node | Iterable[Node], variables: Sequence[str] | None = None) -> None:
+        nodes = (outputs,) if isinstance(outputs, Node) else tuple(outputs)
+        if not nodes:
+            raise ExpressionError("An expression without an output was asked for; give at least one.")
+        found = variables_of(nodes)
+        names = found if variables is None else tuple(variables)
+        missing = [name for name in found if name not in names]
+        if missing:
+            raise ExpressionError(
+                f"The expression uses {', '.join(missing)}, but its variables were given as "
+                f"{', '.join(names) or 'none'}; add the missing names or correct the spelling."
+            )
+        if len(set(names)) != len(names):
+            raise ExpressionError(f"A variable is named twice in {', '.join(names)}; name each once.")
+        object.__setattr__(self, "outputs", nodes)
+        object.__setattr__(self, "variables", names)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("an expression never changes; build a new one")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Expression, (self.outputs, self.variables)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Expression):
+            return NotImplemented
+        return self.outputs == other.outputs and self.variables == other.variables
+
+    def __hash__(self) -> int:
+        return hash((self.outputs, self.variables))
+
+    @property
+    def text(self) -> list[str]:
+        """Canonical text of each output; `parse(expression.text, expression.variables)` is this expression."""
+        return [str(node) for node in self.outputs]
+
+    def __str__(self) -> str:
+        return self.text[0] if len(self.outputs) == 1 else "[" + ", ".join(self.text) + "]"
+
+    def __repr__(self) -> str:
+        return f"Expression({str(self)!r}, variables={self.variables!r})"
+
+    @property
+    def node(self) -> Node:
+        """The output of an expression that has one."""
+        if len(self.outputs) != 1:
+            raise ExpressionError(f"One output was asked of an expression that has {len(self.outputs)}.")
+        return self.outputs[0]
+
+    @property
+    def variable(self) -> str:
+        """The variable of an expression that has at most one (x when it has none)."""
+        if len(self.variables) > 1:
+            raise ExpressionError(
+                f"A function of one variable was asked for, but {self} has the variables {', '.join(self.variables)}."
+            )
+        return self.variables[0] if self.variables else "x"
+
+    def depends_on(self, name: str) -> bool:
+        return name in variables_of(self.outputs)

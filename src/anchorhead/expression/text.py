@@ -1,0 +1,80 @@
+"""Canonical text of a node, such that parsing it gives the node back.
+
+Brackets are written where Python's grammar needs them and nowhere else: sums and products lean left, ** leans right
+and binds tighter than a minus sign on its left. A number is written as an integer, as a finite decimal where it has
+one, and as a quotient of integers otherwise; all three are exact.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from anchorhead.errors import ExpressionError
+from anchorhead.expression.graph import Node, number_of, ordered
+
+SUM, PRODUCT, SIGN, POWER, ATOM = range(5)
+LONGEST = 1_000_000
+INFIX = {"add": (" + ", SUM), "sub": (" - ", SUM), "mul": ("*", PRODUCT), "div": ("/", PRODUCT)}
+
+
+def text(node: Node) -> str:
+    """The node as text. A shared part is written out at each place where it is used."""
+    written: dict[Node, tuple[str, int]] = {}
+    for part in ordered([node]):
+        written[part] = _write(part, [written[arg] for arg in part.args])
+        if len(written[part][0]) > LONGEST:
+            raise ExpressionError(
+                f"An expression takes more than {LONGEST} characters to write out, since its parts are used many "
+                "times over; it can be evaluated, but not be written as text."
+            )
+    return written[node][0]
+
+
+def _write(node: Node, args: list[tuple[str, int]]) -> tuple[str, int]:
+    if node.op == "constant":
+        return _number(number_of(node))
+    if node.op == "variable":
+        return str(node.value), ATOM
+    if not args:
+        return node.op, ATOM
+    if node.op in INFIX:
+        sign, level = INFIX[node.op]
+        return _bracket(args[0], level) + sign + _bracket(args[1], level + 1), level
+    if node.op == "neg":
+        return "-" + _bracket(args[0], SIGN), SIGN
+    if node.op == "pow":
+        return _bracket(args[0], ATOM) + "**" + _bracket(args[1], SIGN), POWER
+    if node.op == "power":
+        assert isinstance(node.value, int | Fraction)
+        return _bracket(args[0], ATOM) + "**" + _bracket(_number(Fraction(node.value)), SIGN), POWER
+    return f"{node.op}({', '.join(arg for arg, _ in args)})", ATOM
+
+
+def _bracket(written: tuple[str, int], level: int) -> str:
+    return written[0] if written[1] >= level else f"({written[0]})"
+
+
+def _number(number: Fraction) -> tuple[str, int]:
+    sign = "-" if number < 0 else ""
+    above, below = abs(number.numerator), number.denominator
+    twos, fives = _multiplicity(below, 2), _multiplicity(below, 5)
+    if below != 2**twos * 5**fives:
+        return f"{sign}{above}/{below}", PRODUCT
+    places = max(twos, fives)
+    digits = str(above * 10**places // below)
+    if places == 0:
+        whole = digits
+    elif places > len(digits) + 4:
+        whole = f"{digits}e-{places}"
+    else:
+        digits = digits.rjust(places + 1, "0")
+        whole = f"{digits[:-places]}.{digits[-places:]}"
+    return sign + whole, SIGN if sign else ATOM
+
+
+def _multiplicity(number: int, prime: int) -> int:
+    count = 0
+    while number % prime == 0:
+        number //= prime
+        count += 1
+    return count

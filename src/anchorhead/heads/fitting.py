@@ -1,0 +1,132 @@
+"""Solving for the values of a head whose keys are fixed: least squares, then minimax.
+
+With the weights W_k(u) known, h(u) = sum W_k(u) (constant_k + gain_k u) is linear in the unknown values. Least
+squares on sample points gives nearly the smallest error; Lawson's iteration (weights multiplied by the size
+of the residual, again and again) turns it into the smallest *largest* error. A ridge keeps values below a limit:
+a value of that size costs about as much as a tenth of the tolerance.
+
+Nothing here is trusted: between sample points an approximant can miss. The certificate decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from anchorhead.heads.head import Array, Head
+
+Function = Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """The asymptote constant + gain·u, which pins the outermost key on a side that extends to infinity."""
+
+    constant: float
+    gain: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a head is fitted to.
+
+    points and target: samples. left, right: asymptotes, on sides that extend to infinity. affine: values may
+    be affine in u. goal: the error worth reaching. limit: how large a value may be.
+    """
+
+    points: Array
+    target: Array
+    left: Affine | None
+    right: Affine | None
+    affine: bool
+    goal: float
+    limit: float
+
+    @property
+    def centre(self) -> float:
+        return float(self.points[0] + self.points[-1]) / 2
+
+    def thinned(self) -> Problem:
+        """The same problem on about a third of the points, ends included: enough to choose where to look."""
+        kept = np.unique(np.append(np.arange(0, len(self.points), 3), len(self.points) - 1))
+        return replace(self, points=self.points[kept], target=self.target[kept])
+
+    @property
+    def gain_size(self) -> float:
+        """What a gain of one amounts to: the largest |u|, unless gains follow asymptotes."""
+        pinned = self.left is not None or self.right is not None
+        return 1.0 if pinned else max(1.0, float(np.abs(self.points).max()))
+
+    @property
+    def radius(self) -> float:
+        return float(self.points[-1] - self.points[0]) / 2
+
+
+def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: bool) -> Array:
+    """Points to fit on, in order; `extra` are points that a failed proof pointed at.
+
+    On an interval: Chebyshev points, which crowd at the ends, and evenly spaced ones. With `flat_ends`, where f
+    settles on asymptotes towards the ends: points that thin out from zero like sinh.
+    """
+    if flat_ends:
+        bend = 4.0
+        spread = np.linspace(-1, 1, 2 * count)
+        outward = np.sinh(bend * spread) / np.sinh(bend)
+        points = np.where(outward < 0, -outward * min(low, 0.0), outward * max(high, 0.0))
+    else:
+        angles = np.cos(np.pi * (np.arange(count, 0, -1) - 0.5) / count)
+        points = np.concatenate([(low + high) / 2 + (high - low) / 2 * angles, np.linspace(low, high, count // 2)])
+    points = np.concatenate([points, extra, [low, high]])
+    return np.unique(points[(points >= low) & (points <= high)])
+
+
+def solve(keys: Head, problem: Problem, lawson: int = 0) -> tuple[float, Head]:
+    """The head with these slopes and intercepts and the best values, and its largest error on the samples."""
+    u = problem.points
+    weights = keys.weights(u)
+    constants, gains = np.zeros(keys.keys), np.zeros(keys.keys)
+    free = np.ones(keys.keys, dtype=bool)
+    for index, pinned in ((0, problem.left), (-1, problem.right)):
+        if pinned is not None:
+            constants[index], gains[index], free[index] = pinned.constant, pinned.gain, False
+    rest = problem.target - (weights * (constants + np.multiply.outer(u, gains))).sum(-1)
+    if free.any():
+        columns = weights[:, free]
+        design = np.hstack([columns, columns * u[:, None]]) if problem.affine else columns
+        found = _minimax(design, rest, problem, lawson)
+        constants[free] = found[: free.sum()]
+        if problem.affine:
+            gains[free] = found[free.sum() :]
+        rest = rest - design @ found
+    head = Head(keys.slopes, keys.intercepts, constants, gains, keys.uniform)
+    return float(np.abs(rest).max()), head
+
+
+def _minimax(design: Array, rest: Array, problem: Problem, steps: int) -> Array:
+    best, best_error = _ridge(design, rest, np.ones(len(rest)), problem), np.inf
+    weights = np.ones(len(rest))
+    for _ in range(steps):
+        found = _ridge(design, rest, weights, problem)
+        errors = np.abs(rest - design @ found)
+        largest = errors.max()
+        if largest < best_error:
+            best, best_error = found, largest
+        if largest == 0:
+            break
+        weights = weights * errors
+        weights *= len(weights) / weights.sum()
+        if np.sqrt((weights * errors**2).mean()) > 0.98 * largest:
+            break
+    return best
+
+
+def _ridge(design: Array, rest: Array, weights: Array, problem: Problem) -> Array:
+    unknowns = design.shape[1]
+    ridge = np.sqrt(len(rest)) * problem.goal / (10 * problem.limit) * np.ones(unknowns)
+    if problem.affine:
+        ridge[unknowns // 2 :] *= problem.gain_size
+    root = np.sqrt(weights)
+    matrix = np.vstack([design * root[:, None], np.diag(ridge)])
+    return np.linalg.lstsq(matrix, np.concatenate([rest * root, np.zeros(unknowns)]), rcond=1e-15)[0]
