@@ -1,10 +1,13 @@
-"""The `anchorhead` command: one verb a command, tables for people, `--json` for programs."""
+"""The `anchorhead` command: one verb a command, tables and progress for people, `--json` for programs."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,6 +16,9 @@ from rich.table import Table
 import anchorhead as ah
 from anchorhead.errors import AnchorheadError, InputError
 
+if TYPE_CHECKING:
+    from anchorhead.compiler.planning import HeadPlan
+
 app = typer.Typer(
     name="anchorhead",
     help="Functions compiled into softmax attention only, with a proved error.",
@@ -20,6 +26,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Domain = Annotated[
+    list[str] | None,
+    typer.Option("--domain", "-d", help="x=LOW:HIGH; inf and -inf are allowed. Left out: the whole real line."),
+]
+Dtype = Annotated[str, typer.Option(help="float64 or float32.")]
 
 
 def main() -> None:
@@ -46,41 +59,222 @@ def options(
     """Functions compiled into softmax attention only, with a proved error."""
 
 
+@app.command("compile")
+def compile_(
+    expression: Annotated[str, typer.Argument(help='A formula in one variable, such as "gelu(x)" or "sin(3*x)".')],
+    domain: Domain = None,
+    tol: Annotated[float | None, typer.Option(help="The error to keep; 1e-6 unless --keys is given.")] = None,
+    method: Annotated[str, typer.Option(help="auto, gated, smooth, kinked or nearest.")] = "auto",
+    dtype: Dtype = "float64",
+    keys: Annotated[
+        int | None, typer.Option(help="A number of keys instead of --tol: the best error at that size.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the model to this file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile a formula into attention, prove its error, and save it."""
+    with _progress(as_json) as report:
+        model = ah.compile(
+            expression,
+            _read_domain(domain),
+            tol=tol,
+            method=method,
+            dtype=_read_dtype(dtype),
+            keys=keys,
+            progress=report,
+        )
+    if output is not None:
+        model.save(output)
+    _print_model(model, as_json, str(output) if output else None)
+
+
+@app.command()
+def verify(
+    file: Annotated[Path, typer.Argument(help="A model saved by `anchorhead compile -o`.")],
+    as_json: Json = False,
+) -> None:
+    """Check the proof in a saved model, from its numbers alone."""
+    certificate = ah.verify(file)
+    if as_json:
+        print(json.dumps({"file": str(file), "verified": True, "certificate": certificate.as_dict()}))
+        return
+    Console(soft_wrap=True).print(f"[green]verified[/green] {file}", highlight=False)
+    print(certificate)
+    for assumption in certificate.assumptions:
+        print(f"  assuming that {assumption}")
+
+
+@app.command()
+def show(
+    file: Annotated[Path, typer.Argument(help="A model saved by `anchorhead compile -o`.")],
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw function, approximation, error and attention map to this PNG.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What a saved model is: its certificate, its cost, its keys."""
+    model = ah.load(file)
+    if plot is not None:
+        from anchorhead.lab.portrait import portrait
+
+        portrait(model, plot)
+    _print_model(model, as_json, str(file))
+    if not as_json:
+        _print_keys(model)
+        if plot is not None:
+            print(f"figure: {plot}")
+
+
 @app.command()
 def plan(
+    expression: Annotated[str | None, typer.Argument(help="A formula in one variable; or give --theorem.")] = None,
+    domain: Domain = None,
+    dtype: Dtype = "float64",
     theorem: Annotated[
-        str | None, typer.Option(help="single_head, multi_head, two_layer or attention_then_softmax.")
+        str | None, typer.Option(help="Of the paper: single_head, multi_head, two_layer or attention_then_softmax.")
     ] = None,
-    low: Annotated[float, typer.Option(help="Lower end of the clipping range, or of the input box.")] = 0.0,
-    high: Annotated[float, typer.Option(help="Upper end.")] = 1.0,
-    tol: Annotated[float, typer.Option(help="The error that you can accept.")] = 1e-2,
-    tokens: Annotated[int | None, typer.Option(help="Length of the sequence, n.")] = None,
-    features: Annotated[int | None, typer.Option(help="Features of a token, d.")] = None,
-    lipschitz: Annotated[
-        float | None, typer.Option(help="Lipschitz constant of f, for the universal theorems.")
+    low: Annotated[float, typer.Option(help="Theorem: lower end of the clipping range, or of the input box.")] = 0.0,
+    high: Annotated[float, typer.Option(help="Theorem: upper end.")] = 1.0,
+    tol: Annotated[
+        float | None, typer.Option(help="The error to keep: 1e-6 for a formula, 1e-2 for a theorem.")
     ] = None,
-    causal: Annotated[bool, typer.Option("--causal", help="single_head with anchors in columns of their own.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    tokens: Annotated[int | None, typer.Option(help="Theorem: length of the sequence, n.")] = None,
+    features: Annotated[int | None, typer.Option(help="Theorem: features of a token, d.")] = None,
+    lipschitz: Annotated[float | None, typer.Option(help="Theorem: Lipschitz constant of f, for the last two.")] = None,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="Theorem: single_head, anchors in their own columns.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
-    """From a wanted error to anchors, heads, temperature, parameters, logit range and dtypes."""
-    if theorem is None:
-        raise InputError("Say which construction to plan: --theorem single_head (or multi_head, two_layer, ...).")
-    if tokens is None or features is None:
-        raise InputError(f"Planning {theorem} needs --tokens and --features: the theorem's size depends on both.")
-    found = ah.theorems.plan(
-        theorem,
-        low=low,
-        high=high,
-        tol=tol,
-        tokens=tokens,
-        features=features,
-        lipschitz=lipschitz,
-        causal=causal,
-    )
+    """What a formula or a theorem costs at a wanted error: keys or anchors, temperature, logit range, bound."""
+    if (expression is None) == (theorem is None):
+        raise InputError('Plan either a formula, anchorhead plan "gelu(x)", or a construction, --theorem single_head.')
+    found: Any
+    if expression is not None:
+        with _progress(as_json) as report:
+            found = ah.plan(
+                expression,
+                _read_domain(domain),
+                tol=1e-6 if tol is None else tol,
+                dtype=_read_dtype(dtype),
+                progress=report,
+            )
+    else:
+        if tokens is None or features is None:
+            raise InputError(f"Planning {theorem} needs --tokens and --features: the theorem's size depends on both.")
+        assert theorem is not None
+        found = ah.theorems.plan(
+            theorem, low=low, high=high, tol=1e-2 if tol is None else tol, tokens=tokens, features=features,
+            lipschitz=lipschitz, causal=causal,
+        )  # fmt: skip
     if as_json:
         print(json.dumps(found.as_dict()))
+    elif expression is not None:
+        _print_head_plan(found)
     else:
         _print_theorem_plan(found)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str], None] | None]:
+    """A line on stderr that says what is being tried; nothing for programs or when output is not a terminal."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    with console.status("reading") as status:
+        yield lambda text: status.update(text)
+
+
+def _read_domain(parts: list[str] | None) -> dict[str, tuple[float, float]] | None:
+    """--domain x=-1:1 as {"x": (-1.0, 1.0)}."""
+    if not parts:
+        return None
+    found = {}
+    for part in parts:
+        name, equals, interval = part.partition("=")
+        low, colon, high = interval.partition(":")
+        try:
+            ends = (float(low), float(high))
+        except ValueError:
+            equals = ""
+        if not (equals and colon and name.strip()):
+            raise InputError(f"--domain {part!r} must read NAME=LOW:HIGH, such as x=-1:1.")
+        found[name.strip()] = ends
+    return found
+
+
+def _read_dtype(name: str) -> Any:
+    import torch
+
+    if name not in ("float64", "float32"):
+        raise InputError(f"--dtype {name!r} must be float64 or float32.")
+    return getattr(torch, name)
+
+
+def _print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> None:
+    certificate, cost = model.certificate, model.resources
+    if as_json:
+        values = {"method": model.method, "file": file, "certificate": certificate.as_dict(),
+                  "resources": vars(cost), "largest_value": model.largest_value}  # fmt: skip
+        print(json.dumps(values))
+        return
+    table = Table(title=f"{certificate.expression} as attention", title_justify="left")
+    table.add_column("quantity")
+    table.add_column("value", justify="right")
+    scale = "" if certificate.bounded else " (1 + |x|)"
+    for name, value in (
+        ("method", model.method),
+        ("keys", f"{cost.keys}"),
+        ("parameters", f"{cost.parameters}"),
+        ("temperature", f"{cost.temperature:.6g}"),
+        ("logit range" + ("" if certificate.bounded else ", |x| <= 100"), f"±{cost.logit_range:.4g}"),
+        ("largest value", f"{model.largest_value:.4g}"),
+        ("dtype", certificate.dtype),
+        ("approximation", f"{certificate.approximation:.3e}"),
+        ("rounding", f"{certificate.rounding:.3e}{scale}"),
+        ("bound", f"{certificate.bound:.3e}"),
+        ("level", f"{certificate.level}, {certificate.boxes} boxes"),
+    ):
+        table.add_row(name, value)
+    Console().print(table)
+    if file:
+        print(f"file: {file}")
+
+
+def _print_keys(model: ah.CompiledModel) -> None:
+    head = model.head
+    table = Table(title="keys: score slope·x + intercept, value constant + gain·x", title_justify="left")
+    for name in ("key", "slope", "intercept", "constant", "gain"):
+        table.add_column(name, justify="right")
+    gates = [i for i, size in enumerate(head.sizes) for _ in range(size)]
+    rows = zip(head.slopes, head.intercepts, head.constants, head.gains, gates, strict=True)
+    for k, (slope, intercept, value, gain, piece) in enumerate(rows):
+        if k == 40:
+            table.add_row("...", f"{head.keys - 40} more", "", "", "")
+            break
+        total = (slope + head.gate_slopes[piece], intercept + head.gate_levels[piece], value, gain)
+        table.add_row(str(k), *(f"{v.item():.6g}" for v in total))
+    Console().print(table)
+
+
+def _print_head_plan(found: HeadPlan) -> None:
+    low, high = found.domain
+    table = Table(title=f"{found.expression} on [{low:g}, {high:g}] to within {found.tol:g}, {found.dtype}",
+                  title_justify="left")  # fmt: skip
+    for name in ("method", "keys", "temperature", "logit range", "largest value", "proved error"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for o in found.options:
+        if o.keys is None:
+            table.add_row(o.method, "-", "-", "-", "-", "-")
+            continue
+        values = (o.temperature, o.logit_range, o.largest_value, o.bound)
+        mark = " *" if o.reason else ""
+        table.add_row(o.method + mark, f"{o.keys:,}", *(f"{v:.4g}" for v in values if v is not None))
+    Console().print(table)
+    for o in found.options:
+        if o.reason:
+            print(f"{o.method}: {o.reason}")
 
 
 def _print_theorem_plan(found: ah.theorems.Plan) -> None:
@@ -98,10 +292,7 @@ def _print_theorem_plan(found: ah.theorems.Plan) -> None:
         ("selection error", f"{found.selection_error:.3g}"),
         ("temperature", f"{found.temperature:,.6g}"),
         ("proved bound", f"{found.bound:.6g}"),
-        (
-            "parameters",
-            short(found.parameters),
-        ),
+        ("parameters", short(found.parameters)),
         ("logit range", f"±{found.logit_range:.4g}"),
     ]
     for name, value in rows:

@@ -18,9 +18,11 @@ from anchorhead.compiler.proving import Proved, prove_head, sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.errors import ToleranceError
 from anchorhead.heads.head import Head
+from anchorhead.heads.symmetry import symmetric
 
 Progress = Callable[[str], None]
 NUMPY: dict[str, type[np.floating[Any]]] = {"float64": np.float64, "float32": np.float32}
+BITS = {"float64": 53, "float32": 24}
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
 LARGEST_VALUE = 1e3
 
@@ -121,8 +123,11 @@ class Search:
         return True
 
     def head(self, keys: int) -> Head:
-        """The fitted head with numbers of the dtype."""
-        return self.fit.build(keys, self.goal).rounded(NUMPY[self.dtype])
+        """The fitted head with numbers of the dtype, exactly symmetric where the target is."""
+        head = self.fit.build(keys, self.goal)
+        if -self.target.low == self.target.high:
+            head = symmetric(head, self.target.function(), self.target.high, BITS[self.dtype]) or head
+        return head.rounded(NUMPY[self.dtype])
 
     def _include(self, missed: Refutation) -> None:
         """Samples around a point that the fit missed: a spike between two samples is no longer between them."""
