@@ -23,7 +23,7 @@ from anchorhead.certify.statement import Statement, precision
 from anchorhead.errors import AnchorheadError, FileError, VerificationError
 from anchorhead.expression.parse import parse
 from anchorhead.expression.singular import singularities
-from anchorhead.network.file import NUMBERS, ModelFile, read
+from anchorhead.network.file import HORNER_DEPTH, NUMBERS, ModelFile, read
 
 Progress = Callable[[int, int], None]
 MOST_KEYS = 100_000
@@ -78,6 +78,9 @@ def claim_of(found: ModelFile) -> Statement:
     uniform = record.get("uniform")
     if type(uniform) is not bool or (uniform and not _evenly_spaced(numbers["slopes"], sizes)):
         raise VerificationError("The head says that its slopes are evenly spaced, and they are not.")
+    levels = numbers["intercepts"]
+    if uniform and max(levels) - min(levels[0], levels[-1]) >= HORNER_DEPTH[dtype]:
+        raise VerificationError("The head says that it is evaluated by Horner's rule, and its coefficients overflow.")
     low, high = _domain(record)
     return Statement(expression.outputs[0], variable, low, high, dtype, uniform=uniform and keys > 1,
                      sizes=tuple(sizes), **numbers)  # fmt: skip

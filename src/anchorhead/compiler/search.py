@@ -53,8 +53,13 @@ class Search:
         keys = self._first_success()
         if keys is None:
             raise self._refusal()
-        while keys - 1 >= self.fit.least and self._worth(keys - 1) and self.attempt(keys - 1):
-            keys -= 1
+        failed = max((k for k, proved in self.tried.items() if k < keys and proved is None), default=self.fit.least - 1)
+        while keys - failed > 1:
+            between = keys - 1 if keys - failed <= 4 else (keys + failed) // 2
+            if self.attempt(between):
+                keys = between
+            else:
+                failed = between
         found = self.tried[keys]
         assert found is not None
         return found
@@ -78,10 +83,6 @@ class Search:
         missing = math.log(max(self.errors[last], 1e-300) / self.goal.error)
         ahead = math.ceil(0.8 * missing / fall) if fall > 0 else last // 2
         return last + max(1, min(ahead, last // 2 + 1))
-
-    def _worth(self, keys: int) -> bool:
-        """Whether a size below a success is worth a try: unless its error is known to be too large."""
-        return keys not in self.tried and self.errors.get(keys, 0.0) <= self.goal.error
 
     def attempt(self, keys: int) -> bool:
         """Fits, rounds and proves a head of that size; True if it keeps the tolerance."""
@@ -134,7 +135,7 @@ class Search:
         span = min(self.target.high, 60.0) - max(self.target.low, -60.0)
         around = missed.place + span * np.concatenate([s * 10.0 ** -np.arange(2, 9, 0.25) for s in (-1, 1)])
         self.goal.extra = np.concatenate([self.goal.extra, around, [missed.place]])
-        self.errors.clear()
+        self.errors = dict.fromkeys(self.errors, math.inf)  # they were of another sample
 
     def _note(self, error: float, head: Head) -> None:
         if error < self.best:

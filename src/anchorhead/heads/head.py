@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from anchorhead.network.file import NUMBERS
+from anchorhead.network.file import HORNER_DEPTH, NUMBERS
 
 Array = NDArray[np.float64]
 
@@ -74,5 +74,7 @@ class Head:
         return (self.weights(u) * (self.constants + np.multiply.outer(u, self.gains))).sum(-1)
 
     def rounded(self, dtype: type[np.floating]) -> Head:
-        """The same head with every number rounded to the dtype."""
-        return replace(self, **{n: getattr(self, n).astype(dtype).astype(np.float64) for n in NUMBERS})
+        """The same head with every number rounded to the dtype; no longer `uniform` if Horner's rule would overflow."""
+        head = replace(self, **{n: getattr(self, n).astype(dtype).astype(np.float64) for n in NUMBERS})
+        depth = float(head.intercepts.max() - min(head.intercepts[0], head.intercepts[-1]))
+        return replace(head, uniform=head.uniform and depth < HORNER_DEPTH[np.dtype(dtype).name])

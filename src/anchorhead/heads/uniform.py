@@ -62,11 +62,12 @@ def best_uniform(count: int, problem: Problem, rates: Iterable[float] = ()) -> t
         excess = max(1.0, head.largest_value / problem.limit)
         return math.log(error + problem.goal * 1e-3) + 2 * math.log(excess)
 
-    spacings = np.geomspace(0.1, 6, 10) * min(1, 4 / count)
-    grid = [(2 * c / (h * radius), c) for h in spacings for c in np.geomspace(0.02, 4, 10)]
+    fine = 10 if count <= 24 else 6
+    spacings = np.geomspace(0.1, 6, fine) * min(1, 4 / count)
+    grid = [(2 * c / (h * radius), c) for h in spacings for c in np.geomspace(0.02, 4, fine)]
     thin = problem.thinned()
-    starts = sorted((objective(step, c, thin), step, c) for step, c in grid)[:2]
-    found = [_descend(objective, start) for start in starts]
+    starts = sorted((objective(step, c, thin), step, c) for step, c in grid)[: 2 if count <= 24 else 1]
+    found = [_descend(objective, start, 60 if count <= 24 else 30) for start in starts]
     for rate in rates:
         start = min((objective(rate, c, thin), rate, c) for c in (0.0, *np.geomspace(1e-3, 3, 20)))
         found.append(_descend_curvature(objective, start))
@@ -74,13 +75,13 @@ def best_uniform(count: int, problem: Problem, rates: Iterable[float] = ()) -> t
     return solve(uniform_keys(count, step, curvature, centre), problem, lawson=40)
 
 
-def _descend(objective: Objective, start: Start) -> Start:
+def _descend(objective: Objective, start: Start, steps: int) -> Start:
     """Nelder-Mead in the logarithms of step and curvature."""
     value, step, curvature = start
     x, y = math.log(step), math.log(curvature)
     simplex = np.array([[x, y], [x + 0.15, y], [x, y + 0.25]])
     result = minimize(lambda p: objective(math.exp(p[0]), math.exp(p[1])), simplex[0], method="Nelder-Mead",
-                      options={"maxfev": 60, "initial_simplex": simplex})  # fmt: skip
+                      options={"maxfev": steps, "initial_simplex": simplex})  # fmt: skip
     return (result.fun, *(math.exp(v) for v in result.x)) if result.fun < value else start
 
 

@@ -22,6 +22,8 @@ from anchorhead.errors import FileError
 FORMAT = 1
 MOST_BYTES = 1 << 28
 CODES = {"F64": "d", "F32": "f"}
+HORNER_DEPTH = {"float64": 500.0, "float32": 60.0}
+"""How far intercepts may lie above those at the ends for exp of the difference to be a coefficient in the dtype."""
 NUMBERS = ("slopes", "intercepts", "constants", "gains", "gate_slopes", "gate_levels")
 """The tensors of a head; `edges`, the boxes' ends, is the one other tensor in a file."""
 

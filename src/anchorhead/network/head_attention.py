@@ -58,7 +58,8 @@ class HeadAttention(nn.Module):
         self.uniform, self.sizes = uniform and len(slopes) > 1, tuple(sizes)
         numbers = [x.detach().double().cpu() for x in (slopes, intercepts, constants, gains)]
         gates = list(zip(gate_slopes.tolist(), gate_levels.tolist(), strict=True))
-        self._evaluate = _polynomials(*numbers) if self.uniform else _by_piece(numbers, self.sizes, gates)
+        top = torch.finfo(slopes.dtype).max
+        self._evaluate = _polynomials(numbers, top) if self.uniform else _by_piece(numbers, self.sizes, gates, top)
 
     @property
     def keys(self) -> int:
@@ -117,35 +118,46 @@ class LiteralHead(nn.Module):
 Evaluation = Callable[[Tensor], Tensor]
 
 
-def _by_piece(numbers: Sequence[Tensor], sizes: Sequence[int], gates: Sequence[tuple[float, float]]) -> Evaluation:
+def _by_piece(
+    numbers: Sequence[Tensor], sizes: Sequence[int], gates: Sequence[tuple[float, float]], dtype_max: float
+) -> Evaluation:
     """Softmax within each piece, then between pieces, the largest score subtracted in both."""
     keys = list(zip(*(x.tolist() for x in numbers), strict=True))
     starts = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
     pieces = [keys[a:b] for a, b in itertools.pairwise(starts)]
-    steepest = max(abs(s) for s in (*numbers[0].tolist(), *(g for g, _ in gates)))
+    totals = [s + gates[i][0] for i, piece in enumerate(pieces) for s, _, _, _ in piece]
+    ends = keys[totals.index(min(totals))][3], keys[totals.index(max(totals))][3]
+    reach = dtype_max / (16 * (1 + max(abs(v) for key in keys for v in key) + max(abs(g) for g, _ in gates)))
 
     def evaluate(x: Tensor) -> Tensor:
-        # Beyond the clamp scores would overflow; the choice has long been made there and stays what it is.
-        reach = torch.finfo(x.dtype).max / (8 * (1 + steepest))
         query = x.clamp(-reach, reach)
-        parts = [_piece(query, x, piece) for piece in pieces]
+        parts = [_piece(query, piece) for piece in pieces]
         logits = [top + (query * g + b) for (top, _, _), (g, b) in zip(parts, gates, strict=True)]
         largest = _largest(logits)
         numerator, denominator = torch.zeros_like(x), torch.zeros_like(x)
         for logit, (_, above, below) in zip(logits, parts, strict=True):
             weight = torch.exp(logit - largest)
             numerator, denominator = numerator + weight * above, denominator + weight * below
-        return numerator / denominator
+        return _beyond(x, query, numerator / denominator, *ends)
 
     return evaluate
 
 
-def _piece(query: Tensor, x: Tensor, keys: Sequence[tuple[float, ...]]) -> tuple[Tensor, Tensor, Tensor]:
+def _beyond(x: Tensor, query: Tensor, inside: Tensor, left: float, right: float) -> Tensor:
+    """Past the clamp, where products would overflow and one key has long had all the weight: its line, continued."""
+    if left == right == 0:
+        return inside
+    return inside + (x - query) * (
+        right if left == right else torch.where(x > 0, x.new_full((), right), x.new_full((), left))
+    )
+
+
+def _piece(x: Tensor, keys: Sequence[tuple[float, ...]]) -> tuple[Tensor, Tensor, Tensor]:
     """Largest score, and numerator and denominator relative to it."""
     if len(keys) == 1:
         slope, level, value, gain = keys[0]
-        return query * slope + level, x * gain + value, torch.ones_like(x)
-    scores = [query * s + c for s, c, _, _ in keys]
+        return x * slope + level, x * gain + value, torch.ones_like(x)
+    scores = [x * s + c for s, c, _, _ in keys]
     largest = _largest(scores)
     numerator, denominator = torch.zeros_like(x), torch.zeros_like(x)
     for score, (_, _, value, gain) in zip(scores, keys, strict=True):
@@ -161,19 +173,22 @@ def _largest(scores: Sequence[Tensor]) -> Tensor:
     return largest
 
 
-def _polynomials(slopes: Tensor, intercepts: Tensor, constants: Tensor, gains: Tensor) -> Evaluation:
+def _polynomials(numbers: Sequence[Tensor], dtype_max: float) -> Evaluation:
     """Horner's rule in z = exp(-step·|x|), coefficients from the end key on x's side."""
+    slopes, intercepts, constants, gains = numbers
     step = (slopes[1] - slopes[0]).item()
-    left = _coefficients(slopes, intercepts, constants, gains)
-    right = _coefficients(*(v.flip(0) for v in (slopes, intercepts, constants, gains)))
-    # A key's score is step·j·x away from its end's only if the end's own slope is divided out, as it is here.
+    left = _coefficients(intercepts, constants, gains)
+    right = _coefficients(*(v.flip(0) for v in (intercepts, constants, gains)))
+    reach = dtype_max / (16 * len(slopes) * (1 + max(abs(v) for row in (*left, *right) for v in row)))
+    ends = gains[0].item(), gains[-1].item()
     fold = _symmetry(intercepts, constants, gains)
     if fold is not None:
         odd, shift, tilt = fold
 
         def folded(x: Tensor) -> Tensor:
-            down = torch.where(x > 0, -x, x)
-            near = _ratio(torch.exp(step * down), down, left)
+            all_down = torch.where(x > 0, -x, x)
+            down = all_down.clamp(min=-reach)
+            near = _beyond(all_down, down, _ratio(torch.exp(step * down), down, left), ends[0], ends[0])
             far = shift - near if odd else near + tilt * x
             return torch.where(x > 0, far, near)
 
@@ -182,13 +197,15 @@ def _polynomials(slopes: Tensor, intercepts: Tensor, constants: Tensor, gains: T
     both = [(lo, hi) for lo, hi in zip(left, right, strict=True)]
 
     def evaluate(x: Tensor) -> Tensor:
-        up = x > 0
+        up, whole = x > 0, x
+        x = whole.clamp(-reach, reach)
         z = torch.exp(step * torch.where(up, -x, x))
 
         def pick(low: float, high: float) -> Tensor | float:
             return low if low == high else torch.where(up, x.new_full((), high), x.new_full((), low))
 
-        return _ratio(z, x, [tuple(pick(a, b) for a, b in zip(lo, hi, strict=True)) for lo, hi in both])
+        inside = _ratio(z, x, [tuple(pick(a, b) for a, b in zip(lo, hi, strict=True)) for lo, hi in both])
+        return _beyond(whole, x, inside, *ends)
 
     return evaluate
 
@@ -202,7 +219,7 @@ def _ratio(z: Tensor, x: Tensor, coefficients: Sequence[tuple[Any, ...]]) -> Ten
     return numerator / denominator
 
 
-def _coefficients(slopes: Tensor, intercepts: Tensor, constants: Tensor, gains: Tensor) -> list[tuple[float, ...]]:
+def _coefficients(intercepts: Tensor, constants: Tensor, gains: Tensor) -> list[tuple[float, ...]]:
     """exp(intercept_j - intercept_0) times (1, constant_j, gain_j), from the end key inwards."""
     weights = (intercepts - intercepts[0]).exp()
     return list(zip(weights.tolist(), (weights * constants).tolist(), (weights * gains).tolist(), strict=True))
