@@ -3,7 +3,7 @@
 Every method that fits the target and the domain is searched and proved, so a plan's numbers are those of the
 model that `compile` would return. The paper's head is first order: where it would need more keys than can be
 searched, its size is computed from the theorem instead, h·L/2 + ε·spread <= tol with L the largest slope of the
-target in ball arithmetic.
+target in ball arithmetic and ε·spread a hundredth of tol.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from anchorhead.errors import AnchorheadError
 from anchorhead.expression.balls import jet
 
 ORDER = ("kinked", "gated", "smooth", "nearest")
-SELECTION_ERROR = 1e-6
 
 
 @dataclass(frozen=True)
@@ -106,21 +105,20 @@ def _cannot(method: str, reason: str) -> Option:
 def _nearest_keys(target: Target, tol: float) -> int | None:
     """How many anchors the paper's head needs; None if the target's slope has no bound."""
     slope, width = _steepest(target), target.high - target.low
-    spread = float(np.ptp(target.function()(np.linspace(target.low, target.high, 2001))))
-    room = tol - SELECTION_ERROR * max(spread, slope * width)
-    if not math.isfinite(slope) or room <= 0:
+    if not math.isfinite(slope) or slope == 0:
         return None
-    return max(2, math.ceil(slope * width / (2 * room)) + 1)
+    return max(2, math.ceil(slope * width / (2 * 0.99 * tol)) + 1)
 
 
 def _theorem(target: Target, tol: float, keys: int | None) -> Option:
     if keys is None:
-        return _cannot("nearest", f"selection error {SELECTION_ERROR:g} or the target's slope leaves no room below tol")
+        return _cannot("nearest", "the target's slope has no bound on the domain, or is zero")
     slope, width = _steepest(target), target.high - target.low
     spacing = width / (keys - 1)
-    beta = math.log((keys - 1) / SELECTION_ERROR) / spacing**2
+    selection_error = tol / (100 * slope * width)
+    beta = math.log((keys - 1) / selection_error) / spacing**2
     values = float(np.abs(target.function()(np.linspace(target.low, target.high, 2001))).max())
-    bound = slope * spacing / 2 + SELECTION_ERROR * slope * width
+    bound = slope * spacing / 2 + selection_error * slope * width
     return Option("nearest", keys, beta, 0.75 * beta * width**2, values, bound, "by the theorem, not built")
 
 

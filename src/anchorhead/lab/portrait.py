@@ -24,7 +24,7 @@ def portrait(model: CompiledModel, path: str | Path) -> None:
     """Draws the model to a PNG."""
     low, high = (min(max(end, -FAR), FAR) for end in model.certificate.domain[0])
     x = torch.linspace(low, high, 2001, dtype=torch.float64)
-    exact = _target(model, x)
+    exact = target_values(model, x)
     values = model(x.to(model.head.dtype)).double()
     weights = model.attention(x.to(model.head.dtype))[0][:, 0, :].double()
     figure, (top, middle, bottom) = plt.subplots(3, 1, figsize=(7.5, 9), sharex=True, layout="constrained")
@@ -56,7 +56,8 @@ def _error(axes: plt.Axes, model: CompiledModel, x: torch.Tensor, error: torch.T
     axes.grid(True, color="0.93")
 
 
-def _target(model: CompiledModel, x: torch.Tensor) -> torch.Tensor:
+def target_values(model: CompiledModel, x: torch.Tensor) -> torch.Tensor:
+    """The model's target, from its certificate, at x."""
     found = evaluate(parse(model.certificate.expression), {model.record["variable"]: x})
     value = found[0] if isinstance(found, list) else found
     return value.expand_as(x)

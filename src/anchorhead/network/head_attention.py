@@ -211,12 +211,19 @@ def _polynomials(numbers: Sequence[Tensor], dtype_max: float) -> Evaluation:
 
 
 def _ratio(z: Tensor, x: Tensor, coefficients: Sequence[tuple[Any, ...]]) -> Tensor:
+    """Numerator over denominator, even and odd powers by themselves: two shorter chains that a processor overlaps."""
+    square = z * z
+    (above, below), (odd_above, odd_below) = (_horner(square, x, coefficients[i::2]) for i in (0, 1))
+    return (above + z * odd_above) / (below + z * odd_below)
+
+
+def _horner(z: Tensor, x: Tensor, coefficients: Sequence[tuple[Any, ...]]) -> tuple[Tensor, Tensor]:
     weight, value, gain = coefficients[-1]
     numerator, denominator = x * gain + value, torch.zeros_like(x) + weight
     for weight, value, gain in coefficients[-2::-1]:
         numerator = numerator * z + (x * gain + value)
         denominator = denominator * z + weight
-    return numerator / denominator
+    return numerator, denominator
 
 
 def _coefficients(intercepts: Tensor, constants: Tensor, gains: Tensor) -> list[tuple[float, ...]]:
