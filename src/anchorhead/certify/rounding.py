@@ -27,6 +27,10 @@ the slopes |g'| <= sum W_k(|gain_k| + |slope_k - slope_l||v_k - v_l|) + the same
 leading term each term adds at most min(ρ S, 2|term|) to a sum of absolute value S, in whatever order. The
 quotient and the last store add 2ρ|h|.
 
+*Underflow.* What is smaller than the least normal number τ may become zero: τ for each value, and in Horner's rule,
+where powers of z underflow before a coefficient exp(intercept_j - intercept_end) lifts them, τ exp(depth) with depth
+the largest such difference.
+
 Where ε_k is not small, exp(ε_k) - 1 takes its place. The weights are normalised again, which divides what they
 move by 1 - sum W_k ε_k at worst; other terms of second order are covered by a factor 1 + 1/1000.
 """
@@ -44,11 +48,13 @@ from anchorhead.certify.statement import Statement, ball, upper
 
 ROUNDING_PRECISION = 64
 MOST_BOXES = 200_000
+LEAST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126}
 SECOND_ORDER = arb(1001) / 1000
 
 ASSUMPTIONS = [
     "additions, multiplications and divisions round to nearest (IEEE 754), fused or not, in any order",
     "exp is accurate to 2 units in the last place",
+    "no score overflows in the literal evaluation (the fast one cannot overflow)",
 ]
 
 
@@ -57,6 +63,9 @@ class Rounding:
 
     def __init__(self, claim: Statement) -> None:
         self.claim, self.head = claim, claim.head
+        levels = claim.intercepts
+        depth = max(levels) - min(levels[0], levels[-1]) if claim.uniform else 0.0
+        self.least = arb(LEAST_NORMAL[claim.dtype]) * arb(depth).exp()
         starts = [sum(claim.sizes[:i]) for i in range(len(claim.sizes) + 1)]
         self.pieces = [range(a, b) for a, b in itertools.pairwise(starts)]
 
@@ -166,7 +175,7 @@ class Rounding:
             linear = (unit * slope) * decreasing(start, rate, 1)
             weight = level * (-rate * start).exp()
             total += level * spread * linear + unit * fixed * weight * spread
-            total += _least(4 * weight * spread, 2 * unit * (spread + largest))
+            total += _least(4 * weight * spread, 2 * unit * (spread + largest)) + 4 * self.least * (1 + spread)
         return total * SECOND_ORDER
 
 
@@ -191,7 +200,8 @@ class _Part:
         blend = sum((w * s for w, s in zip(weights, apart, strict=True)), arb(0))
         whole = sum((w * s for w, s in zip(weights, sizes, strict=True)), arb(0))
         self.output = abs(head.constants[leader] + head.gains[leader] * x).upper() + blend
-        self.error, self.slack, self.lost, self.slope = arb(0), arb(0), arb(0), arb(0)
+        self.error = 4 * rounding.least * (1 + sum(sizes[1:], sizes[0]))
+        self.slack, self.lost, self.slope = arb(0), arb(0), arb(0)
         for k, weight, far, big in zip(keys, weights, apart, sizes, strict=True):
             slack = rounding.weight_error(k, leader, size, low, high)
             self.error += weight * slack * (far + blend)

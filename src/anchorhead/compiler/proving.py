@@ -56,12 +56,11 @@ def prove_head(target: Target, head: Head, dtype: str, goal: float, cuts: Sequen
     if not sampled <= goal:
         return Refutation(math.nan, sampled, True)
     aim = min(goal, 1.05 * sampled + 0.01 * goal)
-    starts = {sign: _hand_over(claim, sign, aim) for sign in (-1, 1)}
-    if None in starts.values():
+    left, right = (_hand_over(claim, sign, aim) for sign in (-1, 1))
+    if left is None or right is None:
         return Refutation(math.inf, math.inf, False)
-    low = -starts[-1] if math.isinf(target.low) else target.low  # type: ignore[operator]
-    high = starts[1] if math.isinf(target.high) else target.high
-    assert high is not None
+    low = -left if math.isinf(target.low) else target.low
+    high = right if math.isinf(target.high) else target.high
     found = prove(claim, low, high, aim, cuts)
     if isinstance(found, Refutation) and aim < goal:
         found = prove(claim, low, high, goal, cuts)
