@@ -138,6 +138,28 @@ def test_hidden_spike_is_approximated_or_refused(width):
     assert abs(model(x).item() - (math.sin(3 * 0.31371) + 1)) <= 1e-2
 
 
+WARPED = [
+    ("1/x", (0.1, 10.0), 1e-6, 24, lambda x: 1 / x),
+    ("log(x)", (0.01, 10.0), 1e-6, 28, mp.log),
+    ("sqrt(x)", (0.0, 1.0), 1e-3, 16, mp.sqrt),
+    ("1/sqrt(3 - x)", (-1.0, 2.9), 1e-6, 16, lambda x: 1 / mp.sqrt(3 - x)),
+]
+
+
+@pytest.mark.parametrize(("expression", "domain", "tol", "keys", "reference"), WARPED)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_functions_that_change_fast_near_one_end(expression, domain, tol, keys, reference, data):
+    model = compiled(expression, domain, tol)
+    assert model.head.keys <= keys
+    crowded = st.floats(-8, 0).map(lambda e: domain[0] + (domain[1] - domain[0]) * 10.0**e)
+    x = data.draw(st.floats(*domain) | crowded.map(lambda v: min(v, domain[1])))
+    with mp.workdps(50):
+        stored = head_at(model, mp.mpf(x))
+        assert abs(reference(mp.mpf(x)) - stored) <= model.certificate.approximation
+        assert abs(mp.mpf(model(torch.tensor(x, dtype=torch.float64)).item()) - stored) <= model.certificate.rounding
+
+
 def test_keys_gives_the_best_error_at_that_size():
     errors = [ah.compile("gelu(x)", keys=k).certificate.bound for k in (6, 9, 12)]
     assert errors[0] < 1e-4

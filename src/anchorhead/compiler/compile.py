@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 from anchorhead.certify.approximation import Refutation
 from anchorhead.compiler.fits import fit_for
@@ -47,13 +48,13 @@ def compile(
     read = read_target(target, domain)
     fit = fit_for(read, method)
     report = progress or (lambda text: None)
-    if keys is not None:
-        if tol is not None:
-            raise InputError("Give tol or keys, not both: tol searches the number of keys, keys the best error.")
-        found = _at_size(Search(read, fit, 1e-3, name, report), keys)
-    else:
-        tol = check_tol(1e-6 if tol is None else tol)
-        found = Search(read, fit, tol, name, report).run()
+    if keys is not None and tol is not None:
+        raise InputError("Give tol or keys, not both: tol searches the number of keys, keys the best error.")
+    with threadpool_limits(1):  # thousands of small least squares: threads would only wait for each other
+        if keys is not None:
+            found = _at_size(Search(read, fit, 1e-3, name, report), keys)
+        else:
+            found = Search(read, fit, check_tol(1e-6 if tol is None else tol), name, report).run()
     return _model(found, fit.method, dtype, read.variable)
 
 

@@ -26,6 +26,7 @@ from anchorhead.heads.nearest import nearest
 from anchorhead.heads.smooth import smooth
 
 METHODS = ("auto", "gated", "smooth", "kinked", "nearest")
+TRIAL_KEYS = 6
 GATE_SHARE = 0.3
 """The share of the tolerance that gates get where pieces need keys of their own."""
 
@@ -66,32 +67,49 @@ def fit_for(target: Target, method: str) -> Fit:
         return _gated(target)
     f = target.function()
     if method == "smooth":
-        build = lambda keys, goal: smooth(f, target.low, target.high, keys, goal=goal.error, limit=goal.limit,
-                                          extra=goal.extra)[1]  # fmt: skip
-        return Fit("smooth", 1, 192, build)
+        layout = _Layout(lambda keys, goal, side: smooth(f, target.low, target.high, keys, side=side, goal=goal.error,
+                                                         limit=goal.limit, extra=goal.extra))  # fmt: skip
+        return Fit("smooth", 1, 192, layout.build)
     return Fit("nearest", 2, 4096, lambda keys, goal: nearest(f, target.low, target.high, keys)[1])
+
+
+class _Layout:
+    """Evenly spaced keys, or keys crowded at one end once that is found to fit better, tried at doubling sizes."""
+
+    def __init__(self, fit: Callable[[int, Goal, int], tuple[float, Head]]) -> None:
+        self.fit = fit
+        self.side = 0
+        self.next_trial = TRIAL_KEYS
+
+    def build(self, keys: int, goal: Goal) -> Head:
+        if self.side == 0 and keys >= self.next_trial:
+            self.next_trial = 2 * keys
+            errors = {side: self.fit(keys, goal, side)[0] for side in (0, 1, -1)}
+            crowded = min((1, -1), key=lambda s: errors[s])
+            self.side = crowded if errors[crowded] < 0.3 * errors[0] and errors[0] > goal.error else 0
+        return self.fit(keys, goal, self.side)[1]
 
 
 def _gated(target: Target) -> Fit:
     whole = Piece(target.low, target.high, target.node)
-    found = _PieceFit(target, whole, 0.0, 0.0)
+    found = _PieceFit(target, whole)
     return Fit("gated", found.least, 192, found.build)
 
 
 class _PieceFit:
     """A gated head for one smooth piece, fitted a little past its kinks, or to its asymptotes where it is infinite."""
 
-    def __init__(self, target: Target, piece: Piece, before: float, after: float) -> None:
+    def __init__(self, target: Target, piece: Piece) -> None:
+        self.piece = piece
         self.f = target.function(piece.node)
         self.affine = affine_form(piece.node, target.variable, piece.low, piece.high)
         self.left = self.right = None
         self.low, self.high = piece.low, piece.high
         self.rates: list[float] = []
+        self.layout = _Layout(self._fit)
         if self.affine is None:
             local = Target(type(target.expression)((piece.node,), (target.variable,)), piece.low, piece.high)
-            self.local = local
             self.left, self.right = (self._pin(local, sign) for sign in (-1, 1))
-            self.low, self.high = self._extended(piece, before, after)
 
     @property
     def least(self) -> int:
@@ -124,21 +142,26 @@ class _PieceFit:
             self.rates.append(found[1])
         return found[0]
 
-    def _extended(self, piece: Piece, before: float, after: float) -> tuple[float, float]:
-        low, high = piece.low - before, piece.high + after
+    def extend(self, before: float, after: float) -> None:
+        """Fits this far past the piece's ends from now on, where the piece's formula is finite there."""
+        low, high = self.piece.low - before, self.piece.high + after
         ends = np.array([e for e in (low, high) if math.isfinite(e)])
-        if not np.isfinite(self.f(ends)).all():
-            return piece.low, piece.high
-        return low, high
+        finite = bool(np.isfinite(self.f(ends)).all())
+        self.low, self.high = (low, high) if finite else (self.piece.low, self.piece.high)
 
     def build(self, keys: int, goal: Goal) -> Head:
         if self.affine is not None and keys == 1:
             return single_key(self.affine.constant, self.affine.gain)
+        if self.left is None and self.right is None and math.isfinite(self.high - self.low):
+            return self.layout.build(keys, goal)
+        return self._fit(keys, goal, 0)[1]
+
+    def _fit(self, keys: int, goal: Goal, side: int) -> tuple[float, Head]:
         low = self.low if math.isfinite(self.low) else -self._far(-1, self.left, goal.error)
         high = self.high if math.isfinite(self.high) else self._far(1, self.right, goal.error)
         rates = [rate for rate in dict.fromkeys(self.rates)]
-        return gated(self.f, low, high, keys, left=self.left, right=self.right, rates=rates, goal=goal.error,
-                     limit=goal.limit, extra=goal.extra)[1]  # fmt: skip
+        return gated(self.f, low, high, keys, left=self.left, right=self.right, rates=rates, side=side, goal=goal.error,
+                     limit=goal.limit, extra=goal.extra)  # fmt: skip
 
     def _far(self, sign: int, asymptote: Affine | None, error: float) -> float:
         """How far out the target has reached its asymptote, to a tenth of the error."""
@@ -157,12 +180,14 @@ def _kinked(target: Target) -> Fit:
     kinks = [_kink(target, left, right) for left, right in itertools.pairwise(target.pieces)]
     smooth_pieces = sum(affine_form(p.node, target.variable, p.low, p.high) is None for p in target.pieces)
 
+    fits = [_PieceFit(target, piece) for piece in target.pieces]
+
     def build(keys: int, goal: Goal) -> Head:
         gate = goal.error * (GATE_SHARE if smooth_pieces else 0.99)
         sharp = [kink.sharpness(gate) for kink in kinks]
         room = [30 / s for s in sharp]
-        fits = [_PieceFit(target, piece, before, after)
-                for piece, before, after in zip(target.pieces, [0.0, *room], [*room, 0.0], strict=True)]  # fmt: skip
+        for fit, before, after in zip(fits, [0.0, *room], [*room, 0.0], strict=True):
+            fit.extend(before, after)
         shares = _share(keys, fits)
         inner = Goal(goal.error * (0.97 - GATE_SHARE), goal.limit, goal.extra)
         heads = [fit.build(count, inner) for fit, count in zip(fits, shares, strict=True)]

@@ -12,12 +12,17 @@ import numpy as np
 from anchorhead.heads.fitting import Function, Problem, samples
 from anchorhead.heads.head import Array, Head
 from anchorhead.heads.uniform import best_uniform
+from anchorhead.heads.warped import best_warped
 
 
-def smooth(f: Function, low: float, high: float, keys: int, *, goal: float = 0.0, limit: float = 1e3,
+def smooth(f: Function, low: float, high: float, keys: int, *, side: int = 0, goal: float = 0.0, limit: float = 1e3,
            extra: Array | None = None) -> tuple[float, Head]:  # fmt: skip
-    """The best head with that many keys and constant values on [low, high], and its error on the samples."""
-    u = samples(low, high, 16 * keys + 60, np.zeros(0) if extra is None else extra, flat_ends=False)
+    """The best head with that many keys and constant values on [low, high], and its error on the samples.
+
+    side: 0 for evenly spaced keys, 1 or -1 for keys that crowd at the left or the right end (`warped.py`).
+    """
+    u = samples(low, high, 16 * keys + 60, np.zeros(0) if extra is None else extra, flat_ends=False, side=side)
     target = f(u)
     goal = max(goal, 1e-15 * float(np.abs(target).max()), 1e-300)
-    return best_uniform(keys, Problem(u, target, None, None, False, goal, limit))
+    problem = Problem(u, target, None, None, False, goal, limit)
+    return best_warped(keys, problem, side) if side and keys > 1 else best_uniform(keys, problem)
