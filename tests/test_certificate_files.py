@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
@@ -41,6 +42,12 @@ def rewrite(path, record, tensors, sign=True):
         record = record | {"digest": digest(record, {k: v.tobytes() for k, v in tensors.items()})}
     save_file(tensors, path, metadata={"anchorhead": json.dumps(record)})
     return path
+
+
+def _with(record, **changes):
+    """The record changed consistently, in its certificate too."""
+    inner = {k: [v] if k == "domain" else v for k, v in changes.items()}
+    return record | changes | {"certificate": record["certificate"] | inner}
 
 
 def test_load_is_the_identity(saved):
@@ -95,7 +102,7 @@ def test_another_expression(saved, tmp_path, other):
     _, path = saved
     record, tensors = parts(path)
     with pytest.raises(ah.AnchorheadError):
-        ah.verify(rewrite(tmp_path / "file", record | {"expression": other}, tensors))
+        ah.verify(rewrite(tmp_path / "file", _with(record, expression=other), tensors))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +112,30 @@ def test_another_domain(saved, tmp_path, domain):
     _, path = saved
     record, tensors = parts(path)
     with pytest.raises(ah.AnchorheadError):
-        ah.verify(rewrite(tmp_path / "file", record | {"domain": domain}, tensors))
+        ah.verify(rewrite(tmp_path / "file", _with(record, domain=domain), tensors))
+
+
+@pytest.mark.parametrize("expression", ["sigmoid(-x)", "x*sigmoid(-x)"])
+def test_mirrored_evaluation_is_part_of_the_proof(tmp_path, expression):
+    """Far on the right such a model is a difference of larger numbers; a claim that forgets this must fail."""
+    path = tmp_path / "file"
+    ah.compile(expression, tol=1e-9).save(path)
+    record, tensors = parts(path)
+    tensors["edges"] = np.linspace(40.0, 60.0, 41)
+    certificate = record["certificate"] | {"approximation": 1e-15, "rounding": 1e-15, "bound": 2e-15, "boxes": 40,
+                                           "domain": [[40.0, 60.0]]}  # fmt: skip
+    with pytest.raises(ah.VerificationError, match="Rounding"):
+        ah.verify(rewrite(path, record | {"domain": [40.0, 60.0], "certificate": certificate}, tensors))
+
+
+def test_gate_of_a_single_piece(saved, tmp_path):
+    model, path = saved
+    if len(model.head.sizes) > 1:
+        return
+    record, tensors = parts(path)
+    tensors["gate_levels"][0] = 1e9
+    with pytest.raises(ah.VerificationError, match="gate"):
+        ah.verify(rewrite(tmp_path / "file", record, tensors))
 
 
 def test_missing_boxes(saved, tmp_path):

@@ -199,7 +199,38 @@ def test_shifted_and_half_infinite_targets():
     assert ah.compile("3", (-1, 1), tol=1e-9).head.keys == 1
 
 
+@pytest.mark.parametrize(
+    ("expression", "domain", "tol", "keys"),
+    [
+        ("gelu(x)", (59, math.inf), 1e-6, 1),
+        ("gelu(x - 70)", None, 1e-6, 10),
+        ("tanh(x - 100)", None, 1e-9, 2),
+        ("tanh(1e5*x)", None, 1e-9, 2),
+        ("tanh(1e-5*x)", None, 1e-9, 2),
+        ("elu(x - 50)", None, 1e-6, 8),
+        ("gelu(1000*x)", None, 1e-3, 6),
+        ("abs(x**2 - 1)", (-2, 2), 1e-5, 8),
+        ("abs(abs(abs(x) - 1) - 0.5)", (-3, 3), 1e-5, 8),
+        ("abs(sin(3*x))", (-2, 2), 1e-5, 16),
+        ("sin(1/x)", (0.1, 1), 1e-6, 16),
+        ("1e-310*sin(x)", (-1, 1), 1e-6, 1),
+    ],
+)
+def test_targets_of_other_places_and_scales(expression, domain, tol, keys):
+    model = ah.compile(expression, domain, tol=tol)
+    assert model.certificate.level == "proved"
+    assert model.head.keys <= keys
+
+
 REFUSALS = [
+    (lambda: ah.compile("sqrt(x - 1e-10)", (0, 1), tol=0.1), ah.SingularityError, "negative"),
+    (lambda: ah.compile("tanh(x)", (0, 5e-324)), ah.InputError, "rescale"),
+    (lambda: ah.compile("sin(x)", (-1e200, 1e200)), ah.AnchorheadError, "."),
+    (lambda: ah.compile(lambda x: x * True, (-1, 1)), ah.ExpressionError, "elementwise"),
+    (lambda: ah.compile(lambda x: x / x.shape[0], (-1, 1)), ah.ExpressionError, "shape"),
+    (lambda: ah.compile(lambda x: torch.nn.functional.rrelu(x, training=True), (-1, 1)), ah.ExpressionError, "."),
+    (lambda: ah.compile(print, (-1, 1)), ah.ExpressionError, "returns nothing"),
+    (lambda: ah.compile("relu(x)", (-1, 1)).save("/nowhere/at/all"), ah.FileError, "cannot be written"),
     (lambda: ah.compile("hardshrink(x)"), ah.DiscontinuityError, "jumps"),
     (lambda: ah.compile("sign(x)", (-1, 1)), ah.DiscontinuityError, "sign"),
     (lambda: ah.compile("floor(x)", (-1, 1)), ah.DiscontinuityError, "floor"),

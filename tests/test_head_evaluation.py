@@ -108,6 +108,15 @@ def test_self_attention_is_the_same_function(expression):
     torch.testing.assert_close(out, model(x), rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("expression", ["selu(x)", "hardswish(x)", "elu(x)", "gelu(x)", "relu(x)"])
+def test_self_attention_keeps_its_digits_in_float32(expression):
+    """Silencing other tokens must not cost the token's own scores their digits."""
+    model = ah.compile(expression, (-15, 15), tol=1e-5, dtype=torch.float32)
+    x = torch.linspace(-15, 15, 4000).reshape(-1, 4, 1)
+    gap = (model.as_self_attention(4)(x) - model.literal()(x)).abs().max()
+    assert gap <= 3e-5
+
+
 @pytest.mark.parametrize("expression", MODELS)
 def test_compiled_models_are_affine_maps_and_attention(expression):
     model = ah.compile(expression, tol=1e-4)

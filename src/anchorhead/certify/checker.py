@@ -75,6 +75,8 @@ def claim_of(found: ModelFile) -> Statement:
     lengths = [len(numbers[name]) for name in NUMBERS]
     if lengths != [keys] * 4 + [len(sizes)] * 2 or keys > MOST_KEYS:
         raise VerificationError("The tensors of the head do not fit each other in length.")
+    if len(sizes) == 1 and (numbers["gate_slopes"], numbers["gate_levels"]) != ((0.0,), (0.0,)):
+        raise VerificationError("A head of one piece has no gate, and this one's gate is not zero.")
     uniform = record.get("uniform")
     if type(uniform) is not bool or (uniform and not _evenly_spaced(numbers["slopes"], sizes)):
         raise VerificationError("The head says that its slopes are evenly spaced, and they are not.")
@@ -105,6 +107,10 @@ def certificate_of(found: ModelFile) -> Certificate:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"The certificate in the file is incomplete: {error}.") from error
+    for name in ("expression", "dtype", "domain"):
+        said = stored.get(name) if name != "domain" else (stored.get("domain") or [None])[0]
+        if said != record.get(name):
+            raise VerificationError(f"The certificate's {name} is {said!r}, and the file's {record.get(name)!r}.")
     if stored.get("bound") != certificate.bound:
         raise VerificationError(
             f"The certificate claims a bound of {stored.get('bound')!r}, and its approximation and rounding make "

@@ -27,6 +27,9 @@ the slopes |g'| <= sum W_k(|gain_k| + |slope_k - slope_l||v_k - v_l|) + the same
 leading term each term adds at most min(ρ S, 2|term|) to a sum of absolute value S, in whatever order. The
 quotient and the last store add 2ρ|h|.
 
+*Folding.* A symmetric head in one piece is evaluated at -|x| and mirrored (`reflection`): what holds at -x holds at x
+with two more roundings.
+
 *Underflow.* What is smaller than the least normal number τ may become zero: τ for each value, and in Horner's rule,
 where powers of z underflow before a coefficient exp(intercept_j - intercept_end) lifts them, τ exp(depth) with depth
 the largest such difference.
@@ -48,6 +51,7 @@ from anchorhead.certify.statement import Statement, ball, upper
 
 ROUNDING_PRECISION = 64
 MOST_BOXES = 200_000
+LARGEST = {"float64": 2.0**1000, "float32": 2.0**120}
 LEAST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126}
 SECOND_ORDER = arb(1001) / 1000
 
@@ -63,6 +67,7 @@ class Rounding:
 
     def __init__(self, claim: Statement) -> None:
         self.claim, self.head = claim, claim.head
+        self.fold = reflection(claim.intercepts, claim.constants, claim.gains) if claim.uniform else None
         levels = claim.intercepts
         depth = max(levels) - min(levels[0], levels[-1]) if claim.uniform else 0.0
         self.least = arb(LEAST_NORMAL[claim.dtype]) * arb(depth).exp()
@@ -73,11 +78,21 @@ class Rounding:
         """An upper bound over [low, high]; infinity if none was found."""
         before, ctx.prec = ctx.prec, ROUNDING_PRECISION
         try:
-            return upper(self._on_box(low, high))
+            found, _ = self._on_box(low, high)
+            if self.fold is not None and high > 0:
+                mirrored, size = self._on_box(-high, -low)
+                found = found.max(mirrored + self._folding(abs(ball(low, high)).upper(), size))
+            return upper(found)
         finally:
             ctx.prec = before
 
-    def _on_box(self, low: float, high: float) -> arb:
+    def _folding(self, size: arb, output: arb) -> arb:
+        """For x > 0 a symmetric head is shift - h(-x), or h(-x) + tilt·x: two more roundings, of these terms."""
+        shift, tilt = self.fold or (0.0, 0.0)
+        return 3 * arb(self.claim.unit) * (abs(arb(shift)) + abs(arb(tilt)) * size + output)
+
+    def _on_box(self, low: float, high: float) -> tuple[arb, arb]:
+        """The bound on [low, high], and one on |h| there."""
         x, unit = ball(low, high), arb(self.claim.unit)
         parts = [_Part(self, keys, x, low, high) for keys in self.pieces]
         tops = [part.leader for part in parts]
@@ -96,9 +111,9 @@ class Rounding:
                 error += 2 * _least(unit, 2 * share) * (part.output + output)
             error += share * part.error
             lost += share * part.lost
-        if not lost < 0.5:
-            return arb("inf")
-        return (error + moved / (1 - lost)) * SECOND_ORDER
+        if not lost < 0.5 or not 16 * self.head.keys * output < LARGEST[self.claim.dtype]:
+            return arb("inf"), output
+        return (error + moved / (1 - lost)) * SECOND_ORDER, output
 
     def _score(self, k: int, x: float) -> float:
         slope, level = self.head.floats[k]
@@ -150,7 +165,11 @@ class Rounding:
         """
         before, ctx.prec = ctx.prec, ROUNDING_PRECISION
         try:
-            return upper(self._beyond(sign, arb(start)))
+            found = self._beyond(sign, arb(start))
+            if self.fold is not None and sign > 0:
+                largest = max(abs(v) for v in (*self.claim.constants, *self.claim.gains))
+                found = found.max(self._beyond(-1, arb(start)) + self._folding(arb(1), arb(2 * largest)))
+            return upper(found)
         finally:
             ctx.prec = before
 
@@ -236,6 +255,21 @@ class _Part:
 def _grown(error: arb) -> arb:
     """A relative error of the exponent as one of the exponential."""
     return error if error < 1e-3 else error.expm1()
+
+
+def reflection(
+    intercepts: Sequence[float], constants: Sequence[float], gains: Sequence[float]
+) -> tuple[float, float] | None:
+    """(shift, tilt) if exactly h(x) = shift - h(-x), with tilt 0, or h(x) = h(-x) + tilt·x, with shift 0; else None."""
+    if tuple(intercepts) != tuple(reversed(intercepts)):
+        return None
+    tilts = {a + b for a, b in zip(gains, reversed(gains), strict=True)}
+    if tuple(constants) == tuple(reversed(constants)) and len(tilts) == 1:
+        return 0.0, tilts.pop()
+    shifts = {a + b for a, b in zip(constants, reversed(constants), strict=True)}
+    if tuple(gains) == tuple(reversed(gains)) and len(shifts) == 1:
+        return shifts.pop(), 0.0
+    return None
 
 
 def rounding_on(claim: Statement, edges: Sequence[float], *, relative: bool) -> float:

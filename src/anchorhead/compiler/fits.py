@@ -108,7 +108,9 @@ class _PieceFit:
         self.rates: list[float] = []
         self.layout = _Layout(self._fit)
         if self.affine is None:
-            local = Target(type(target.expression)((piece.node,), (target.variable,)), piece.low, piece.high)
+            self.local = local = Target(
+                type(target.expression)((piece.node,), (target.variable,)), piece.low, piece.high
+            )
             self.left, self.right = (self._pin(local, sign) for sign in (-1, 1))
 
     @property
@@ -126,11 +128,11 @@ class _PieceFit:
                 f"{local.expression} has no affine asymptote, approached exponentially, on the {side}, so no finite "
                 "head can follow it to infinity; give a bounded domain, such as (-20, 20)."
             )
-        if found[1] < 50:
+        if found[1] is not None:
             self.rates.append(found[1])
         return found[0]
 
-    def _reached(self, found: tuple[Affine, float] | None, end: float) -> Affine | None:
+    def _reached(self, found: tuple[Affine, float | None] | None, end: float) -> Affine | None:
         """The asymptote on a bounded side, if the target has settled on it well before the end of the domain."""
         if found is None or abs(end) < 4:
             return None
@@ -138,7 +140,7 @@ class _PieceFit:
         gap = abs(self.f(u)[0] - found[0].constant - found[0].gain * u[0])
         if not gap < 1e-2 * (1 + abs(found[0].gain)):
             return None
-        if found[1] < 50:
+        if found[1] is not None:
             self.rates.append(found[1])
         return found[0]
 
@@ -157,21 +159,55 @@ class _PieceFit:
         return self._fit(keys, goal, 0)[1]
 
     def _fit(self, keys: int, goal: Goal, side: int) -> tuple[float, Head]:
-        low = self.low if math.isfinite(self.low) else -self._far(-1, self.left, goal.error)
-        high = self.high if math.isfinite(self.high) else self._far(1, self.right, goal.error)
+        low, high = self._interval(goal.error / 10)
         rates = [rate for rate in dict.fromkeys(self.rates)]
-        return gated(self.f, low, high, keys, left=self.left, right=self.right, rates=rates, side=side, goal=goal.error,
-                     limit=goal.limit, extra=goal.extra)  # fmt: skip
+        return gated(self.f, low, high, keys, left=self.left, right=self.right, rates=rates, side=side,
+                     centre=self._centre(low, high), goal=goal.error, limit=goal.limit, extra=goal.extra)  # fmt: skip
 
-    def _far(self, sign: int, asymptote: Affine | None, error: float) -> float:
-        """How far out the target has reached its asymptote, to a tenth of the error."""
-        assert asymptote is not None
-        distances: Array = 2.0 * 1.15 ** np.arange(60, dtype=np.float64)
-        u = sign * distances
-        gap = np.abs(self.f(u) - asymptote.constant - asymptote.gain * u)
-        apart = np.nonzero(~(gap <= max(error / 10, 1e-14)))[0]
-        reached = float(distances[min(apart[-1] + 1, 59)]) if len(apart) else 2.0
-        return 1.5 * reached + 1  # the head must be seen to settle too
+    def _interval(self, error: float) -> tuple[float, float]:
+        """Where to fit: the piece, cut on infinite sides where the target has settled."""
+        low, high = self.low, self.high
+        if math.isinf(low) and self.left is not None:
+            low = self.local.settled(-1, self.left, error)
+        if math.isinf(high) and self.right is not None:
+            high = self.local.settled(1, self.right, error)
+        if math.isinf(self.low):
+            low = min(low, high - 1e-5)
+        if math.isinf(self.high):
+            high = max(high, low + 1e-5)
+        return low, high
+
+    def _away(self, low: float, high: float) -> tuple[float, float]:
+        """Where the target is away from its one asymptote, by more than a hundredth of what it ever is."""
+        line = self.left or self.right
+        assert line is not None
+        u = np.linspace(low, high, 1001)
+        gap = np.abs(self.f(u) - line.constant - line.gain * u)
+        apart = u[gap > 0.01 * gap.max()]
+        return (float(apart[0]), float(apart[-1])) if len(apart) else (low, high)
+
+    def _centre(self, low: float, high: float) -> float:
+        """Where the middle key belongs: where the target goes over from one asymptote to the other."""
+        if self.left is None and self.right is None:
+            return (low + high) / 2
+        if self.left is None or self.right is None:
+            low, high = self._away(low, high)
+            return 0.0 if low <= 0 <= high else (low + high) / 2
+        nearest_to_zero = min(max(0.0, low), high)
+
+        def balance(u: float) -> float:
+            assert self.left is not None
+            assert self.right is not None
+            value = float(self.f(np.array([u]))[0])
+            lines = [line.constant + line.gain * u for line in (self.left, self.right)]
+            return abs(value - lines[0]) - abs(value - lines[1])
+
+        if balance(nearest_to_zero) == 0 or not balance(low) < 0 < balance(high):
+            return nearest_to_zero
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if balance(middle) < 0 else (low, middle)
+        return round(low, 10) + 0.0
 
 
 def _kinked(target: Target) -> Fit:

@@ -17,7 +17,7 @@ from anchorhead.compiler.target import Target
 from anchorhead.heads.head import Head
 from anchorhead.network.file import NUMBERS
 
-FAR = [2.0 * 1.2**i for i in range(60)]
+FAR = [2.0 * 1.2**i for i in range(110)]
 """Where a proof by boxes may hand over to a proof by asymptotes."""
 
 
@@ -40,8 +40,10 @@ def statement(target: Target, head: Head, dtype: str) -> Statement:
 
 def sampled_error(target: Target, head: Head, cuts: Sequence[float]) -> float:
     """The largest error on a fine sample: what a proof can hope for."""
-    low, high = max(target.low, -60.0), min(target.high, 60.0)
-    points = [np.linspace(low, high, 4001)]
+    low, high = target.window
+    near = (high - low) * np.geomspace(1e-8, 1, 300)
+    centre = min(max(0.0, low), high)
+    points = [np.linspace(low, high, 4001), centre + near, centre - near]
     if cuts:
         points += [np.linspace(a, b, 200) for a, b in zip(sorted(cuts), sorted(cuts)[1:], strict=False)]
     u = np.concatenate(points)

@@ -16,7 +16,7 @@ from anchorhead.certify.approximation import Refutation
 from anchorhead.compiler.fits import Fit, Goal
 from anchorhead.compiler.proving import Proved, prove_head, sampled_error
 from anchorhead.compiler.target import Target
-from anchorhead.errors import ToleranceError
+from anchorhead.errors import InputError, ToleranceError
 from anchorhead.heads.head import Head
 from anchorhead.heads.symmetry import symmetric
 
@@ -33,6 +33,12 @@ class Search:
     def __init__(self, target: Target, fit: Fit, tol: float, dtype: str, progress: Progress) -> None:
         self.target, self.fit, self.tol, self.dtype, self.progress = target, fit, tol, dtype, progress
         scale = self._scale()
+        width = target.window[1] - target.window[0]
+        if not (1e-100 < width < 1e100 and scale < 1e100):
+            raise InputError(
+                f"The domain is {width:.3g} wide and the target as large as {scale:.3g}; rescale the variable or the "
+                "target to ordinary sizes, and put the factors into the weights around the model."
+            )
         # Rounding costs about a dozen units of the largest value that has weight: leave it room.
         self.rounding = 8 * UNIT[dtype] * scale if target.bounded else 0.0
         floor = 1.5 * scale if fit.method in ("smooth", "nearest") else 2.0
@@ -43,8 +49,7 @@ class Search:
         self.best_keys = 0
 
     def _scale(self) -> float:
-        low, high = max(self.target.low, -40.0), min(self.target.high, 40.0)
-        return float(np.abs(self.target.function()(np.linspace(low, high, 1001))).max())
+        return float(np.abs(self.target.function()(np.linspace(*self.target.window, 1001))).max())
 
     def run(self) -> Proved:
         """The smallest proved head; ToleranceError with the best that was found if there is none."""
@@ -91,11 +96,15 @@ class Search:
         self.progress(f"{self.fit.method}: {keys} keys")
         proved: Proved | None = None
         for _ in range(6):
-            head = self.head(keys)
+            try:
+                head = self.head(keys)
+            except (np.linalg.LinAlgError, FloatingPointError):
+                self.errors[keys] = math.inf
+                break
             cuts = self.fit.cuts(head)
             self.errors[keys] = sampled_error(self.target, head, cuts)
-            if self.errors[keys] > self.goal.error:
-                self._note(self.errors[keys], head)
+            if not self.errors[keys] <= self.goal.error:
+                self._note(self.errors[keys] + self.tol - self.goal.error, head)
                 break
             self.progress(f"{self.fit.method}: {keys} keys, proving {self.errors[keys]:.2e}")
             found = prove_head(self.target, head, self.dtype, self.goal.error, cuts)
@@ -132,7 +141,7 @@ class Search:
 
     def _include(self, missed: Refutation) -> None:
         """Samples around a point that the fit missed: a spike between two samples is no longer between them."""
-        span = min(self.target.high, 60.0) - max(self.target.low, -60.0)
+        span = self.target.window[1] - self.target.window[0]
         around = missed.place + span * np.concatenate([s * 10.0 ** -np.arange(2, 9, 0.25) for s in (-1, 1)])
         self.goal.extra = np.concatenate([self.goal.extra, around, [missed.place]])
         self.errors = dict.fromkeys(self.errors, math.inf)  # they were of another sample

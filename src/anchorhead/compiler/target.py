@@ -67,13 +67,43 @@ class Target:
         """Where pieces meet."""
         return [piece.low for piece in self.pieces[1:]]
 
-    def asymptote(self, sign: int) -> tuple[Affine, float] | None:
-        """On an infinite side: the asymptote and the rate at which it is approached; None if there is no affine one."""
-        found = tail(self.node, self.variable, sign, 30.0)
-        if found is None:
-            return None
-        slope, intercept = float(found.slope.mid()), float(found.intercept.mid())
-        return Affine(intercept, slope), abs(float(found.rate.mid()))
+    def asymptote(self, sign: int) -> tuple[Affine, float | None] | None:
+        """The asymptote on a side, and the rate at which it is approached, None for faster than exponentially.
+
+        None where the target has no affine asymptote. Its rule may hold only from far out on, so starts are tried.
+        """
+        for start in (30.0, 300.0, 3e4, 3e6, 3e8):
+            found = tail(self.node, self.variable, sign, start)
+            later = tail(self.node, self.variable, sign, 2 * start)
+            if found is not None and later is not None:
+                rates = [abs(float(t.rate.mid())) for t in (found, later)]
+                exact = rates[0] if math.isclose(*rates, rel_tol=1e-9) and 0 < rates[0] < 1e12 else None
+                return Affine(float(found.intercept.mid()), float(found.slope.mid())), exact
+        return None
+
+    def settled(self, sign: int, asymptote: Affine, error: float) -> float:
+        """A place on that side beyond which the target is within `error` of its asymptote, as far as samples show."""
+        distances: Array = 1e-6 * 1.2 ** np.arange(190, dtype=np.float64)
+        u = sign * distances
+        with np.errstate(all="ignore"):
+            gap = np.abs(self.function()(u) - asymptote.constant - asymptote.gain * u)
+        allowed = max(error, 1e-14) + 1e-15 * np.abs(u)
+        apart = np.nonzero(~(gap <= allowed))[0]
+        reached = float(distances[min(apart[-1] + 1, len(u) - 1)]) if len(apart) else float(distances[0])
+        return sign * 1.7 * reached  # a head must be seen to settle too
+
+    @cached_property
+    def window(self) -> tuple[float, float]:
+        """The part of the domain to sample: all of it, or on an infinite side as far as the target has settled."""
+        ends = []
+        for sign, end, other in ((-1, self.low, self.high), (1, self.high, self.low)):
+            if math.isinf(end):
+                found = self.asymptote(sign)
+                place = self.settled(sign, found[0], 0.0) if found is not None else sign * 60.0
+                start = other if math.isfinite(other) else 0.0
+                end = max(60.0, place, start + 60.0) if sign > 0 else min(-60.0, place, start - 60.0)
+            ends.append(end)
+        return ends[0], ends[1]
 
 
 def affine_form(node: Node, variable: str, low: float, high: float) -> Affine | None:

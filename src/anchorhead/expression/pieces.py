@@ -99,6 +99,8 @@ class _Roots:
                 if self._sign(left) * self._sign(right) < 0:
                     found.append(self._root(left, right))
                 continue
+            if self._sign(middle) == 0:  # a root on the cut itself shows as a change of sign on neither side
+                found.append(self._snapped(middle, middle))
             stack += [(middle, right), (left, middle)]
         return found + [end for _, end in covering if self._sign(end) == 0]
 

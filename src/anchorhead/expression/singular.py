@@ -7,7 +7,9 @@ finite only as a limit, as sin(x)/x at 0, is refused too: it cannot be evaluated
 
 from __future__ import annotations
 
-from flint import ctx
+import math
+
+from flint import arb, ctx
 
 from anchorhead.errors import SingularityError
 from anchorhead.expression.balls import enclose
@@ -39,6 +41,9 @@ _REASONS = {
 def singularities(node: Node, variable: str, low: float, high: float) -> None:
     """Nothing when the target is finite on all of [low, high]; a SingularityError with the place when it is not."""
     with ctx.workprec(PRECISION):
+        for end in (low, high):  # a ball may hang over an end by a sliver that is forgiven; a point may not
+            if math.isfinite(end) and not enclose(node, {variable: arb(end)}).is_finite():
+                _report(node, variable, end, end)
         stack = cover(low, high)[::-1] or [(low, high)]
         span = max(right - left for left, right in stack)
         for _ in range(MOST_BOXES):

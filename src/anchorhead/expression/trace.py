@@ -23,9 +23,9 @@ from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression.aten import ALIAS, COPY, OPERATIONS, Comparison
 from anchorhead.expression.graph import Expression, Node, constant, variable
 
-ADVICE = (
-    "write the target as text, such as 'sin(3*x) + x**2', or give lipschitz= to have it treated as an opaque function"
-)
+ADVICE = "write the target as text, such as 'sin(3*x) + x**2'"
+SIZES = (7, 5)
+"""Lengths of the dummy inputs: a target that reads them off is not a function of each element."""
 
 
 class _Wrapped(nn.Module):
@@ -40,16 +40,18 @@ class _Wrapped(nn.Module):
 def trace(function: Callable[..., Any], variables: Sequence[str] = ("x",)) -> Expression:
     """The expression that a callable of one tensor for each variable computes for each element."""
     names = (variables,) if isinstance(variables, str) else tuple(variables)
-    program = _export(function, len(names))
-    return _Tracer(program, names, _definition(function)).read()
+    found = [_Tracer(_export(function, len(names), size), names, _definition(function)).read() for size in SIZES]
+    if found[0].outputs != found[1].outputs:
+        raise ExpressionError(f"The target depends on the shape of its input, not on each element alone; {ADVICE}.")
+    return found[0]
 
 
-def _export(function: Callable[..., Any], count: int) -> Any:
+def _export(function: Callable[..., Any], count: int, size: int) -> Any:
     if isinstance(function, nn.Module):
         module: nn.Module = copy.deepcopy(function).to(torch.float64).eval()
     else:
         module = _Wrapped(function).eval()
-    inputs = tuple(torch.full((7,), 0.5, dtype=torch.float64) for _ in range(count))
+    inputs = tuple(torch.full((size,), 0.5, dtype=torch.float64) for _ in range(count))
     try:
         with _quiet():
             return torch.export.export(module, inputs, strict=False)
@@ -117,6 +119,8 @@ class _Tracer:
 
     def _output(self, out: Any) -> Node:
         result = self._value(out, out)
+        if result is None:
+            raise ExpressionError(f"The target returns nothing; {ADVICE}.")
         if not isinstance(result, Node):
             raise DiscontinuityError("The target returns a comparison, which jumps; return a continuous function.")
         return result
@@ -154,10 +158,15 @@ class _Tracer:
             for key, value in values.items():
                 if isinstance(value, Comparison) and (base, key) != ("where", "condition"):
                     raise DiscontinuityError("A comparison is used as a number, which jumps.")
-            return OPERATIONS[base](values)
+            if values.get("training") is True:
+                raise ExpressionError(f"torch's {base} in training is random")
+            found = OPERATIONS[base](values)
+            if not isinstance(found, Node | Comparison):
+                raise ExpressionError(f"torch's {base} does not give a number for each element")
+            return found
         except ExpressionError as error:
             raise self._refused(node, str(error).rstrip("."), type(error)) from None
-        except KeyError:
+        except (KeyError, AttributeError, TypeError):
             raise self._refused(node, f"this form of torch's {base} is not elementwise") from None
 
     def _pass_on(self, node: Any, name: str, given: dict[str, Any]) -> None:
@@ -167,7 +176,7 @@ class _Tracer:
             raise self._refused(node, f"a conversion to {wanted[0]} rounds, so it jumps", DiscontinuityError)
         if name == "dropout" and given.get("train"):
             raise self._refused(node, "dropout in training is random")
-        if name in COPY:
+        if name in COPY or given.get("copy"):
             self._hold(node, self.held[self.storage[source]])
         else:
             self.storage[node] = self.storage[source]
@@ -180,6 +189,8 @@ class _Tracer:
             return self.held[self.storage[value]]
         if isinstance(value, int | float) and not isinstance(value, bool):
             return constant(value)
+        if isinstance(value, bool | complex):
+            return value
         if isinstance(value, list | tuple):
             raise self._refused(node, "an operation on several tensors or axes is not elementwise")
         return value

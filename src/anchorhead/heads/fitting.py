@@ -33,7 +33,8 @@ class Problem:
     """What a head is fitted to.
 
     points and target: samples. left, right: asymptotes, on sides that extend to infinity. affine: values may
-    be affine in u. goal: the error worth reaching. limit: how large a value may be.
+    be affine in u. goal: the error worth reaching. limit: how large a value may be. centre:
+    where the middle key belongs.
     """
 
     points: Array
@@ -43,10 +44,7 @@ class Problem:
     affine: bool
     goal: float
     limit: float
-
-    @property
-    def centre(self) -> float:
-        return float(self.points[0] + self.points[-1]) / 2
+    centre: float
 
     def thinned(self) -> Problem:
         """The same problem on about a third of the points, ends included: enough to choose where to look."""
@@ -64,19 +62,21 @@ class Problem:
         return float(self.points[-1] - self.points[0]) / 2
 
 
-def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: bool, side: int = 0) -> Array:
+def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: bool, side: int = 0,
+            centre: float = 0.0) -> Array:  # fmt: skip
     """Points to fit on, in order; `extra` are points that a failed proof pointed at.
 
     side: -1 or 1 for layouts that crowd at the right or the left end, where more points are put too.
 
     On an interval: Chebyshev points, which crowd at the ends, and evenly spaced ones. With `flat_ends`, where f
-    settles on asymptotes towards the ends: points that thin out from zero like sinh.
+    settles on asymptotes towards the ends: points that thin out from the centre like sinh.
     """
     if flat_ends:
         bend = 4.0
         spread = np.linspace(-1, 1, 2 * count)
         outward = np.sinh(bend * spread) / np.sinh(bend)
-        points = np.where(outward < 0, -outward * min(low, 0.0), outward * max(high, 0.0))
+        points = centre + np.where(outward < 0, -outward * min(low - centre, 0.0), outward * max(high - centre, 0.0))
+        points = np.concatenate([points, np.linspace(low, high, count // 2)])
     else:
         angles = np.cos(np.pi * (np.arange(count, 0, -1) - 0.5) / count)
         points = np.concatenate([(low + high) / 2 + (high - low) / 2 * angles, np.linspace(low, high, count // 2)])
@@ -120,8 +120,8 @@ def _minimax(design: Array, rest: Array, problem: Problem, steps: int) -> Array:
             best, best_error = found, largest
         if largest == 0:
             break
-        weights = weights * errors
-        weights *= len(weights) / weights.sum()
+        weights = weights * (errors / largest)
+        weights = weights * (len(weights) / weights.sum())
         if np.sqrt((weights * errors**2).mean()) > 0.98 * largest:
             break
     return best
@@ -133,5 +133,9 @@ def _ridge(design: Array, rest: Array, weights: Array, problem: Problem) -> Arra
     if problem.affine:
         ridge[unknowns // 2 :] *= problem.gain_size
     root = np.sqrt(weights)
+    if not (np.isfinite(rest).all() and np.isfinite(design).all()):
+        raise np.linalg.LinAlgError("the target or the keys are not finite at a sample")
+    if np.abs(rest).max() < 1e-250:
+        return np.zeros(unknowns)
     matrix = np.vstack([design * root[:, None], np.diag(ridge)])
     return np.linalg.lstsq(matrix, np.concatenate([rest * root, np.zeros(unknowns)]), rcond=1e-15)[0]

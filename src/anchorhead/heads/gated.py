@@ -20,17 +20,19 @@ from anchorhead.heads.warped import best_warped
 
 
 def gated(f: Function, low: float, high: float, keys: int, *, left: Affine | None = None,
-          right: Affine | None = None, rates: Iterable[float] = (), side: int = 0, goal: float = 0.0,
-          limit: float = 1e3, extra: Array | None = None) -> tuple[float, Head]:  # fmt: skip
+          right: Affine | None = None, rates: Iterable[float] = (), side: int = 0, centre: float = 0.0,
+          goal: float = 0.0, limit: float = 1e3, extra: Array | None = None) -> tuple[float, Head]:  # fmt: skip
     """The best head with that many keys and affine values, and its error on the samples.
 
     low, high: where to fit; on a side with an asymptote (`left`, `right`), far enough out that f has reached it.
     rates: the exponential rates at which f approaches them. side: 0 for evenly spaced keys, 1 or -1 for keys that
-    crowd at the left or the right end of a bounded domain (`warped.py`).
+    crowd at the left or the right end of a bounded domain (`warped.py`). centre: where the middle key belongs.
     """
     flat = left is not None or right is not None
-    u = samples(low, high, 16 * keys + 60, np.zeros(0) if extra is None else extra, flat_ends=flat, side=side)
+    u = samples(
+        low, high, 16 * keys + 60, np.zeros(0) if extra is None else extra, flat_ends=flat, side=side, centre=centre
+    )
     target = f(u)
     goal = max(goal, 1e-15 * float(np.abs(target).max()), 1e-300)
-    problem = Problem(u, target, left, right, True, goal, limit)
+    problem = Problem(u, target, left, right, True, goal, limit, centre)
     return best_warped(keys, problem, side) if side and keys > 1 else best_uniform(keys, problem, rates)

@@ -24,5 +24,5 @@ def smooth(f: Function, low: float, high: float, keys: int, *, side: int = 0, go
     u = samples(low, high, 16 * keys + 60, np.zeros(0) if extra is None else extra, flat_ends=False, side=side)
     target = f(u)
     goal = max(goal, 1e-15 * float(np.abs(target).max()), 1e-300)
-    problem = Problem(u, target, None, None, False, goal, limit)
+    problem = Problem(u, target, None, None, False, goal, limit, (low + high) / 2)
     return best_warped(keys, problem, side) if side and keys > 1 else best_uniform(keys, problem)

@@ -50,13 +50,12 @@ def best_uniform(count: int, problem: Problem, rates: Iterable[float] = ()) -> t
     rates: steps to try as they are. Where f approaches its asymptotes like exp(-rate·|u|), a head with that
     step does so too, and is far better than its neighbours.
     """
-    pinned = problem.left is not None or problem.right is not None
-    centre, radius = 0.0 if pinned else problem.centre, problem.radius
+    centre, radius = problem.centre, problem.radius
     if count == 1:
         return solve(uniform_keys(1, 1.0, 0.0, 0.0), problem, lawson=30)
 
     def objective(step: float, curvature: float, on: Problem = problem) -> float:
-        if not (1e-12 < step * radius < 1e4 and 0 <= curvature < 60):
+        if not (1e-12 < step * radius < 1e9 and 0 <= curvature < 60):
             return math.inf
         error, head = solve(uniform_keys(count, step, curvature, centre), on)
         excess = max(1.0, head.largest_value / problem.limit)

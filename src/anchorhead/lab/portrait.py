@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
+from anchorhead.errors import FileError
 from anchorhead.expression.parse import parse
 from anchorhead.expression.tensors import evaluate
 from anchorhead.network.compiled import CompiledModel
@@ -39,8 +40,12 @@ def portrait(model: CompiledModel, path: str | Path) -> None:
     bottom.set_ylabel("key")
     bottom.set_xlabel(model.record["variable"])
     figure.colorbar(image, ax=bottom, label="attention weight")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} cannot be written: {error}.") from error
+    finally:
+        plt.close(figure)
 
 
 def _error(axes: plt.Axes, model: CompiledModel, x: torch.Tensor, error: torch.Tensor) -> None:

@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 import anchorhead
@@ -38,7 +39,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
     record["digest"] = digest(record, {name: a.tobytes() for name, a in little.items()})
     try:
         save_file(little, os.fspath(path), metadata={"anchorhead": json.dumps(record, sort_keys=True, allow_nan=False)})
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise FileError(f"{path} cannot be written: {error}.") from error
 
 

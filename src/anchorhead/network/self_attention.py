@@ -6,8 +6,9 @@ gate level, value), and the query is (u, 1, u, 1). A token's own column must not
 
 *Affine values.* Key k's value constant_k + gain_k u belongs to the token that asks, so each token has copies of
 itself, one a key: n·K columns, column (i, k) holding u_i, the key's numbers, the value constant_k + gain_k u_i, which
-is affine in the token, and the one-hot row of i. The query of token i also matches its own one-hot row with weight
-S, so copies of other tokens fall behind by S. W_O keeps column (i, 0) of each token.
+is affine in the token, and the one-hot row of i. The key of token j's copies is -S against the one-hot row of every
+other token and 0 against its own, so copies of other tokens fall behind by S and its own lose no digits. W_O keeps
+column (i, 0) of each token.
 
 S is 800 more than any difference of scores on the range |u| <= reach, so that exp gives exactly zero.
 """
@@ -85,8 +86,8 @@ def _copies(head: HeadAttention, n: int, silence: float) -> SelfAttention:
     query, key, value = (torch.zeros(1, r, width, dtype=dtype) for r in (4 + n, 4 + n, 1))
     query[0, :4, [0, 2]] = _query_rows(dtype)
     key[0, :4, 3:7] = torch.eye(4, dtype=dtype)
-    query[0, 4:, 7:] = silence * torch.eye(n, dtype=dtype)
-    key[0, 4:, 7:] = torch.eye(n, dtype=dtype)
+    query[0, 4:, 7:] = torch.eye(n, dtype=dtype)
+    key[0, 4:, 7:] = -silence * (1 - torch.eye(n, dtype=dtype))  # zero for the token's own copies, exactly
     value[0, 0, 1] = 1
     return SelfAttention(lift, Attention(query, key, value, keep=slice(0, columns, keys)), n, columns, REACH)
 
