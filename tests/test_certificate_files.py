@@ -115,15 +115,15 @@ def test_another_domain(saved, tmp_path, domain):
         ah.verify(rewrite(tmp_path / "file", _with(record, domain=domain), tensors))
 
 
-@pytest.mark.parametrize("expression", ["sigmoid(-x)", "x*sigmoid(-x)"])
+@pytest.mark.parametrize("expression", ["sigmoid(-x) - 1/2", "sin(0*x) + 1/2 - sigmoid(x)"])
 def test_mirrored_evaluation_is_part_of_the_proof(tmp_path, expression):
-    """Far on the right such a model is a difference of larger numbers; a claim that forgets this must fail."""
+    """On the right such a model is mirrored from the left; a claim of more digits than that has must fail."""
     path = tmp_path / "file"
     ah.compile(expression, tol=1e-9).save(path)
     record, tensors = parts(path)
     tensors["edges"] = np.linspace(40.0, 60.0, 41)
-    certificate = record["certificate"] | {"approximation": 1e-15, "rounding": 1e-15, "bound": 2e-15, "boxes": 40,
-                                           "domain": [[40.0, 60.0]]}  # fmt: skip
+    claim = {"approximation": 1e-14, "rounding": 1e-17, "bound": 1e-14 + 1e-17, "boxes": 40, "domain": [[40.0, 60.0]]}
+    certificate = record["certificate"] | claim
     with pytest.raises(ah.VerificationError, match="Rounding"):
         ah.verify(rewrite(path, record | {"domain": [40.0, 60.0], "certificate": certificate}, tensors))
 

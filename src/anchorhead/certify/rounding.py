@@ -260,14 +260,17 @@ def _grown(error: arb) -> arb:
 def reflection(
     intercepts: Sequence[float], constants: Sequence[float], gains: Sequence[float]
 ) -> tuple[float, float] | None:
-    """(shift, tilt) if exactly h(x) = shift - h(-x), with tilt 0, or h(x) = h(-x) + tilt·x, with shift 0; else None."""
+    """(shift, tilt) if exactly h(x) = shift - h(-x), with tilt 0, or h(x) = h(-x) + tilt·x, with shift 0; else None.
+
+    As the evaluation does, only where the left end is the smaller one.
+    """
     if tuple(intercepts) != tuple(reversed(intercepts)):
         return None
     tilts = {a + b for a, b in zip(gains, reversed(gains), strict=True)}
-    if tuple(constants) == tuple(reversed(constants)) and len(tilts) == 1:
+    if tuple(constants) == tuple(reversed(constants)) and len(tilts) == 1 and abs(gains[0]) <= abs(gains[-1]):
         return 0.0, tilts.pop()
     shifts = {a + b for a, b in zip(constants, reversed(constants), strict=True)}
-    if tuple(gains) == tuple(reversed(gains)) and len(shifts) == 1:
+    if tuple(gains) == tuple(reversed(gains)) and len(shifts) == 1 and abs(constants[0]) <= abs(constants[-1]):
         return shifts.pop(), 0.0
     return None
 

@@ -41,13 +41,11 @@ _REASONS = {
 def singularities(node: Node, variable: str, low: float, high: float) -> None:
     """Nothing when the target is finite on all of [low, high]; a SingularityError with the place when it is not."""
     with ctx.workprec(PRECISION):
-        for end in (low, high):  # a ball may hang over an end by a sliver that is forgiven; a point may not
-            if math.isfinite(end) and not enclose(node, {variable: arb(end)}).is_finite():
-                _report(node, variable, end, end)
         stack = cover(low, high)[::-1] or [(low, high)]
         span = max(right - left for left, right in stack)
         for _ in range(MOST_BOXES):
             if not stack:
+                _check_ends(node, variable, low, high)
                 return
             left, right = stack.pop()
             if enclose(node, {variable: box(left, right)}).is_finite():
@@ -60,6 +58,13 @@ def singularities(node: Node, variable: str, low: float, high: float) -> None:
         f"{_short(node)} could not be shown to be finite for {variable} from {low:g} to {high:g} within {MOST_BOXES} "
         "boxes; give a smaller domain, or write the formula so that it cancels less."
     )
+
+
+def _check_ends(node: Node, variable: str, low: float, high: float) -> None:
+    """A ball may hang over an end of the domain by a sliver that is forgiven; a point may not."""
+    for end in (low, high):
+        if math.isfinite(end) and not enclose(node, {variable: arb(end)}).is_finite():
+            _report(node, variable, end, end)
 
 
 def _report(node: Node, variable: str, left: float, right: float) -> None:

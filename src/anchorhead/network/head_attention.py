@@ -233,12 +233,19 @@ def _coefficients(intercepts: Tensor, constants: Tensor, gains: Tensor) -> list[
 
 
 def _symmetry(intercepts: Tensor, constants: Tensor, gains: Tensor) -> tuple[bool, float, float] | None:
-    """Exact reflection: h(x) = h(-x) + tilt·x (False, 0, tilt), or h(x) = shift - h(-x) (True, shift, 0)."""
+    """Exact reflection: h(x) = h(-x) + tilt·x (False, 0, tilt), or h(x) = shift - h(-x) (True, shift, 0).
+
+    Only where the left end is the smaller one: mirroring a large value into a small one would lose its digits.
+    """
     mirrored, flipped = constants.flip(0), gains.flip(0)
     if not torch.equal(intercepts, intercepts.flip(0)):
         return None
-    if torch.equal(constants, mirrored) and len((gains + flipped).unique()) == 1:
+    if torch.equal(constants, mirrored) and len((gains + flipped).unique()) == 1 and gains[0].abs() <= gains[-1].abs():
         return False, 0.0, (gains + flipped)[0].item()
-    if torch.equal(gains, flipped) and len((constants + mirrored).unique()) == 1:
+    if (
+        torch.equal(gains, flipped)
+        and len((constants + mirrored).unique()) == 1
+        and constants[0].abs() <= constants[-1].abs()
+    ):
         return True, (constants + mirrored)[0].item(), 0.0
     return None
