@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from anchorhead.certify.approximation import Refutation
-from anchorhead.compiler.fits import Fit, Goal
+from anchorhead.compiler.fits import Fit
+from anchorhead.compiler.piece import Goal
 from anchorhead.compiler.proving import Proved, prove_head, sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.errors import InputError, ToleranceError
