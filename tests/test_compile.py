@@ -225,10 +225,10 @@ def test_targets_of_other_places_and_scales(expression, domain, tol, keys):
 REFUSALS = [
     (lambda: ah.compile("sqrt(x - 1e-10)", (0, 1), tol=0.1), ah.SingularityError, "negative"),
     (lambda: ah.compile("tanh(x)", (0, 5e-324)), ah.InputError, "rescale"),
-    (lambda: ah.compile("sin(x)", (-1e200, 1e200)), ah.AnchorheadError, "."),
+    (lambda: ah.compile("tanh(x)", (-1e200, 1e200)), ah.InputError, "rescale"),
     (lambda: ah.compile(lambda x: x * True, (-1, 1)), ah.ExpressionError, "elementwise"),
     (lambda: ah.compile(lambda x: x / x.shape[0], (-1, 1)), ah.ExpressionError, "shape"),
-    (lambda: ah.compile(lambda x: torch.nn.functional.rrelu(x, training=True), (-1, 1)), ah.ExpressionError, "."),
+    (lambda: ah.compile(lambda x: torch.nn.functional.rrelu(x, training=True), (-1, 1)), ah.ExpressionError, "random"),
     (lambda: ah.compile(print, (-1, 1)), ah.ExpressionError, "returns nothing"),
     (lambda: ah.compile("relu(x)", (-1, 1)).save("/nowhere/at/all"), ah.FileError, "cannot be written"),
     (lambda: ah.compile("hardshrink(x)"), ah.DiscontinuityError, "jumps"),

@@ -37,7 +37,7 @@ class Kink:
     curvature_jump: float
 
     def sharpness(self, tolerance: float) -> float:
-        """The β at which the gate here costs at most `tolerance`: half for each of the two effects."""
+        """The β at which the gate here costs at most `tolerance`: nine tenths of it for slope, one for curvature."""
         if self.slope_jump < 1e-9 * (1 + self.curvature_jump):
             return math.sqrt(HALF_SQUARE * max(self.curvature_jump, 1e-12) / tolerance)
         if self.curvature_jump == 0:

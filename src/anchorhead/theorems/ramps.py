@@ -13,7 +13,7 @@ the theorem's number, and the two are equal when G never changes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -84,12 +84,12 @@ class Ramps(Network, ABC):
     @property
     def lift(self) -> nn.Sequential:
         """The affine map A of the theorem."""
-        return self.stages[0]  # type: ignore[return-value]
+        return cast(nn.Sequential, self.stages[0])
 
     @property
     def attention(self) -> Attention:
         """The attention layer of the theorem."""
-        return self.stages[1]  # type: ignore[return-value]
+        return cast(Attention, self.stages[1])
 
     @property
     def tokens(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from typing import Literal as OneOf
 
 import torch
@@ -44,17 +44,17 @@ class GridNetwork(Network):
     @property
     def lift(self) -> nn.Sequential:
         """The affine map before layer 1."""
-        return self.stages[0]  # type: ignore[return-value]
+        return cast(nn.Sequential, self.stages[0])
 
     @property
     def layer1(self) -> Attention:
         """Layer 1, the ramps."""
-        return self.stages[1]  # type: ignore[return-value]
+        return cast(Attention, self.stages[1])
 
     @property
     def lookup(self) -> Lookup:
         """The second stage."""
-        return self.stages[3]  # type: ignore[return-value]
+        return cast(Lookup, self.stages[3])
 
     @property
     def dtype(self) -> torch.dtype:
