@@ -67,6 +67,11 @@ class Target:
         """Where pieces meet."""
         return [piece.low for piece in self.pieces[1:]]
 
+    @property
+    def is_straight(self) -> bool:
+        """Whether every piece is affine."""
+        return all(affine_form(p.node, self.variable, p.low, p.high) is not None for p in self.pieces)
+
     def asymptote(self, sign: int) -> tuple[Affine, float | None] | None:
         """The asymptote on a side, and the rate at which it is approached, None for faster than exponentially.
 

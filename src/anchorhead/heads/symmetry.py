@@ -26,7 +26,8 @@ def symmetric(head: Head, f: Function, reach: float, bits: int) -> Head | None:
     up, down = f(u), f(-u)
     size = 1e-13 * (1 + np.abs(up).max() + np.abs(down).max())
     tilt = float((up[-1] - down[-1]) / u[-1])
-    if np.abs(up - down - round(tilt, 12) * u).max() < size:
+    plain = not head.gains.any()  # constant values stay constant: a product carries its partner in them
+    if np.abs(up - down - round(tilt, 12) * u).max() < size and not (plain and round(tilt, 12)):
         gains = _mirrored(head.gains, round(tilt, 12), bits)
         if gains is not None:
             return replace(head, constants=(head.constants + head.constants[::-1]) / 2, gains=gains)

@@ -1,0 +1,92 @@
+"""The domain of a target in several variables, in every form in which it may be given, as one pair for each input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from anchorhead.errors import InputError, ShapeError
+
+Pair = tuple[float, float]
+
+
+def read_box(domain: Any, names: Sequence[str]) -> tuple[Pair, ...]:
+    """A pair (low, high) for each input: from one pair for all, a mapping by name, a list of pairs, or two corners."""
+    if domain is None:
+        raise InputError(
+            f"A target in several variables needs a bounded domain: give a box, such as {{'{names[0]}': (-1, 1), ...}}, "
+            "or one interval for all inputs, such as (-1, 1)."
+        )
+    if isinstance(domain, Mapping):
+        return _by_name(domain, names)
+    corners = _corners(domain)
+    if corners is not None:
+        return _pairs(list(zip(*corners, strict=True)), names)
+    if isinstance(domain, Sequence) and domain and all(_is_pair(part) for part in domain) and len(domain) == len(names):
+        return _pairs(domain, names)
+    if _is_pair(domain):
+        return (_pair(domain, "every input"),) * len(names)
+    raise InputError(
+        f"The domain must be one interval (low, high) for all inputs, or a list of {len(names)} pairs, one for each "
+        f"input, or a pair of arrays with the lowest and the highest inputs; got {str(domain)[:100]}."
+    )
+
+
+def shape_of(domain: Any) -> tuple[int, ...] | None:
+    """The shape of the inputs, where the domain says it: two corners, or a list of pairs."""
+    if domain is None or isinstance(domain, Mapping):
+        return None
+    if isinstance(domain, tuple) and len(domain) == 2 and all(_is_array(part) for part in domain):
+        shapes = [np.shape(part) for part in domain]
+        if shapes[0] != shapes[1]:
+            raise ShapeError(f"The corners of the domain have the shapes {shapes[0]} and {shapes[1]}; give them one.")
+        return tuple(shapes[0]) or None
+    if isinstance(domain, Sequence) and domain and not _is_pair(domain) and all(_is_pair(part) for part in domain):
+        return (len(domain),)
+    return None
+
+
+def _corners(domain: Any) -> list[list[float]] | None:
+    if shape_of(domain) is None or not _is_array(domain[0]):
+        return None
+    return [np.asarray(part, dtype=np.float64).reshape(-1).tolist() for part in domain]
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and np.ndim(value) > 0
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, Sequence) and len(value) == 2 and all(np.ndim(end) == 0 and not isinstance(end, str) for end in value)
+
+
+def _by_name(domain: Mapping[str, Any], names: Sequence[str]) -> tuple[Pair, ...]:
+    missing, unknown = [n for n in names if n not in domain], [str(n) for n in domain if n not in names]
+    if missing or unknown:
+        said = f"has no interval for {', '.join(missing)}" if missing else f"names {', '.join(unknown)}"
+        raise InputError(f"The domain {said}, and the target's variables are {', '.join(names)}; name each once.")
+    return tuple(_pair(domain[name], name) for name in names)
+
+
+def _pairs(pairs: Sequence[Any], names: Sequence[str]) -> tuple[Pair, ...]:
+    if len(pairs) != len(names):
+        raise ShapeError(f"The domain has {len(pairs)} intervals, and the target {len(names)} inputs; give one for each.")
+    return tuple(_pair(pair, name) for pair, name in zip(pairs, names, strict=True))
+
+
+def _pair(pair: Any, name: str) -> Pair:
+    try:
+        low, high = (float(end) for end in pair)
+    except (TypeError, ValueError):
+        raise InputError(f"The domain of {name}, {pair!r}, must be a pair (low, high) of numbers.") from None
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise InputError(
+            f"The domain of {name} is ({low}, {high}); a target in several variables needs finite ends, such as "
+            "(-10, 10)."
+        )
+    if low > high:
+        raise InputError(f"The domain of {name}, ({low}, {high}), must have low below high; swap them.")
+    return low, high

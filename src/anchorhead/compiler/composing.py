@@ -1,0 +1,208 @@
+"""Circuit and tolerance to heads and a proof: ranges, heads wanted, shares of the tolerance, heads, composition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from anchorhead.certify.flow import Flow, HeadFacts, OutsideDomain, Pair, Tracker, Use, shortfall
+from anchorhead.certify.network_claim import NetworkClaim, flows, output_errors, worst
+from anchorhead.compiler.assigning import Wanted, assign
+from anchorhead.compiler.choosing import Choice, choose
+from anchorhead.compiler.search import Progress
+from anchorhead.compiler.splitting import sensitivities, shares
+from anchorhead.errors import ToleranceError
+from anchorhead.expression.circuit import Circuit
+from anchorhead.heads.head import Array
+
+ROUNDS = 6
+SHARPEST = 2.0**60
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A claim with the bounds that follow from it, and what each head contributes to the worst output."""
+
+    claim: NetworkClaim
+    choices: tuple[Choice, ...]
+    approximation: list[float]
+    total: list[float]
+    contributions: list[float]
+    wire_errors: list[float]
+
+    @property
+    def keys(self) -> int:
+        """Keys of all heads, counted for every step that uses them."""
+        return sum(step_keys(self, i) for i in range(len(self.claim.circuit.steps)))
+
+
+def step_keys(composed: Composed, index: int) -> int:
+    """Keys of one step's head."""
+    use, step = composed.claim.uses[index], composed.claim.circuit.steps[index]
+    if use.head >= 0:
+        return composed.choices[use.head].keys
+    return len(getattr(step, "arguments", None) or step.offsets)  # type: ignore[union-attr]
+
+
+def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progress: Progress) -> Composed:
+    """Heads for every step such that every output keeps tol, proved; ToleranceError with the node that prevents it."""
+    found = flows(Tracker(circuit, dtype), box)
+    wanted = assign(circuit, found)
+    arrives = sensitivities(circuit, wanted, found)
+    work = _Work(circuit, tuple(box), dtype, wanted, arrives, tol, progress)
+    aim = tol
+    for _ in range(ROUNDS):
+        choices, sharpness = work.choices(aim)
+        composed = work.composed(choices, sharpness)
+        if max(composed.total, default=0.0) <= tol:
+            return work.spent(composed, sharpness)
+        aim *= 0.9 * tol / max(composed.total)
+    raise work.refusal(composed.contributions, max(composed.total))
+
+
+class _Work:
+    """One circuit on its way to a proof."""
+
+    def __init__(self, circuit: Circuit, box: tuple[Pair, ...], dtype: str, wanted: Wanted, arrives: Array, tol: float,
+                 progress: Progress) -> None:  # fmt: skip
+        self.circuit, self.box, self.dtype, self.wanted = circuit, box, dtype, wanted
+        self.arrives, self.tol, self.progress = arrives, tol, progress
+        self.costs = [self._cost(g) for g in range(len(wanted.requests))] + [0.0]
+
+    def _cost(self, g: int) -> float:
+        """What a digit costs: keys for each of the steps, none where all pieces are straight."""
+        request = self.wanted.requests[g]
+        return 0.0 if request.target.is_straight and not request.carries else float(len(request.steps))
+
+    def choices(self, aim: float) -> tuple[list[Choice], float]:
+        """Heads for a total of `aim`; a head that cannot keep its share gets what it needs, from the others."""
+        budget = aim - 1.05 * self._rounding()
+        fixed: dict[int, float] = {}
+        for _ in range(3 * len(self.wanted.requests) + 2):
+            wanted = shares(self.arrives, self.costs, budget, fixed)
+            if not wanted and self.arrives.any():
+                raise self.refusal(self._spending(fixed), aim - budget + max(self._spending(fixed), default=0.0))
+            found = self._choose_all(wanted, fixed)
+            if found is not None:
+                top = wanted.get(len(self.wanted.requests), math.inf)
+                return found, self._sharpness(top)
+        raise self.refusal(self._spending(fixed), math.inf)
+
+    def _choose_all(self, wanted: dict[int, float], fixed: dict[int, float]) -> list[Choice] | None:
+        found = []
+        for g, request in enumerate(self.wanted.requests):
+            error = min(wanted.get(g, 1.0), 1.0 + abs(self.tol))
+            name = self.circuit.steps[request.steps[0]].label
+            try:
+                found.append(choose(request, error, self.dtype, lambda text, name=name: self.progress(f"{name}: {text}")))
+            except ToleranceError as refusal:
+                best = getattr(refusal, "best", math.inf)
+                if not math.isfinite(best):
+                    raise self._unreachable(g, error, refusal) from refusal
+                fixed[g] = max(1.1 * best, 2 * fixed.get(g, 0.0))
+                return None
+        return found
+
+    def _sharpness(self, error: float) -> float:
+        """A power of two at which every maximum keeps the error."""
+        sizes = [len(self.circuit.steps[i].arguments) for i in self.wanted.maxima]  # type: ignore[union-attr]
+        if not sizes:
+            return 0.0
+        needed = max(shortfall(m) for m in sizes) / error
+        return min(2.0 ** math.ceil(math.log2(max(needed, 1.0))), SHARPEST)
+
+    def _rounding(self) -> float:
+        """What the affine maps alone round, at most."""
+        facts = [HeadFacts(-math.inf, math.inf, 0.0, 0.0)] * len(self.wanted.requests)
+        uses = [replace(use, sharpness=SHARPEST) if use.kind == "largest" else use for use in self.wanted.uses]
+        tracker = Tracker(self.circuit, self.dtype, uses, facts)
+        errors = worst([flow.output_errors for flow in flows(tracker, self.box)])
+        if max(errors, default=0.0) >= self.tol:
+            raise ToleranceError(
+                f"tol={self.tol:g} is below what {self.dtype} can hold for this target: rounding in its affine maps alone "
+                f"may reach {max(errors):.3g}. Use a larger tol or a wider dtype."
+            )
+        return max(errors, default=0.0)
+
+    def composed(self, choices: list[Choice], sharpness: float) -> Composed:
+        """The bounds that follow from the heads."""
+        uses = tuple(replace(u, sharpness=sharpness) if u.kind == "largest" else u for u in self.wanted.uses)
+        claim = NetworkClaim(self.circuit, self.box, self.dtype, tuple(c.claim for c in choices), uses)
+        try:
+            approximation = output_errors(claim, rounding=False)
+            tracker = Tracker(self.circuit, self.dtype, uses, [c.claim.facts for c in choices])
+            found = flows(tracker, self.box)
+        except OutsideDomain as reached:
+            raise self._outside(reached) from reached
+        total = worst([flow.output_errors for flow in found])
+        errors = {g: c.error for g, c in enumerate(choices)}
+        if self.wanted.maxima:
+            errors[len(choices)] = shortfall(2) / sharpness
+        return Composed(claim, tuple(choices), approximation, total, self._spending(errors),
+                        worst([flow.errors for flow in found]))  # fmt: skip
+
+    def _spending(self, errors: dict[int, float]) -> list[float]:
+        """What each head contributes to the output that errs most."""
+        if not len(self.arrives):
+            return []
+        spent = np.zeros(self.arrives.shape)
+        for g, e in errors.items():
+            spent[:, g] = self.arrives[:, g] * e
+        return list(map(float, spent[spent.sum(axis=1).argmax()]))
+
+    def spent(self, composed: Composed, sharpness: float) -> Composed:
+        """What is left of the tolerance, spent on heads with fewer keys, those of most steps first."""
+        order = sorted(range(len(composed.choices)), key=lambda g: -self.costs[g])
+        for g in order:
+            left = 0.97 * (self.tol - max(composed.total))
+            reach = self.arrives[:, g].max()
+            if not self.costs[g] or reach == 0 or left <= 0:
+                continue
+            error = composed.choices[g].error + left / reach
+            if composed.choices[g].fewer > error:
+                continue
+            choices = list(composed.choices)
+            try:
+                choices[g] = choose(self.wanted.requests[g], error, self.dtype, self.progress)
+            except ToleranceError:
+                continue
+            other = self.composed(choices, sharpness)
+            if max(other.total) <= self.tol and other.keys < composed.keys:
+                composed = other
+        return composed
+
+    def refusal(self, contributions: Sequence[float], reached: float) -> ToleranceError:
+        name, share = self._dominating(contributions)
+        return ToleranceError(
+            f"tol={self.tol:g} cannot be reached in {self.dtype} by composition: {name} dominates, with {share:.3g} of the "
+            f"{reached:.3g} that was reached. Use a larger tol or a smaller domain"
+            + (", or dtype=torch.float64." if self.dtype == "float32" else ".")
+        )
+
+    def _dominating(self, contributions: Sequence[float]) -> tuple[str, float]:
+        if not contributions or not max(contributions):
+            return "rounding", 0.0
+        g = int(np.argmax(contributions))
+        if g >= len(self.wanted.requests):
+            return self.circuit.steps[self.wanted.maxima[0]].label, contributions[g]
+        request = self.wanted.requests[g]
+        more = f" (and {len(request.steps) - 1} like it)" if len(request.steps) > 1 else ""
+        return self.circuit.steps[request.steps[0]].label + more, contributions[g]
+
+    def _unreachable(self, g: int, error: float, refusal: ToleranceError) -> ToleranceError:
+        request = self.wanted.requests[g]
+        return ToleranceError(
+            f"tol={self.tol:g} cannot be reached by composition: {self.circuit.steps[request.steps[0]].label} dominates. Its "
+            f"head for {request.function} on [{request.low:.4g}, {request.high:.4g}] would have to keep {error:.3g}, and: "
+            f"{refusal}"
+        )
+
+    def _outside(self, reached: OutsideDomain) -> ToleranceError:
+        step, (low, high) = self.circuit.steps[reached.step], reached.needed
+        return ToleranceError(
+            f"The errors before {step.label} may push its argument out to [{low:.6g}, {high:.6g}], past where its head is "
+            "proved. Use a smaller tol, which keeps it inside."
+        )
