@@ -238,7 +238,7 @@ REFUSALS = [
     (lambda: ah.compile("log(x)", (-1, 1)), ah.SingularityError, "log"),
     (lambda: ah.compile("sqrt(x - 1)", (0, 2)), ah.SingularityError, "sqrt"),
     (lambda: ah.compile("__import__('os')", (0, 1)), ah.ExpressionError, "column"),
-    (lambda: ah.compile("x*y", (0, 1)), ah.ExpressionError, "one variable"),
+    (lambda: ah.compile("x*y", (0, 1), method="gated"), ah.InputError, "one variable"),
     (lambda: ah.compile(3.5, (0, 1)), ah.ExpressionError, "formula as text"),
     (lambda: ah.compile("x**2"), ah.AnchorheadError, "bounded domain"),
     (lambda: ah.compile("softsign(x)"), ah.AnchorheadError, "bounded domain"),

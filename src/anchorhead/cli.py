@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import anchorhead as ah
 from anchorhead.errors import AnchorheadError, InputError
 
 if TYPE_CHECKING:
-    from anchorhead.compiler.planning import HeadPlan
+    from anchorhead.compiler.planning import Plan
+    from anchorhead.network.head_attention import HeadAttention
+    from anchorhead.network.report import NodeReport
 
 app = typer.Typer(
     name="anchorhead",
@@ -30,7 +33,11 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Domain = Annotated[
     list[str] | None,
-    typer.Option("--domain", "-d", help="x=LOW:HIGH; inf and -inf are allowed. Left out: the whole real line."),
+    typer.Option(
+        "--domain",
+        "-d",
+        help="x=LOW:HIGH, once for each variable. Of one variable inf and -inf are allowed; left out: the whole line.",
+    ),
 ]
 Dtype = Annotated[str, typer.Option(help="float64 or float32.")]
 
@@ -61,10 +68,15 @@ def options(
 
 @app.command("compile")
 def compile_(
-    expression: Annotated[str, typer.Argument(help='A formula in one variable, such as "gelu(x)" or "sin(3*x)".')],
+    expression: Annotated[
+        list[str], typer.Argument(help='A formula, such as "gelu(x)" or "sin(3*x*y)"; several for several outputs.')
+    ],
     domain: Domain = None,
     tol: Annotated[float | None, typer.Option(help="The error to keep; 1e-6 unless --keys is given.")] = None,
-    method: Annotated[str, typer.Option(help="auto, gated, smooth, kinked or nearest.")] = "auto",
+    method: Annotated[
+        str,
+        typer.Option(help="auto; of one variable gated, smooth, kinked or nearest; of several graph or grid."),
+    ] = "auto",
     dtype: Dtype = "float64",
     keys: Annotated[
         int | None, typer.Option(help="A number of keys instead of --tol: the best error at that size.")
@@ -75,7 +87,7 @@ def compile_(
     """Compile a formula into attention, prove its error, and save it."""
     with _progress(as_json) as report:
         model = ah.compile(
-            expression,
+            _read_formulas(expression),
             _read_domain(domain),
             tol=tol,
             method=method,
@@ -120,14 +132,16 @@ def show(
         portrait(model, plot)
     _print_model(model, as_json, str(file))
     if not as_json:
-        _print_keys(model)
+        _print_parts(model)
         if plot is not None:
             print(f"figure: {plot}")
 
 
 @app.command()
 def plan(
-    expression: Annotated[str | None, typer.Argument(help="A formula in one variable; or give --theorem.")] = None,
+    expression: Annotated[
+        list[str] | None, typer.Argument(help="A formula, several for several outputs; or give --theorem.")
+    ] = None,
     domain: Domain = None,
     dtype: Dtype = "float64",
     theorem: Annotated[
@@ -147,13 +161,13 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """What a formula or a theorem costs at a wanted error: keys or anchors, temperature, logit range, bound."""
-    if (expression is None) == (theorem is None):
+    if bool(expression) == (theorem is not None):
         raise InputError('Plan either a formula, anchorhead plan "gelu(x)", or a construction, --theorem single_head.')
     found: Any
-    if expression is not None:
+    if expression:
         with _progress(as_json) as report:
             found = ah.plan(
-                expression,
+                _read_formulas(expression),
                 _read_domain(domain),
                 tol=1e-6 if tol is None else tol,
                 dtype=_read_dtype(dtype),
@@ -169,8 +183,8 @@ def plan(
         )  # fmt: skip
     if as_json:
         print(json.dumps(found.as_dict()))
-    elif expression is not None:
-        _print_head_plan(found)
+    elif expression:
+        _print_plan(found)
     else:
         _print_theorem_plan(found)
 
@@ -184,6 +198,10 @@ def _progress(quiet: bool) -> Iterator[Callable[[str], None] | None]:
         return
     with console.status("reading") as status:
         yield lambda text: status.update(text)
+
+
+def _read_formulas(texts: list[str]) -> str | list[str]:
+    return texts[0] if len(texts) == 1 else texts
 
 
 def _read_domain(parts: list[str] | None) -> dict[str, tuple[float, float]] | None:
@@ -217,14 +235,18 @@ def _print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> No
     if as_json:
         values = {"method": model.method, "file": file, "certificate": certificate.as_dict(),
                   "resources": vars(cost), "largest_value": model.largest_value}  # fmt: skip
+        nodes = _nodes(model)
+        if nodes:
+            values["nodes"] = [vars(node) for node in nodes]
         print(json.dumps(values))
         return
-    table = Table(title=f"{certificate.expression} as attention", title_justify="left")
+    table = Table(title=escape(f"{certificate.expression} as attention"), title_justify="left")
     table.add_column("quantity")
     table.add_column("value", justify="right")
     scale = "" if certificate.bounded else " (1 + |x|)"
     for name, value in (
         ("method", model.method),
+        ("layers, heads", f"{cost.layers}, {cost.heads}"),
         ("keys", f"{cost.keys}"),
         ("parameters", f"{cost.parameters}"),
         ("temperature", f"{cost.temperature:.6g}"),
@@ -242,8 +264,33 @@ def _print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> No
         print(f"file: {file}")
 
 
-def _print_keys(model: ah.CompiledModel) -> None:
-    head = model.head
+def _nodes(model: ah.CompiledModel) -> tuple[NodeReport, ...]:
+    """The nodes of a network; none for a model that is one head."""
+    from anchorhead.network.compiled_network import CompiledNetwork
+
+    return model.report.nodes if isinstance(model, CompiledNetwork) else ()
+
+
+def _print_parts(model: ah.CompiledModel) -> None:
+    from anchorhead.network.compiled_head import CompiledHead
+
+    if isinstance(model, CompiledHead):
+        _print_keys(model.head)
+    else:
+        _print_nodes(_nodes(model))
+
+
+def _print_nodes(nodes: tuple[NodeReport, ...]) -> None:
+    table = Table(title="nodes: what a head keeps, and what of it arrives at the output", title_justify="left")
+    for name in ("layer", "node", "function of u", "method", "heads", "keys", "error", "arrives"):
+        table.add_column(name, justify="left" if name in ("node", "function of u", "method") else "right")
+    for n in nodes:
+        numbers = str(n.heads), str(n.keys), f"{n.error:.2e}", f"{n.contribution:.2e}"
+        table.add_row(str(n.layer), escape(n.label), escape(n.function), n.method, *numbers)
+    Console().print(table)
+
+
+def _print_keys(head: HeadAttention) -> None:
     table = Table(title="keys: score slope·x + intercept, value constant + gain·x", title_justify="left")
     for name in ("key", "slope", "intercept", "constant", "gain"):
         table.add_column(name, justify="right")
@@ -258,19 +305,21 @@ def _print_keys(model: ah.CompiledModel) -> None:
     Console().print(table)
 
 
-def _print_head_plan(found: HeadPlan) -> None:
-    low, high = found.domain
-    table = Table(title=f"{found.expression} on [{low:g}, {high:g}] to within {found.tol:g}, {found.dtype}",
+def _print_plan(found: Plan) -> None:
+    domain = " x ".join(f"[{low:g}, {high:g}]" for low, high in found.domain[:4])
+    domain += f" and {len(found.domain) - 4} more" if len(found.domain) > 4 else ""
+    table = Table(title=escape(f"{found.expression} on {domain} to within {found.tol:g}, {found.dtype}"),
                   title_justify="left")  # fmt: skip
-    for name in ("method", "keys", "temperature", "logit range", "largest value", "proved error"):
+    for name in ("method", "layers", "heads", "keys", "temperature", "logit range", "largest value", "error"):
         table.add_column(name, justify="left" if name == "method" else "right")
     for o in found.options:
         if o.keys is None:
-            table.add_row(o.method, "-", "-", "-", "-", "-")
+            table.add_row(o.method, *["-"] * 7)
             continue
         values = (o.temperature, o.logit_range, o.largest_value, o.bound)
         mark = " *" if o.reason else ""
-        table.add_row(o.method + mark, f"{o.keys:,}", *(f"{v:.4g}" for v in values if v is not None))
+        table.add_row(o.method + mark, str(o.layers), str(o.heads), f"{o.keys:,}",
+                      *(f"{v:.4g}" for v in values if v is not None))  # fmt: skip
     Console().print(table)
     for o in found.options:
         if o.reason:

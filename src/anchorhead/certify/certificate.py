@@ -17,6 +17,7 @@ class Certificate:
     rounding: bound on what evaluation in `dtype` adds; on an unbounded domain, that bound over 1 + |x|.
     bound: on a bounded domain approximation + rounding; on an unbounded one the approximation.
     boxes: how many boxes the proof has.
+    outputs: where there are several, the bound of each.
     """
 
     expression: str
@@ -27,6 +28,7 @@ class Certificate:
     rounding: float
     boxes: int
     assumptions: tuple[str, ...]
+    outputs: tuple[float, ...] = ()
 
     @property
     def bounded(self) -> bool:
@@ -42,19 +44,24 @@ class Certificate:
         """Plain values for JSON; infinite ends become strings."""
         values = asdict(self)
         values["domain"] = [[_end(e) for e in pair] for pair in self.domain]
-        values["assumptions"] = list(self.assumptions)
+        values["assumptions"], values["outputs"] = list(self.assumptions), list(self.outputs)
         values["bound"] = self.bound
         return values
 
     def __str__(self) -> str:
-        where = " x ".join(
-            "R" if pair == (-math.inf, math.inf) else f"[{pair[0]:g}, {pair[1]:g}]" for pair in self.domain
-        )
+        where = _where(self.domain)
         extra = "" if self.bounded else " (1 + |x|)"
         return (
             f"{self.level}: |{self.expression} - model| <= {self.bound:.3g} on {where}, {self.dtype} "
             f"(approximation {self.approximation:.3g}, rounding {self.rounding:.3g}{extra}, {self.boxes} boxes)"
         )
+
+
+def _where(domain: tuple[tuple[float, float], ...]) -> str:
+    names = ["R" if pair == (-math.inf, math.inf) else f"[{pair[0]:g}, {pair[1]:g}]" for pair in domain]
+    if len(set(names)) == 1 and len(names) > 1:
+        return f"{names[0]}^{len(names)}"
+    return " x ".join(names) if len(names) <= 4 else f"a box in {len(names)} variables"
 
 
 def _end(value: float) -> float | str:

@@ -1,10 +1,10 @@
 """The independent checker: a file in, a verdict out. It needs python-flint and the file, neither compiler nor torch.
 
-It parses the stored expression, takes the stored numbers as they are, and goes through the proof: the boxes must
-cover the domain without a gap, every box must keep the claimed approximation (`approximation.py`), on unbounded
-sides the asymptotes must take over where the boxes end (`far.py`), and rounding must be as claimed
-(`rounding.py`). What the file says about itself is never trusted: a claim that does not follow from the numbers
-is refused, whatever its digest.
+It parses the stored target, takes the stored numbers as they are, and goes through the proof. For every head the boxes
+must cover its domain without a gap, every box must keep the claimed approximation (`approximation.py`), on unbounded
+sides the asymptotes must take over where the boxes end (`far.py`), and rounding must be as claimed (`rounding.py`). For
+a network of heads the bound must follow from them by composition (`flow.py`). What the file says about itself is never
+trusted: a claim that does not follow from the numbers is refused, whatever its digest.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from anchorhead.certify.approximation import box_error
 from anchorhead.certify.certificate import Certificate
 from anchorhead.certify.far import Far, far
+from anchorhead.certify.flow import OutsideDomain
+from anchorhead.certify.network_claim import NetworkClaim, output_errors
 from anchorhead.certify.rounding import ASSUMPTIONS, Rounding, rounding_on
 from anchorhead.certify.statement import Statement, precision
-from anchorhead.errors import AnchorheadError, FileError, VerificationError
-from anchorhead.expression.parse import parse
+from anchorhead.certify.stored import certificate_of, head_claim, network_claim
+from anchorhead.errors import AnchorheadError, VerificationError
 from anchorhead.expression.singular import singularities
-from anchorhead.network.file import HORNER_DEPTH, NUMBERS, ModelFile, read
+from anchorhead.network.file import ModelFile, read
 
 Progress = Callable[[int, int], None]
-MOST_KEYS = 100_000
 
 
 def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Certificate:
@@ -36,90 +36,84 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     progress: called with boxes done and boxes in all.
     """
     found = read(path)
-    claim, certificate = claim_of(found), certificate_of(found)
+    certificate = certificate_of(found)
     if certificate.level != "proved":
         raise VerificationError(f"{path} is {certificate.level}, not proved: there is no proof to check.")
-    edges = found.numbers["edges"]
-    low, high = _check_cover(claim, edges)
-    _check_defined(claim)
-    _check_boxes(claim, edges, certificate.approximation, progress)
-    distant = _check_far(claim, low, high, certificate.approximation)
-    _check_rounding(claim, edges, distant, certificate.rounding)
-    if certificate.boxes != len(edges) - 1:
-        raise VerificationError(
-            f"The certificate counts {certificate.boxes} boxes, and the proof has {len(edges) - 1}."
-        )
+    boxes = CHECKS[found.record["kind"]](found, certificate, progress)
+    if certificate.boxes != boxes:
+        raise VerificationError(f"The certificate counts {certificate.boxes} boxes, and the proof has {boxes}.")
     if not set(ASSUMPTIONS) <= set(certificate.assumptions):
         raise VerificationError("The certificate leaves out an assumption that its rounding bound rests on.")
     return certificate
 
 
-def claim_of(found: ModelFile) -> Statement:
-    """The statement that a file makes about its own numbers."""
-    record = found.record
-    try:
-        expression = parse(_text(record, "expression"))
-    except AnchorheadError as error:
-        raise VerificationError(f"The stored expression cannot be read: {error}") from error
-    variable = _text(record, "variable")
-    if len(expression.outputs) != 1 or not set(expression.variables) <= {variable}:
-        raise VerificationError(f"The stored expression {expression} is not a function of {variable} alone.")
-    dtype = _text(record, "dtype")
-    numbers = {name: found.numbers[name] for name in NUMBERS}
-    if dtype not in ("float64", "float32") or {found.dtypes[name] for name in NUMBERS} != {dtype}:
-        raise VerificationError(f"The record says {dtype!r}, and the tensors are stored otherwise.")
-    sizes = record.get("sizes")
-    keys = len(numbers["slopes"])
-    if not (isinstance(sizes, list) and sizes and all(type(s) is int and s > 0 for s in sizes) and sum(sizes) == keys):
-        raise VerificationError(f"The sizes of the pieces, {sizes!r}, do not add up to the {keys} keys.")
-    lengths = [len(numbers[name]) for name in NUMBERS]
-    if lengths != [keys] * 4 + [len(sizes)] * 2 or keys > MOST_KEYS:
-        raise VerificationError("The tensors of the head do not fit each other in length.")
-    if len(sizes) == 1 and (numbers["gate_slopes"], numbers["gate_levels"]) != ((0.0,), (0.0,)):
-        raise VerificationError("A head of one piece has no gate, and this one's gate is not zero.")
-    uniform = record.get("uniform")
-    if type(uniform) is not bool or (uniform and not _evenly_spaced(numbers["slopes"], sizes)):
-        raise VerificationError("The head says that its slopes are evenly spaced, and they are not.")
-    levels = numbers["intercepts"]
-    if uniform and max(levels) - min(levels[0], levels[-1]) >= HORNER_DEPTH[dtype]:
-        raise VerificationError("The head says that it is evaluated by Horner's rule, and its coefficients overflow.")
-    low, high = _domain(record)
-    return Statement(expression.outputs[0], variable, low, high, dtype, uniform=uniform and keys > 1,
-                     sizes=tuple(sizes), **numbers)  # fmt: skip
+def _check_head_file(found: ModelFile, certificate: Certificate, progress: Progress | None) -> int:
+    claim, edges = head_claim(found), found.numbers["edges"]
+    check_head(claim, edges, certificate.approximation, certificate.rounding, progress)
+    return len(edges) - 1
 
 
-def certificate_of(found: ModelFile) -> Certificate:
-    """The certificate as stored."""
-    record = found.record
-    stored = record.get("certificate")
-    if not isinstance(stored, dict):
-        raise FileError("The file has no certificate.")
+def _check_network_file(found: ModelFile, certificate: Certificate, progress: Progress | None) -> int:
+    claim = network_claim(found)
+    done = 0
+    for head in claim.heads:
+
+        def report(count: int, _: int, before: int = done) -> None:
+            if progress is not None:
+                progress(before + count, claim.boxes)
+
+        check_head(head.statement, head.edges, head.approximation, head.rounding, report)
+        done += len(head.edges) - 1
+    _check_composition(claim, certificate)
+    return claim.boxes
+
+
+CHECKS: dict[str, Callable[[ModelFile, Certificate, Progress | None], int]] = {
+    "head": _check_head_file,
+    "network": _check_network_file,
+}
+
+
+def check_head(
+    claim: Statement, edges: Sequence[float], approximation: float, rounding: float, progress: Progress | None = None
+) -> None:
+    """Everything that is claimed of one head."""
+    low, high = _check_cover(claim, edges)
+    _check_defined(claim)
+    _check_boxes(claim, edges, approximation, progress)
+    distant = _check_far(claim, low, high, approximation)
+    _check_rounding(claim, edges, distant, rounding)
+
+
+def _check_composition(claim: NetworkClaim, certificate: Certificate) -> None:
+    """The certificate's bounds follow from those of the heads."""
     try:
-        certificate = Certificate(
-            expression=_text(record, "expression"),
-            domain=(_domain(record),),
-            dtype=_text(record, "dtype"),
-            level=_text(stored, "level"),
-            approximation=_number(stored, "approximation"),
-            rounding=_number(stored, "rounding"),
-            boxes=int(stored["boxes"]),
-            assumptions=tuple(str(a) for a in stored["assumptions"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileError(f"The certificate in the file is incomplete: {error}.") from error
-    for name in ("expression", "dtype", "domain"):
-        said = stored.get(name) if name != "domain" else (stored.get("domain") or [None])[0]
-        if said != record.get(name):
-            raise VerificationError(f"The certificate's {name} is {said!r}, and the file's {record.get(name)!r}.")
-    if stored.get("bound") != certificate.bound:
+        exact, total = (output_errors(claim, rounding=on) for on in (False, True))
+    except OutsideDomain as reached:
+        label, (low, high) = claim.circuit.steps[reached.step].label, reached.needed
         raise VerificationError(
-            f"The certificate claims a bound of {stored.get('bound')!r}, and its approximation and rounding make "
-            f"{certificate.bound!r}."
+            f"The argument of {label} may reach [{low:.6g}, {high:.6g}], beyond the domain of its head."
+        ) from None
+    except AnchorheadError as error:
+        raise VerificationError(f"The stored target is not defined on the whole domain: {error}") from error
+    if not max(exact) <= certificate.approximation:
+        raise VerificationError(
+            f"The heads' errors compose to {max(exact):.3g}, above the claimed {certificate.approximation:.3g}."
         )
-    return certificate
+    if not max(total) <= certificate.bound:
+        raise VerificationError(
+            f"With rounding the outputs may err by {max(total):.3g}, above {certificate.bound:.3g}."
+        )
+    if len(certificate.outputs) != len(total):
+        raise VerificationError(
+            f"The certificate bounds {len(certificate.outputs)} outputs, and there are {len(total)}."
+        )
+    for i, (found, claimed) in enumerate(zip(total, certificate.outputs, strict=True)):
+        if not found <= claimed:
+            raise VerificationError(f"Output {i} may err by {found:.3g}, above the claimed {claimed:.3g}.")
 
 
-def _check_cover(claim: Statement, edges: tuple[float, ...]) -> tuple[float, float]:
+def _check_cover(claim: Statement, edges: Sequence[float]) -> tuple[float, float]:
     """The boxes run from end to end of the domain, or on unbounded sides out to where the asymptotes begin."""
     if len(edges) < 2 or any(not a < b for a, b in itertools.pairwise(edges)):
         raise VerificationError("The boxes of the proof are not in order.")
@@ -140,7 +134,7 @@ def _check_defined(claim: Statement) -> None:
         raise VerificationError(f"The stored expression is not defined on the whole domain: {error}") from error
 
 
-def _check_boxes(claim: Statement, edges: tuple[float, ...], bound: float, progress: Progress | None) -> None:
+def _check_boxes(claim: Statement, edges: Sequence[float], bound: float, progress: Progress | None) -> None:
     with precision():
         for i, (a, b) in enumerate(itertools.pairwise(edges)):
             error = box_error(claim, a, b)
@@ -168,7 +162,7 @@ def _check_far(claim: Statement, low: float, high: float, bound: float) -> list[
 
 
 def _check_rounding(
-    claim: Statement, edges: tuple[float, ...], distant: list[tuple[int, float, Far]], bound: float
+    claim: Statement, edges: Sequence[float], distant: list[tuple[int, float, Far]], bound: float
 ) -> None:
     with precision():
         rounding = rounding_on(claim, edges, relative=bool(distant))
@@ -176,35 +170,3 @@ def _check_rounding(
             rounding = max(rounding, Rounding(claim).beyond(sign, start) + found.drift)
     if not rounding <= bound:
         raise VerificationError(f"Rounding in {claim.dtype} may reach {rounding:.3g}, above the claimed {bound:.3g}.")
-
-
-def _evenly_spaced(slopes: tuple[float, ...], sizes: list[int]) -> bool:
-    steps = {b - a for a, b in itertools.pairwise(slopes)}
-    return len(sizes) == 1 and len(steps) <= 1 and all(step > 0 for step in steps)
-
-
-def _domain(record: dict[str, Any]) -> tuple[float, float]:
-    ends = record.get("domain")
-    if not isinstance(ends, list) or len(ends) != 2 or not all(isinstance(e, int | float | str) for e in ends):
-        raise FileError(f"The domain {ends!r} in the file is not a pair of numbers.")
-    try:
-        low, high = float(ends[0]), float(ends[1])
-    except ValueError:
-        raise FileError(f"The domain {ends!r} in the file is not a pair of numbers.") from None
-    if not low < high:
-        raise FileError(f"The domain {ends!r} in the file is empty.")
-    return low, high
-
-
-def _text(record: dict[str, Any], name: str) -> str:
-    value = record.get(name)
-    if not isinstance(value, str):
-        raise FileError(f"The record in the file lacks {name!r}.")
-    return value
-
-
-def _number(record: dict[str, Any], name: str) -> float:
-    value = record[name]
-    if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{name} is {value!r}")
-    return float(value)

@@ -35,6 +35,7 @@ from fractions import Fraction
 
 from flint import arb
 
+from anchorhead.certify.softmax_range import blended, softmax_weights
 from anchorhead.certify.statement import upper
 from anchorhead.certify.variation import above, below, steepest, value_range
 from anchorhead.errors import SingularityError
@@ -191,10 +192,11 @@ class Tracker:
         values = value_range(step.function, *argument)
         if values is None:
             low, high = argument
+            name = self.circuit.line_name(step.argument)
             raise SingularityError(
-                f"{step.label or step.function}: the function {step.function} is not finite everywhere on the interval "
-                f"[{low:.6g}, {high:.6g}] that u may reach there. Choose a smaller domain, or rewrite the formula so "
-                "that this interval keeps away from the singularity."
+                f"{step.label or step.function}: {step.function} is not finite everywhere on [{low:.6g}, {high:.6g}], "
+                f"the interval that {'u = ' + name if name else 'its argument u'} may reach. Choose a smaller domain, or "
+                "rewrite the formula so that this interval keeps away from the singularity."
             )
         if self.uses is None:
             return values, 0.0
@@ -244,6 +246,7 @@ class Tracker:
         query, rest = lines[:d], lines[d:]
         keys = [rest[j * d : (j + 1) * d] for j in range(m)]
         offsets, values = rest[m * d : m * d + m], rest[m * d + m :]
+        weights = softmax_weights([_scores(query, row, offset) for row, offset in zip(keys, offsets, strict=True)])
         slip = arb(0)
         if self.uses is not None:
             slip = self._slip([self._score(query, row, offset) for row, offset in zip(keys, offsets, strict=True)])
@@ -254,7 +257,7 @@ class Tracker:
             error = max(e for _, e in column)
             total = arb(error) + slip * ((arb(high) - low) / 2 + error)
             total = total + _gamma(m + 4, self.unit) * (_size((low, high)) + error)
-            found.append((low, high))
+            found.append(blended(weights, [r for r, _ in column]))
             errors.append(upper(total) if self.uses is not None else 0.0)
         return found, errors
 
@@ -271,6 +274,15 @@ class Tracker:
         worst = max((e for _, e in scores), key=upper)
         spread = 2 * max(s for s, _ in scores)
         return (2 * (worst + self.unit * (spread + 4 + len(scores)))).expm1()
+
+
+def _scores(query: Sequence[Valued], key: Sequence[Valued], offset: Valued) -> Pair:
+    """The range of query · key + offset."""
+    low, high = arb(offset[0][0]), arb(offset[0][1])
+    for (q, _), (k, _) in zip(query, key, strict=True):
+        products = [arb(a) * b for a in q for b in k]
+        low, high = low + min(below(p) for p in products), high + max(above(p) for p in products)
+    return below(low), above(high)
 
 
 def _gamma(k: int, unit: float) -> arb:

@@ -60,10 +60,10 @@ def cells(box: Sequence[Pair]) -> list[tuple[Pair, ...]]:
     return list(itertools.product(*sides))
 
 
-def flows(tracker: Tracker, box: Sequence[Pair]) -> list[Flow]:
-    """What a tracker finds on every cell of the box."""
+def flows(tracker: Tracker, box: Sequence[Pair], *, whole: bool = False) -> list[Flow]:
+    """What a tracker finds on every cell of the box, or on all of it at once."""
     with precision():
-        return [tracker.follow(cell) for cell in cells(box)]
+        return [tracker.follow(cell) for cell in ([tuple(box)] if whole else cells(box))]
 
 
 def worst(found: Sequence[Sequence[float]]) -> list[float]:

@@ -133,8 +133,8 @@ def _request(circuit: Circuit, function: Node, carries: bool, members: list[int]
     label = circuit.steps[members[0]].label
     raise SingularityError(
         f"{label}: the argument of {function} may reach the interval [{low:.6g}, {high:.6g}], and the function is not "
-        "finite a little beyond it, where the errors of the heads before it may lead. Choose a smaller domain, or add a "
-        "small number that keeps the argument away from the singularity."
+        "finite a little beyond it, where the errors of the heads before it may lead. Choose a smaller domain, or add "
+        "a small number that keeps the argument away from the singularity."
     )
 
 
@@ -143,7 +143,9 @@ def _is_input(circuit: Circuit, index: int) -> bool:
     step = circuit.steps[index]
     assert isinstance(step, Apply | Times)
     terms = step.argument.terms
-    return len(terms) == 1 and step.argument.bias == 0 and next(iter(terms)) < len(circuit.inputs) and 1 in terms.values()
+    return (
+        len(terms) == 1 and step.argument.bias == 0 and next(iter(terms)) < len(circuit.inputs) and 1 in terms.values()
+    )
 
 
 def _hull(pairs: Sequence[Pair]) -> Pair:

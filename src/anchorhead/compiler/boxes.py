@@ -17,8 +17,8 @@ def read_box(domain: Any, names: Sequence[str]) -> tuple[Pair, ...]:
     """A pair (low, high) for each input: from one pair for all, a mapping by name, a list of pairs, or two corners."""
     if domain is None:
         raise InputError(
-            f"A target in several variables needs a bounded domain: give a box, such as {{'{names[0]}': (-1, 1), ...}}, "
-            "or one interval for all inputs, such as (-1, 1)."
+            f"A target in several variables needs a bounded domain: give a box, such as {{'{names[0]}': (-1, 1), ...}}"
+            ", or one interval for all inputs, such as (-1, 1)."
         )
     if isinstance(domain, Mapping):
         return _by_name(domain, names)
@@ -60,7 +60,11 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_pair(value: Any) -> bool:
-    return isinstance(value, Sequence) and len(value) == 2 and all(np.ndim(end) == 0 and not isinstance(end, str) for end in value)
+    return (
+        isinstance(value, Sequence)
+        and len(value) == 2
+        and all(np.ndim(end) == 0 and not isinstance(end, str) for end in value)
+    )
 
 
 def _by_name(domain: Mapping[str, Any], names: Sequence[str]) -> tuple[Pair, ...]:
@@ -73,7 +77,9 @@ def _by_name(domain: Mapping[str, Any], names: Sequence[str]) -> tuple[Pair, ...
 
 def _pairs(pairs: Sequence[Any], names: Sequence[str]) -> tuple[Pair, ...]:
     if len(pairs) != len(names):
-        raise ShapeError(f"The domain has {len(pairs)} intervals, and the target {len(names)} inputs; give one for each.")
+        raise ShapeError(
+            f"The domain has {len(pairs)} intervals, and the target {len(names)} inputs; give one for each."
+        )
     return tuple(_pair(pair, name) for pair, name in zip(pairs, names, strict=True))
 
 

@@ -1,8 +1,9 @@
-"""The pipeline: target -> fit -> search and proof -> model."""
+"""The pipeline: target -> fit -> search and proof -> model, for one variable; `graph.py` is that for several."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,52 +11,120 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from anchorhead.certify.approximation import Refutation
-from anchorhead.compiler.fits import fit_for
+from anchorhead.compiler.fits import METHODS, fit_for
+from anchorhead.compiler.graph import compile_graph
+from anchorhead.compiler.graph_target import (
+    GraphTarget,
+    arguments,
+    inferred_shape,
+    input_shape,
+    of_arguments,
+    of_expression,
+    of_module,
+)
 from anchorhead.compiler.proving import Proved, prove_head, sampled_error
 from anchorhead.compiler.search import Progress, Search
-from anchorhead.compiler.target import Domain, read_target
-from anchorhead.errors import InputError, PrecisionError, ToleranceError
+from anchorhead.compiler.target import Target, expression_of, read_target
+from anchorhead.errors import ExpressionError, InputError, PrecisionError, ToleranceError
+from anchorhead.expression.graph import Expression
 from anchorhead.heads.head import Head
 from anchorhead.network.compiled import CompiledModel
+from anchorhead.network.compiled_head import CompiledHead
 from anchorhead.network.file import NUMBERS
 from anchorhead.network.head_attention import HeadAttention
 
+GRAPH_METHODS = ("auto", "graph")
 DTYPES = {torch.float64: "float64", torch.float32: "float32"}
 
 
 def compile(
     target: Any,
-    domain: Domain = None,
+    domain: Any = None,
     *,
     tol: float | None = None,
     method: str = "auto",
     dtype: torch.dtype = torch.float64,
     keys: int | None = None,
+    shape: tuple[int, ...] | int | None = None,
     progress: Progress | None = None,
 ) -> CompiledModel:
-    """A function of one variable as softmax attention, with a proof of its error.
+    """A function as softmax attention, with a proof of its error.
 
-    target: a formula as text, or a Python function or module of torch operations (traced, not sampled).
-    domain: (low, high), {"x": (low, high)}, or None for the whole real line.
+    target: a formula as text, or a list of formulas, one for each output; or a Python function or `nn.Module` of torch
+        operations (traced, not sampled), of one tensor or of several numbers.
+    domain: of one variable (low, high), {"x": (low, high)}, or None for the whole real line. Of several: a box, as
+        {"x": (-1, 1), "y": (0, 1)}, a list of pairs, or a pair of arrays (lowest, highest); or one interval for all.
     tol: the error to keep, 1e-6 unless given. On a bounded domain it covers approximation and rounding; on an
         unbounded one the approximation, and rounding is stated as a multiple of 1 + |x|.
-    method: auto, gated (values affine in x), smooth (constant values), kinked (pieces joined by gates) or nearest (the
-        paper's).
-    keys: a fixed number of keys instead of a tolerance; the model has the best error that is proved at that size.
+    method: auto; for one variable gated (values affine in x), smooth (constant values), kinked (pieces joined by
+        gates) or nearest (the paper's); for several graph (a head for each node).
+    keys: for one variable, a number of keys instead of a tolerance: the best error that is proved at that size.
+    shape: the shape of one input of a function or module of tensors, such as (64,) or (20, 5), where the domain does
+        not say it.
     progress: called with a line of text for each step.
     """
     name = _dtype_name(dtype)
-    read = read_target(target, domain)
-    fit = fit_for(read, method)
     report = progress or (lambda text: None)
     if keys is not None and tol is not None:
         raise InputError("Give tol or keys, not both: tol searches the number of keys, keys the best error.")
+    read = read_any(target, domain, shape, method)
     with threadpool_limits(1):  # thousands of small least squares: threads would only wait for each other
+        if isinstance(read, GraphTarget):
+            if keys is not None:
+                raise InputError("keys= is for functions of one variable; give tol, and the keys are shared out.")
+            return compile_routed(read, method, check_tol(1e-6 if tol is None else tol), dtype, report)
+        fit = fit_for(read, method)
         if keys is not None:
             found = _at_size(Search(read, fit, 1e-3, name, report), keys)
         else:
             found = Search(read, fit, check_tol(1e-6 if tol is None else tol), name, report).run()
     return _model(found, fit.method, dtype, read.variable)
+
+
+def compile_routed(
+    target: GraphTarget, method: str, tol: float, dtype: torch.dtype, progress: Progress | None
+) -> CompiledModel:
+    """Through the graph, or over the grid."""
+    report, name = progress or (lambda text: None), _dtype_name(dtype)
+    with threadpool_limits(1):
+        return compile_graph(target, tol, name, report)
+
+
+def read_any(target: Any, domain: Any, shape: Any, method: str) -> Target | GraphTarget:
+    """One variable and one output, or anything else."""
+    if method not in (*METHODS, *GRAPH_METHODS):
+        raise InputError(f"method={method!r} must be one of {', '.join((*METHODS, *GRAPH_METHODS[1:]))}.")
+    read = _read(target, domain, shape, method)
+    if isinstance(read, GraphTarget) and method not in GRAPH_METHODS:
+        raise InputError(
+            f"method={method!r} is for functions of one variable with one output, and {read.name} is not one; use "
+            "method='auto'."
+        )
+    return read
+
+
+def _read(target: Any, domain: Any, shape: Any, method: str) -> Target | GraphTarget:
+    if not callable(target) or isinstance(target, Expression):
+        expression = expression_of(target)
+        if method == "graph" or len(expression.outputs) > 1 or len(expression.variables) > 1 or _several(domain):
+            return of_expression(expression, domain)
+        return read_target(expression, domain)
+    names = arguments(target)
+    if len(names) > 1:
+        return of_arguments(target, domain, names)
+    found = input_shape(target, domain, shape)
+    if found is None:
+        try:
+            return read_target(target, domain)
+        except ExpressionError:
+            found = inferred_shape(target)
+            if found is None:
+                raise
+    return of_module(target, domain, found)
+
+
+def _several(domain: Any) -> bool:
+    return isinstance(domain, Mapping) and len(domain) > 1
 
 
 def _at_size(search: Search, keys: int) -> Proved:
@@ -103,4 +172,4 @@ def _model(found: Proved, method: str, dtype: torch.dtype, variable: str) -> Com
     numbers = {name: torch.as_tensor(getattr(head, name).copy()).to(dtype) for name in NUMBERS}
     record = {"variable": variable, "edges": found.edges}
     layer = HeadAttention(**numbers, uniform=head.uniform, sizes=head.sizes)
-    return CompiledModel(layer, found.certificate, method, record)
+    return CompiledHead(layer, found.certificate, method, record)

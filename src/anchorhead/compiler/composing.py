@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from anchorhead.certify.flow import Flow, HeadFacts, OutsideDomain, Pair, Tracker, Use, shortfall
+from anchorhead.certify.flow import HeadFacts, OutsideDomain, Pair, Tracker, shortfall
 from anchorhead.certify.network_claim import NetworkClaim, flows, output_errors, worst
-from anchorhead.compiler.assigning import Wanted, assign
+from anchorhead.compiler.assigning import Request, Wanted, assign
 from anchorhead.compiler.choosing import Choice, choose
 from anchorhead.compiler.search import Progress
 from anchorhead.compiler.splitting import sensitivities, shares
-from anchorhead.errors import ToleranceError
+from anchorhead.errors import SingularityError, ToleranceError
 from anchorhead.expression.circuit import Circuit
 from anchorhead.heads.head import Array
 
@@ -49,9 +49,14 @@ def step_keys(composed: Composed, index: int) -> int:
 
 def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progress: Progress) -> Composed:
     """Heads for every step such that every output keeps tol, proved; ToleranceError with the node that prevents it."""
-    found = flows(Tracker(circuit, dtype), box)
+    tracker = Tracker(circuit, dtype)
+    try:
+        found = flows(tracker, box)
+    except SingularityError:
+        flows(tracker, box, whole=True)  # says the same of the whole box, where that fails too
+        raise
     wanted = assign(circuit, found)
-    arrives = sensitivities(circuit, wanted, found)
+    arrives = sensitivities(circuit, wanted.uses, [(r.low, r.high) for r in wanted.requests], found)
     work = _Work(circuit, tuple(box), dtype, wanted, arrives, tol, progress)
     aim = tol
     for _ in range(ROUNDS):
@@ -95,9 +100,8 @@ class _Work:
         found = []
         for g, request in enumerate(self.wanted.requests):
             error = min(wanted.get(g, 1.0), 1.0 + abs(self.tol))
-            name = self.circuit.steps[request.steps[0]].label
             try:
-                found.append(choose(request, error, self.dtype, lambda text, name=name: self.progress(f"{name}: {text}")))
+                found.append(choose(request, error, self.dtype, self._named(request)))
             except ToleranceError as refusal:
                 best = getattr(refusal, "best", math.inf)
                 if not math.isfinite(best):
@@ -105,6 +109,10 @@ class _Work:
                 fixed[g] = max(1.1 * best, 2 * fixed.get(g, 0.0))
                 return None
         return found
+
+    def _named(self, request: Request) -> Progress:
+        name = self.circuit.steps[request.steps[0]].label
+        return lambda text: self.progress(f"{name}: {text}")
 
     def _sharpness(self, error: float) -> float:
         """A power of two at which every maximum keeps the error."""
@@ -122,8 +130,8 @@ class _Work:
         errors = worst([flow.output_errors for flow in flows(tracker, self.box)])
         if max(errors, default=0.0) >= self.tol:
             raise ToleranceError(
-                f"tol={self.tol:g} is below what {self.dtype} can hold for this target: rounding in its affine maps alone "
-                f"may reach {max(errors):.3g}. Use a larger tol or a wider dtype."
+                f"tol={self.tol:g} is below what {self.dtype} can hold for this target: rounding in its affine maps "
+                f"alone may reach {max(errors):.3g}. Use a larger tol or a wider dtype."
             )
         return max(errors, default=0.0)
 
@@ -166,7 +174,7 @@ class _Work:
                 continue
             choices = list(composed.choices)
             try:
-                choices[g] = choose(self.wanted.requests[g], error, self.dtype, self.progress)
+                choices[g] = choose(self.wanted.requests[g], error, self.dtype, self._named(self.wanted.requests[g]))
             except ToleranceError:
                 continue
             other = self.composed(choices, sharpness)
@@ -177,8 +185,8 @@ class _Work:
     def refusal(self, contributions: Sequence[float], reached: float) -> ToleranceError:
         name, share = self._dominating(contributions)
         return ToleranceError(
-            f"tol={self.tol:g} cannot be reached in {self.dtype} by composition: {name} dominates, with {share:.3g} of the "
-            f"{reached:.3g} that was reached. Use a larger tol or a smaller domain"
+            f"tol={self.tol:g} cannot be reached in {self.dtype} by composition: {name} dominates, with {share:.3g} of "
+            f"the {reached:.3g} that was reached. Use a larger tol or a smaller domain"
             + (", or dtype=torch.float64." if self.dtype == "float32" else ".")
         )
 
@@ -195,14 +203,14 @@ class _Work:
     def _unreachable(self, g: int, error: float, refusal: ToleranceError) -> ToleranceError:
         request = self.wanted.requests[g]
         return ToleranceError(
-            f"tol={self.tol:g} cannot be reached by composition: {self.circuit.steps[request.steps[0]].label} dominates. Its "
-            f"head for {request.function} on [{request.low:.4g}, {request.high:.4g}] would have to keep {error:.3g}, and: "
-            f"{refusal}"
+            f"tol={self.tol:g} cannot be reached by composition: {self.circuit.steps[request.steps[0]].label} "
+            f"dominates. Its head for {request.function} on [{request.low:.4g}, {request.high:.4g}] would have to keep "
+            f"{error:.3g}, and: {refusal}"
         )
 
     def _outside(self, reached: OutsideDomain) -> ToleranceError:
         step, (low, high) = self.circuit.steps[reached.step], reached.needed
         return ToleranceError(
-            f"The errors before {step.label} may push its argument out to [{low:.6g}, {high:.6g}], past where its head is "
-            "proved. Use a smaller tol, which keeps it inside."
+            f"The errors before {step.label} may push its argument out to [{low:.6g}, {high:.6g}], past where its head "
+            "is proved. Use a smaller tol, which keeps it inside."
         )

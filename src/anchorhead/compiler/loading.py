@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import os
 
-import torch
-
-from anchorhead.certify.checker import certificate_of, claim_of
+from anchorhead.certify.stored import certificate_of, head_claim, network_claim
+from anchorhead.compiler.assembling import DTYPES, attention_of, network_model
+from anchorhead.errors import FileError
 from anchorhead.network.compiled import CompiledModel
-from anchorhead.network.file import NUMBERS, read
-from anchorhead.network.head_attention import HeadAttention
-
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
+from anchorhead.network.compiled_head import CompiledHead
+from anchorhead.network.file import ModelFile, read
 
 
 def load(path: str | os.PathLike[str]) -> CompiledModel:
     """A saved model. The file's form and digest are checked; `ah.verify` checks the proof itself."""
     found = read(path)
-    claim, certificate = claim_of(found), certificate_of(found)
-    dtype = DTYPES[claim.dtype]
-    numbers = {name: torch.tensor(getattr(claim, name), dtype=dtype) for name in NUMBERS}
-    head = HeadAttention(**numbers, uniform=claim.uniform, sizes=claim.sizes)
+    kinds = {"head": _head, "network": _network}
+    make = kinds.get(found.record["kind"])
+    if make is None:
+        raise FileError(f"{path} holds a model of kind {found.record['kind']!r}, which cannot be loaded.")
+    return make(found)
+
+
+def _head(found: ModelFile) -> CompiledModel:
+    claim = head_claim(found)
     record = {"variable": claim.variable, "edges": list(found.numbers["edges"])}
-    return CompiledModel(head, certificate, str(found.record.get("method", "")), record)
+    return CompiledHead(attention_of(claim, DTYPES[claim.dtype]), certificate_of(found), _method(found), record)
+
+
+def _network(found: ModelFile) -> CompiledModel:
+    record = found.record
+    source = {name: record.get(name) for name in ("expressions", "variables", "fused", "program")}
+    return network_model(network_claim(found), certificate_of(found), _method(found), source)
+
+
+def _method(found: ModelFile) -> str:
+    return str(found.record.get("method", ""))

@@ -1,4 +1,7 @@
-"""What each way of building a head would cost for a target, before choosing one.
+"""What each way of building a model would cost for a target, before choosing one.
+
+For several variables there are two routes: through the graph, a head for every node, and the tensor grid, all in one
+layer.
 
 Every method that fits the target and the domain is searched and proved, so a plan's numbers are those of the
 model that `compile` would return. The paper's head is first order: where it would need more keys than can be
@@ -17,12 +20,15 @@ import numpy as np
 import torch
 from flint import arb
 
-from anchorhead.compiler.compile import check_tol, compile
+from anchorhead.compiler.compile import check_tol, compile, compile_routed, read_any
+from anchorhead.compiler.graph_target import GraphTarget
 from anchorhead.compiler.search import Progress
-from anchorhead.compiler.target import Domain, Target, read_target
+from anchorhead.compiler.target import Target
 from anchorhead.errors import AnchorheadError
 from anchorhead.expression.balls import jet
+from anchorhead.network.compiled import CompiledModel
 
+ROUTES = ("graph", "grid")
 ORDER = ("kinked", "gated", "smooth", "nearest")
 
 
@@ -31,6 +37,8 @@ class Option:
     """One method: what it needs to keep the tolerance, and the error that is proved; `reason` if it cannot."""
 
     method: str
+    layers: int | None
+    heads: int | None
     keys: int | None
     temperature: float | None
     logit_range: float | None
@@ -44,11 +52,11 @@ class Option:
 
 
 @dataclass(frozen=True)
-class HeadPlan:
+class Plan:
     """The options for one target, cheapest first; those that cannot keep the tolerance come last."""
 
     expression: str
-    domain: tuple[float, float]
+    domain: tuple[tuple[float, float], ...]
     tol: float
     dtype: str
     options: tuple[Option, ...]
@@ -60,25 +68,44 @@ class HeadPlan:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; infinite ends become strings."""
-        ends = [e if math.isfinite(e) else str(e) for e in self.domain]
+        ends = [[e if math.isfinite(e) else str(e) for e in pair] for pair in self.domain]
         return {"expression": self.expression, "domain": ends, "tol": self.tol, "dtype": self.dtype,
                 "options": [option.as_dict() for option in self.options]}  # fmt: skip
 
 
 def plan(
     target: Any,
-    domain: Domain = None,
+    domain: Any = None,
     *,
     tol: float = 1e-6,
     dtype: torch.dtype = torch.float64,
+    shape: tuple[int, ...] | int | None = None,
     progress: Progress | None = None,
-) -> HeadPlan:
+) -> Plan:
     """Every construction that reaches `tol` for the target, and what each costs. Arguments as for `compile`."""
     tol = check_tol(tol)
-    read = read_target(target, domain)
-    found = [_option(read, method, tol, dtype, progress) for method in ORDER]
+    read = read_any(target, domain, shape, "auto")
+    if isinstance(read, GraphTarget):
+        found = [_route(read, method, tol, dtype, progress) for method in ROUTES]
+        name, box = read.name, read.box
+    else:
+        found = [_option(read, method, tol, dtype, progress) for method in ORDER]
+        name, box = str(read.expression), ((read.low, read.high),)
     found.sort(key=lambda o: (o.keys is None, o.keys))
-    return HeadPlan(str(read.expression), (read.low, read.high), tol, str(dtype).removeprefix("torch."), tuple(found))
+    return Plan(name, box, tol, str(dtype).removeprefix("torch."), tuple(found))
+
+
+def _route(target: GraphTarget, method: str, tol: float, dtype: torch.dtype, progress: Progress | None) -> Option:
+    try:
+        return _built(compile_routed(target, method, tol, dtype, progress), method)
+    except AnchorheadError as error:
+        return _cannot(method, str(error))
+
+
+def _built(model: CompiledModel, method: str) -> Option:
+    cost = model.resources
+    return Option(method, cost.layers, cost.heads, cost.keys, cost.temperature, cost.logit_range, model.largest_value,
+                  model.certificate.bound)  # fmt: skip
 
 
 def _option(target: Target, method: str, tol: float, dtype: torch.dtype, progress: Progress | None) -> Option:
@@ -94,12 +121,11 @@ def _option(target: Target, method: str, tol: float, dtype: torch.dtype, progres
         )
     except AnchorheadError as error:
         return _cannot(method, str(error))
-    cost = model.resources
-    return Option(method, cost.keys, cost.temperature, cost.logit_range, model.largest_value, model.certificate.bound)
+    return _built(model, method)
 
 
 def _cannot(method: str, reason: str) -> Option:
-    return Option(method, None, None, None, None, None, reason)
+    return Option(method, None, None, None, None, None, None, None, reason)
 
 
 def _nearest_keys(target: Target, tol: float) -> int | None:
@@ -119,7 +145,7 @@ def _theorem(target: Target, tol: float, keys: int | None) -> Option:
     beta = math.log((keys - 1) / selection_error) / spacing**2
     values = float(np.abs(target.function()(np.linspace(target.low, target.high, 2001))).max())
     bound = slope * spacing / 2 + selection_error * slope * width
-    return Option("nearest", keys, beta, 0.75 * beta * width**2, values, bound, "by the theorem, not built")
+    return Option("nearest", 1, 1, keys, beta, 0.75 * beta * width**2, values, bound, "by the theorem, not built")
 
 
 def _steepest(target: Target) -> float:

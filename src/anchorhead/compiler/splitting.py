@@ -16,9 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anchorhead.certify.flow import Flow, Use
+from anchorhead.certify.flow import Flow, Pair, Use
 from anchorhead.certify.variation import steepest, value_range
-from anchorhead.compiler.assigning import Wanted
 from anchorhead.expression.circuit import Attend, Circuit, Largest, Line, Step, Times
 from anchorhead.expression.exact import as_float
 from anchorhead.heads.head import Array
@@ -26,9 +25,9 @@ from anchorhead.heads.head import Array
 TOKEN = 0.02
 
 
-def sensitivities(circuit: Circuit, wanted: Wanted, found: Sequence[Flow]) -> Array:
-    """S as (outputs, heads): requests first, then one column for the maxima together."""
-    count = len(wanted.requests) + 1
+def sensitivities(circuit: Circuit, uses: Sequence[Use], domains: Sequence[Pair], found: Sequence[Flow]) -> Array:
+    """S as (outputs, heads + 1): heads with these domains, then one column for the maxima together."""
+    count = len(domains) + 1
     arrives = [np.zeros(count) for _ in circuit.inputs]
 
     def along(line: Line) -> Array:
@@ -40,13 +39,12 @@ def sensitivities(circuit: Circuit, wanted: Wanted, found: Sequence[Flow]) -> Ar
 
     for i, step in enumerate(circuit.steps):
         sizes = _sizes([flow.arguments[i] for flow in found])
-        arrives += [_through(step, wanted.uses[i], sizes, along, count, wanted)] * step.width
+        arrives += [_through(step, uses[i], sizes, [along(line) for line in step.lines()], domains)] * step.width
     return np.array([along(line) for line in circuit.outputs])
 
 
-def _through(step: Step, use: Use, sizes: list[tuple[float, float]], along: object, count: int, wanted: Wanted) -> Array:
-    lines = [along(line) for line in step.lines()]  # type: ignore[operator]
-    one = np.zeros(count)
+def _through(step: Step, use: Use, sizes: list[Pair], lines: list[Array], domains: Sequence[Pair]) -> Array:
+    one = np.zeros(len(domains) + 1)
     if isinstance(step, Largest):
         one[-1] = 1.0
         return np.max(lines, axis=0) + one
@@ -54,10 +52,9 @@ def _through(step: Step, use: Use, sizes: list[tuple[float, float]], along: obje
         return _attended(step, lines, sizes)
     one[use.head] = abs(use.values[0])
     low, high = sizes[0]
-    request = wanted.requests[use.head]
     near = steepest(step.function, low, high)
     if use.kind == "plain":
-        near = min(near, steepest(step.function, request.low, request.high))
+        near = min(near, steepest(step.function, *domains[use.head]))
     total = one + near * lines[0]
     if isinstance(step, Times):
         values = value_range(step.function, low, high) or (0.0, 0.0)
@@ -65,7 +62,7 @@ def _through(step: Step, use: Use, sizes: list[tuple[float, float]], along: obje
     return total
 
 
-def _attended(step: Attend, lines: list[Array], sizes: list[tuple[float, float]]) -> Array:
+def _attended(step: Attend, lines: list[Array], sizes: list[Pair]) -> Array:
     d, m = len(step.query), len(step.offsets)
     scores = []
     for j in range(m):
@@ -79,11 +76,11 @@ def _attended(step: Attend, lines: list[Array], sizes: list[tuple[float, float]]
     return np.max([lines[k] for k in values], axis=0) + spread * np.max(scores, axis=0)
 
 
-def _sizes(cells: Sequence[tuple[tuple[float, float], ...]]) -> list[tuple[float, float]]:
+def _sizes(cells: Sequence[tuple[Pair, ...]]) -> list[Pair]:
     return [(min(c[k][0] for c in cells), max(c[k][1] for c in cells)) for k in range(len(cells[0]))]
 
 
-def _size(pair: tuple[float, float]) -> float:
+def _size(pair: Pair) -> float:
     return max(abs(pair[0]), abs(pair[1]))
 
 

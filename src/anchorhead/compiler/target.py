@@ -129,7 +129,7 @@ def _is_zero(value: arb) -> bool:
 
 def read_target(target: Any, domain: Domain) -> Target:
     """Parses text, traces a Python function or module, and checks the domain; refuses what cannot be compiled."""
-    expression = _expression(target)
+    expression = expression_of(target)
     if len(expression.outputs) != 1 or len(expression.variables) > 1:
         names = ", ".join(expression.variables)
         raise ExpressionError(
@@ -143,7 +143,8 @@ def read_target(target: Any, domain: Domain) -> Target:
     return Target(expression, low, high)
 
 
-def _expression(target: Any) -> Expression:
+def expression_of(target: Any) -> Expression:
+    """A formula parsed, or a function of one number traced."""
     if isinstance(target, str):
         return parse(target)
     if isinstance(target, Expression):

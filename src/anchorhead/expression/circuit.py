@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from anchorhead.expression.exact import Number, over, plus, times
 from anchorhead.expression.graph import Node, variable
@@ -200,6 +199,13 @@ class Circuit:
                 return step.label or f"step {start}"
         raise IndexError(wire)
 
+    def line_name(self, line: Line) -> str:
+        """What a line with a few terms says, in the user's own terms; empty where it is long."""
+        if len(line.terms) > 3:
+            return ""
+        parts = [self.wire_name(w) if c == 1 else f"{_digits(c)}*({self.wire_name(w)})" for w, c in line.terms.items()]
+        return " + ".join(parts + ([_digits(line.bias)] if line.bias != 0 else []))
+
     def depths(self) -> list[int]:
         """For each step the number of its layer, from 1: one more than the deepest step that it needs."""
         at = [0] * len(self.inputs)
@@ -211,9 +217,5 @@ class Circuit:
         return found
 
 
-def step_values(circuit: Circuit, inputs: Sequence[Any], evaluate: Any) -> list[Any]:
-    """All wires: the inputs, then what `evaluate(step, wires so far)` returns for each step, a list of its width."""
-    wires = list(inputs)
-    for step in circuit.steps:
-        wires += evaluate(step, wires)
-    return wires
+def _digits(number: Number) -> str:
+    return str(number) if isinstance(number, Node) else f"{float(number):g}"

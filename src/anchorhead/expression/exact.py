@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from flint import arb, fmpq
 
+from anchorhead.errors import PrecisionError
 from anchorhead.expression.balls import enclose
 from anchorhead.expression.graph import Node, constant, number_of
 
@@ -73,5 +74,10 @@ def as_float(number: Number) -> float:
 
 def stored(number: Number, dtype: str) -> float:
     """The number as a network of that dtype stores it."""
-    value = as_float(number)
-    return value if dtype == "float64" else struct.unpack("f", struct.pack("f", value))[0]
+    try:
+        value = as_float(number)
+        return value if dtype == "float64" else float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        raise PrecisionError(
+            f"A coefficient of the target is too large for {dtype}; rescale the variables, or use a wider dtype."
+        ) from None

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from anchorhead.errors import ExpressionError
 from anchorhead.expression.circuit import Apply, Attend, Circuit, Largest, Line, Step, Times, U, combination
-from anchorhead.expression.exact import Number, as_node, over, plus, simplified, times
+from anchorhead.expression.exact import Number, as_float, as_node, over, plus, simplified, times
 from anchorhead.expression.graph import Expression, Node, constant, ordered, rational
+from anchorhead.expression.parse import parse
 from anchorhead.expression.primitives import add, mul
 
-LARGEST_FUNCTION = 60
-"""Nodes of a fused function: beyond that, one head for all of it is no longer cheaper than one for each part."""
+LARGEST_FUNCTION = 150
+"""Operations that a fused function may be written with: beyond that, it is better to have a head for each part."""
 PRODUCT = frozenset(("mul", "div"))
 RECIPROCAL = Node("div", (constant(1), U))
 KINKED = frozenset(
@@ -78,18 +80,20 @@ class Builder:
         """The finished circuit, without steps that no output needs."""
         lines = tuple(self.line(form) for form in outputs)
         shape = (len(self.inputs),) if input_shape is None else input_shape
-        return _needed(Circuit(self.inputs, tuple(self.steps), lines, shape, output_shape or (len(lines),)))
+        found = (len(lines),) if output_shape is None else output_shape
+        return _needed(Circuit(self.inputs, tuple(self.steps), lines, shape, found))
 
     def line(self, form: Form) -> Line:
         """The form as a line; a step is made for a pending function, without what is affine in it."""
         if isinstance(form, Line):
             return form
         slope, bias, factor, core = _parts(form.function)
-        affine = form.argument.scaled(slope).shifted(bias)
         if core is None:
-            return affine
-        step = self._step(Apply(core, form.argument, form.label))
-        return step if slope == bias == 0 and factor == 1 else affine + step.scaled(factor)
+            return form.argument.scaled(slope).shifted(bias)
+        step = self._step(Apply(_canonical(core), form.argument, form.label))
+        if slope == bias == 0:
+            return step.scaled(factor)
+        return form.argument.scaled(slope).shifted(bias) + step.scaled(factor)
 
     def _step(self, step: Step) -> Line:
         return self._steps(step)[0]
@@ -151,9 +155,10 @@ class Builder:
     def unary(self, function: Node, form: Form, label: str) -> Form:
         """function(form), the function an expression in u."""
         if isinstance(form, Pending):
-            if not self.fuse:
+            inner = substituted(function, {"u": form.function})
+            if not self.fuse or _length(inner) > LARGEST_FUNCTION:
                 return self.unary(function, self.line(form), label)
-            return Pending(substituted(function, {"u": form.function}), form.argument, label)
+            return Pending(inner, form.argument, label)
         if form.is_constant:
             return Line({}, simplified(_folded(substituted(function, {"u": as_node(form.bias)}))))
         return Pending(function, form, label)
@@ -172,7 +177,7 @@ class Builder:
         for c, form in zip(coefficients, forms, strict=True):
             if c != 0:
                 total = add(total, mul(as_node(c), self._in(argument, form)))
-        if len(ordered([total])) > LARGEST_FUNCTION:
+        if _length(total) > LARGEST_FUNCTION:
             return combination(coefficients, [self.line(form) for form in forms], bias)
         return Pending(total, argument, label)
 
@@ -188,7 +193,7 @@ class Builder:
                 argument = self._common([other, form])
                 if argument is not None:
                     function = mul(self._in(argument, other), self._in(argument, form))
-                    if len(ordered([function])) > LARGEST_FUNCTION:
+                    if _length(function) > LARGEST_FUNCTION:
                         continue
                     groups[i] = Pending(function, argument, label)
                     break
@@ -212,7 +217,7 @@ class Builder:
             return self._step(Times(U, first, second, self._product_label(first, second, label)))
         carrier = min(pending, key=lambda f: len(ordered([f.function])))
         partner = self.line(b if carrier is a else a)
-        return self._step(Times(carrier.function, carrier.argument, partner, label))
+        return self._step(Times(_canonical(carrier.function), carrier.argument, partner, label))
 
     def _product_label(self, a: Line, b: Line, label: str) -> str:
         """The product of two wires by their names, where that is short; else the label of the whole product."""
@@ -223,12 +228,14 @@ class Builder:
         """The largest of the forms, or with sign -1 the smallest."""
         argument = self._common(forms)
         if argument is not None:
-            op = "max" if sign > 0 else "min"
-            return Pending(Node(op, [self._in(argument, form) for form in forms]), argument, label)
+            found = Node("max" if sign > 0 else "min", [self._in(argument, form) for form in forms])
+            if _length(found) <= LARGEST_FUNCTION:
+                return Pending(found, argument, label)
         lines = [self.line(form).scaled(sign) for form in forms]
-        constants = [line for line in lines if line.is_constant]
-        moving = list(dict.fromkeys(line for line in lines if not line.is_constant))
-        kept = moving + constants
+        kept = list(dict.fromkeys(line for line in lines if not line.is_constant))
+        constants = [line.bias for line in lines if line.is_constant]
+        if constants:
+            kept.append(Line({}, max(constants, key=as_float)))
         if len(kept) == 1:
             return kept[0].scaled(sign)
         return self._step(Largest(tuple(kept), label)).scaled(sign)
@@ -367,6 +374,20 @@ def _parts(function: Node) -> tuple[Number, Number, Number, Node | None]:
     for c, node in rest:
         total = add(total, mul(as_node(c), node))
     return slope, bias, 1, total
+
+
+def _length(node: Node) -> int:
+    """How many operations the node is written with, shared ones counted as often as they are written."""
+    lengths: dict[Node, int] = {}
+    for part in ordered([node]):
+        lengths[part] = 1 + sum(lengths[arg] for arg in part.args)
+    return lengths[node]
+
+
+@lru_cache(maxsize=10_000)
+def _canonical(function: Node) -> Node:
+    """The function as its own text is read: what a file says is then the same node."""
+    return parse(str(function), ("u",)).node
 
 
 def _folded(node: Node) -> Node:

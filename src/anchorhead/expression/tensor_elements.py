@@ -49,8 +49,16 @@ class Context:
         """Entries of a tensor of any kind."""
         if isinstance(value, np.ndarray):
             return value
-        tensor = torch.as_tensor(value)
-        return shaped([_entry(number) for number in tensor.reshape(-1).tolist()], tuple(tensor.shape))
+        numbers, shape = (
+            (value.reshape(-1).tolist(), tuple(value.shape)) if isinstance(value, Tensor) else ([value], ())
+        )
+        return shaped([_entry(number) for number in numbers], shape)
+
+    def ready(self, array: Array) -> Array:
+        """The entries worked out all at once, but for minus infinity."""
+        entries = list(array.ravel())
+        forms = iter(self.entries.forms([entry for entry in entries if entry is not MASKED], self.label))
+        return shaped([entry if entry is MASKED else next(forms) for entry in entries], array.shape)
 
     def unary(self, name: str, entry: Entry) -> Form:
         [form] = self.entries.forms([entry], self.label)
@@ -152,6 +160,7 @@ def elementwise(name: str) -> Operation:
         if given.get("training") is True:
             raise ExpressionError(f"torch's {name} in training is random")
         given = _channels(given) if name == "prelu" else given
+        given = {key: context.ready(value) if isinstance(value, np.ndarray) else value for key, value in given.items()}
         tensors = {key: value for key, value in given.items() if isinstance(value, Tensor | np.ndarray)}
         fixed = {key: _fixed(value) for key, value in given.items() if key not in tensors and value is not None}
         parts, shape = _broadcast(context, *tensors.values())
@@ -228,7 +237,8 @@ def chosen(context: Context, given: Given) -> Array:
     if isinstance(given["condition"], Tensor):
         return moved(context, given)
     parts, shape = _broadcast(context, given["condition"], given["self"], given["other"])
-    return shaped((context.entries.choice(*part, context.label) for part in zip(*parts, strict=True)), shape)
+    rows = zip(*parts, strict=True)
+    return shaped((context.entries.choice(test, yes, no, context.label) for test, yes, no in rows), shape)
 
 
 def opposite(context: Context, given: Given) -> Array:
@@ -243,8 +253,8 @@ INDICES = frozenset("indices index mask condition repeats".split())
 
 def moved(context: Context, given: Given) -> Any:
     """torch's operation on numbers that stand for the entries; number 0 is the entry 0, which torch fills in."""
-    if given.get("accumulate"):
-        raise ExpressionError("Writing into a tensor with accumulate=True is not known; add what is to be added.")
+    if given.get("accumulate") or given.get("reduce"):
+        raise ExpressionError("Writing into a tensor what is added to it is not known; add it in a step of its own.")
     table: list[Array] = [shaped([ZERO], (1,))]
     count = 1
 
@@ -269,9 +279,12 @@ def moved(context: Context, given: Given) -> Any:
 
     result = context.call({key: numbers(key, value) for key, value in given.items()})
     entries = np.concatenate(table)
-    if isinstance(result, Tensor):
-        return entries[result.long().numpy()]
-    return [entries[part.long().numpy()] for part in result]
+    return taken(entries, result) if isinstance(result, Tensor) else [taken(entries, part) for part in result]
+
+
+def taken(entries: Array, numbers: Tensor) -> Array:
+    """The entries that the numbers stand for."""
+    return entries[numbers.long().reshape(-1).numpy()].reshape(tuple(numbers.shape))
 
 
 def aliased(context: Context, given: Given) -> Any:

@@ -35,6 +35,7 @@ class Bilinear:
     right: tuple[Form, ...]
     factor: Number
     offset: Form
+    label: str
 
 
 @dataclass(eq=False)
@@ -86,6 +87,16 @@ class Entries:
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
+        self._lines: dict[Pending, Line] = {}
+
+    def line(self, form: Form) -> Line:
+        """The form as a line, which is made once however often it is used."""
+        if isinstance(form, Line):
+            return form
+        found = self._lines.get(form)
+        if found is None:
+            found = self._lines[form] = self.builder.line(form)
+        return found
 
     def forms(self, entries: Iterable[Entry], label: str) -> list[Form]:
         """All entries worked out; the weights of one softmax together."""
@@ -107,8 +118,9 @@ class Entries:
         if isinstance(entry, Line | Pending):
             return entry
         if isinstance(entry, Bilinear):
-            products = [self.builder.product(pair, label) for pair in zip(entry.left, entry.right, strict=True)]
-            return self.builder.sum([entry.factor] * len(products) + [1], [*products, entry.offset], 0, label)
+            pairs = zip(entry.left, entry.right, strict=True)
+            products = [self.builder.product(pair, entry.label) for pair in pairs]
+            return self.builder.sum([entry.factor] * len(products) + [1], [*products, entry.offset], 0, entry.label)
         if isinstance(entry, Weight):
             assert isinstance(entry.value, Line)
             return self.builder.scale(self._weights(entry.softmax)[entry.index], entry.value.bias)
@@ -124,7 +136,9 @@ class Entries:
         return softmax.weights
 
     def _attend(self, softmax: Softmax, values: Sequence[Sequence[Form]]) -> list[Form]:
-        return self.builder.attend(softmax.query, softmax.keys, softmax.offsets, values, softmax.label)
+        keys, rows = ([[self.line(form) for form in row] for row in table] for table in (softmax.keys, values))
+        query, offsets = ([self.line(form) for form in row] for row in (softmax.query, softmax.offsets))
+        return self.builder.attend(query, keys, offsets, rows, softmax.label)
 
     def scale(self, entry: Entry, factor: Number, label: str) -> Entry:
         if factor == 1:
@@ -150,12 +164,17 @@ class Entries:
             if len(entries) == 1 and bias == 0:
                 found[place] = self.scale(entries[0], coefficients[0], label)
             elif all(entry.__class__ in PLAIN for entry in entries):
-                found[place] = self.builder.sum(coefficients, entries, bias, label)  # type: ignore[arg-type]
+                found[place] = self._sum(coefficients, entries, bias, label)  # type: ignore[arg-type]
             else:
                 lazy.append(place)
         for place, entry in zip(lazy, self._added([wanted[place] for place in lazy], label), strict=True):
             found[place] = entry
         return found
+
+    def _sum(self, coefficients: Sequence[Number], forms: Sequence[Form], bias: Number, label: str) -> Form:
+        if any(form.__class__ is Pending for form in forms) and self.builder._common(forms) is None:
+            forms = [self.line(form) for form in forms]
+        return self.builder.sum(coefficients, forms, bias, label)
 
     def _added(self, wanted: Sequence[Sum], label: str) -> list[Entry]:
         """The sums, whose weights are all put into attentions."""
@@ -214,7 +233,7 @@ class Entries:
             return replace(only, factor=times(only.factor, c), offset=offset)
         scaled = [(times(c, entry.factor), entry) for c, entry in products]
         left = tuple(self.builder.scale(form, c) for c, entry in scaled for form in entry.left)
-        return Bilinear(left, tuple(form for _, entry in products for form in entry.right), 1, offset)
+        return Bilinear(left, tuple(form for _, entry in products for form in entry.right), 1, offset, label)
 
     def _plus(self, entry: Entry, form: Form, label: str) -> Entry:
         if isinstance(entry, Bilinear):
@@ -250,7 +269,7 @@ class Entries:
         if not isinstance(condition, Above):
             raise DiscontinuityError("torch.where has a condition that is not a comparison.")
         above, below, first, second = (
-            self.builder.line(form) for form in self.forms([condition.above, condition.below, yes, no], label)
+            self.line(form) for form in self.forms([condition.above, condition.below, yes, no], label)
         )
         gap, change = above + -below, first + -second
         if gap.is_constant and gap.bias != 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,17 @@ from torch import Tensor
 from anchorhead.errors import ExpressionError
 from anchorhead.expression.circuit import Line
 from anchorhead.expression.exact import Number, over
-from anchorhead.expression.tensor_elements import Array, Context, Given, Operation, added, finite, multiplied, shaped
+from anchorhead.expression.tensor_elements import (
+    Array,
+    Context,
+    Given,
+    Operation,
+    added,
+    finite,
+    multiplied,
+    shaped,
+    taken,
+)
 from anchorhead.expression.tensor_entries import MASKED, ZERO, Bilinear, Entry, Sum, Weight
 
 
@@ -90,7 +101,7 @@ def _mixed_rows(context: Context, rows: Array, columns: Array) -> Array | None:
 
 def _scores(context: Context, rows: Array, columns: Array) -> Array:
     left, right = ([tuple(context.entries.forms(row, context.label)) for row in matrix] for matrix in (rows, columns.T))
-    return shaped((Bilinear(a, b, 1, ZERO) for a in left for b in right), (len(left), len(right)))
+    return shaped((Bilinear(a, b, 1, ZERO, context.label) for a in left for b in right), (len(left), len(right)))
 
 
 def linear(context: Context, given: Given) -> Array:
@@ -154,7 +165,7 @@ def _windows(array: Array, size: Sequence[int], given: Given, outside: Entry) ->
     for axis in range(count):
         reach = dilation[axis] * (size[axis] - 1) + 1
         numbers = numbers.unfold(2 + axis, reach, stride[axis])[..., :: dilation[axis]]
-    return np.concatenate([shaped([outside], (1,)), array.ravel()])[numbers.long().numpy()]
+    return taken(np.concatenate([shaped([outside], (1,)), array.ravel()]), numbers)
 
 
 def _each(value: Any, count: int) -> list[int]:
@@ -205,3 +216,18 @@ def pooling(largest: bool, axes: int) -> Operation:
         return [found, None] if "with_indices" in context.target._schema.name else found
 
     return apply
+
+
+def adaptive_average(context: Context, given: Given) -> Array:
+    """adaptive_avg_pool: the mean over windows that cover each axis evenly."""
+    found = given["self"]
+    size = list(given["output_size"])
+    for axis, count in zip(range(found.ndim - len(size), found.ndim), size, strict=True):
+        length = found.shape[axis]
+        shares = [[Fraction(0)] * length for _ in range(count)]
+        for place in range(count):
+            start, end = place * length // count, -(-(place + 1) * length // count)
+            shares[place][start:end] = [Fraction(1, end - start)] * (end - start)
+        numbers = shaped((Line({}, share) for row in shares for share in row), (count, length))
+        found = np.moveaxis(product_of_matrices(context, np.moveaxis(found, axis, -1), numbers.T), -1, axis)
+    return found

@@ -35,12 +35,18 @@ MOVES = frozenset(
     roll rot90 repeat tile repeat_interleave constant_pad_nd pad reflection_pad1d reflection_pad2d replication_pad1d
     replication_pad2d tril triu diag diagonal diag_embed movedim moveaxis swapaxes swapdims numpy_T mT adjoint
     copy slice_scatter select_scatter diagonal_scatter index_put _unsafe_index_put _unsafe_index index_copy scatter
-    masked_scatter unfold view_as reshape_as atleast_1d atleast_2d atleast_3d ravel meshgrid block_diag as_strided
+    masked_scatter unfold view_as reshape_as atleast_1d atleast_2d atleast_3d ravel meshgrid block_diag
     pixel_shuffle pixel_unshuffle channel_shuffle im2col unsafe_split unsafe_chunk expand_copy view_copy squeeze_copy
     unsqueeze_copy permute_copy transpose_copy select_copy slice_copy""".split()
 )
-SAME = aten.ALIAS | aten.COPY | set("dropout feature_dropout alpha_dropout feature_alpha_dropout type_as".split())
+SAME = (
+    aten.ALIAS
+    | aten.COPY
+    | set("dropout feature_dropout alpha_dropout feature_alpha_dropout type_as nan_to_num".split())
+)
 NEW = frozenset("zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty".split())
+WHOLE = frozenset("sinc xlogy special_xlog1py special_entr logit huber_loss smooth_l1_loss item".split())
+"""What torch writes by choices that are not seen to be continuous: better refused by its own name."""
 JUMPING = {
     "argmax": "the place of the largest entry jumps",
     "argmin": "the place of the smallest entry jumps",
@@ -95,6 +101,7 @@ OPERATIONS: dict[str, Operation] = (
     | {f"max_pool{axes}d": tensor_matrices.pooling(True, axes) for axes in (1, 2, 3)}
     | {f"avg_pool{axes}d": tensor_matrices.pooling(False, axes) for axes in (1, 2, 3)}
     | {f"max_pool{axes}d_with_indices": tensor_matrices.pooling(True, axes) for axes in (2, 3)}
+    | {f"adaptive_avg_pool{axes}d": tensor_matrices.adaptive_average for axes in (1, 2, 3)}
     | dict.fromkeys(("norm", "linalg_vector_norm"), reduction(tensor_sums.norm))
     | dict.fromkeys(("max", "amax"), extreme(1))
     | dict.fromkeys(("min", "amin"), extreme(-1))
@@ -104,6 +111,7 @@ OPERATIONS: dict[str, Operation] = (
         "minimum": largest_of_two(-1),
         "where": chosen,
         "rms_norm": tensor_sums.rms_norm,
+        "instance_norm": tensor_sums.instance_norm,
         "sum": summed,
         "mean": lambda context, given: summed(context, given, mean=True),
         "prod": reduction(tensor_sums.product),

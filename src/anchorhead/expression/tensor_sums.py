@@ -63,9 +63,9 @@ def summed(context: Context, given: Given, mean: bool = False) -> Array:
     rows, shape = grouped(array, axes)
     if given.get("keepdim"):
         shape = tuple(1 if axis in axes else size for axis, size in enumerate(array.shape))
-    factor = Fraction(1, rows.shape[1]) if mean else 1
-    wanted = [Sum([factor] * len(row), list(row)) for row in rows]
-    return shaped(context.entries.sums(wanted, context.label), shape)
+    found = context.entries.sums([Sum([1] * len(row), list(row)) for row in rows], context.label)
+    share = Fraction(1, rows.shape[1]) if mean else 1
+    return shaped((context.entries.scale(entry, share, context.label) for entry in found), shape)
 
 
 def extreme(sign: int) -> Operation:
@@ -88,13 +88,10 @@ def product(context: Context, row: list[Entry], given: Given) -> Entry:
 
 
 def centred(context: Context, row: Sequence[Entry]) -> list[Entry]:
-    share = Fraction(-1, len(row))
-    coefficients = [[1 + share if i == j else share for j in range(len(row))] for i in range(len(row))]
+    """Each entry minus the mean of all."""
     if len(row) == 1:
         return [ZERO]
-    if len(row) <= 3:
-        return context.entries.sums([Sum(c, row) for c in coefficients], context.label)
-    mean = context.entries.forms([context.sum(row, -share)], context.label)[0]
+    mean = context.entries.scale(context.sum(row), Fraction(1, len(row)), context.label)
     return context.entries.sums([Sum((1, -1), (entry, mean)) for entry in row], context.label)
 
 
@@ -205,11 +202,17 @@ def batch_norm(context: Context, given: Given) -> Any:
     if given.get("training"):
         raise ExpressionError("batch_norm in training depends on the other inputs of a batch")
     array, mean, variance = given["input"], given["running_mean"], given["running_var"]
-    scale = 1 / torch.sqrt(variance + given["eps"])
+    scale = 1 / torch.sqrt(variance + given.get("eps", 1e-5))
     scale = scale if given.get("weight") is None else scale * given["weight"]
     shift = -mean * scale if given.get("bias") is None else given["bias"] - mean * scale
     result = _affine(context, array, over_channels(scale, array.ndim), over_channels(shift, array.ndim))
     return [result, None, None] if "native" in context.target._schema.name else result
+
+
+def instance_norm(context: Context, given: Given) -> Any:
+    if not given["use_input_stats"]:
+        return batch_norm(context, given)
+    return group_norm(context, {**given, "num_groups": given["input"].shape[1]})
 
 
 layer_norm, rms_norm = _over_last(True), _over_last(False)

@@ -26,7 +26,7 @@ from anchorhead.expression.circuit import Circuit
 from anchorhead.expression.forms import Builder
 from anchorhead.expression.tensor_elements import Array, Context, Jumps, shaped
 from anchorhead.expression.tensor_entries import Above, Entries
-from anchorhead.expression.tensor_ops import OPERATIONS
+from anchorhead.expression.tensor_ops import OPERATIONS, WHOLE
 from anchorhead.expression.trace import _definition, _place, _quiet, _Wrapped
 
 ADVICE = "write that part with linear maps, activations, products, sums, norms, maxima and softmax"
@@ -35,17 +35,17 @@ BATCH = 5
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
+@torch.no_grad()
 def trace_tensors(function: Callable[..., Any], shape: tuple[int, ...], *, fuse: bool = True) -> Circuit:
     """The circuit of a callable that maps one tensor of the shape, or batches of them, to one tensor."""
-    module, place = _prepared(function)
     with _attention_in_the_open():
-        batched, dtype = _convention(module, shape)
+        module, dtype, batched = _prepared(function, shape)
         program = _export(module, torch.full((1, *shape) if batched else shape, 0.5, dtype=dtype))
     names = ["x" + "_".join(map(str, index)) for index in np.ndindex(*shape)]
     builder = Builder(names, fuse=fuse)
     inputs = shaped((builder.input(i) for i in range(len(names))), (1, *shape) if batched else shape)
-    result = _Walk(program, inputs, Entries(builder), dtype, place).read()
-    result = result[0] if batched else result
+    result = _Walk(program, inputs, Entries(builder), dtype, _definition(function)).read()
+    result = result.reshape(result.shape[1:]) if batched else result
     made = builder.circuit(list(result.ravel()), shape, result.shape)
     return replace(made, output_shape=result.shape)
 
@@ -61,22 +61,41 @@ def infer_width(module: nn.Module) -> int | None:
             return part.embed_dim
         if isinstance(part, nn.BatchNorm1d):
             return part.num_features
+        if isinstance(part, nn.RNNBase):
+            return part.input_size
     return None
 
 
-def _prepared(function: Callable[..., Any]) -> tuple[nn.Module, str]:
-    """A module to export, and where it is defined. torch records lines of functions that are called forward only."""
+def _prepared(function: Callable[..., Any], shape: tuple[int, ...]) -> tuple[nn.Module, torch.dtype, bool]:
+    """A module to export, a dtype in which it runs, and whether it maps batches; float64 unless only float32 runs."""
+    made = []
+    for dtype, close in CLOSE.items():
+        module = _module(function, dtype)
+        if module is not None:
+            made.append((module, dtype))
+            batched = _maps_batches(module, shape, dtype, close)
+            if batched is not None:
+                return module, dtype, batched
+    return *made[0], False
+
+
+def _module(function: Callable[..., Any], dtype: torch.dtype) -> nn.Module | None:
+    """The callable in this dtype, if that does not round its numbers."""
     if isinstance(function, nn.Module):
-        return copy.deepcopy(function).to(torch.float64).eval(), ""
-    place = _definition(function)
-    if isinstance(function, types.FunctionType):
-        code = function.__code__.replace(co_name="forward")
+        held = [*function.parameters(), *function.buffers()]
+        wide = any(tensor.is_floating_point() and tensor.dtype == torch.float64 for tensor in held)
+        return None if wide and dtype != torch.float64 else copy.deepcopy(function).to(dtype).eval()
+    if isinstance(function, types.FunctionType):  # torch records the lines of functions that are called forward only
         named = types.FunctionType(
-            code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+            function.__code__.replace(co_name="forward"),
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
         )
         named.__kwdefaults__ = function.__kwdefaults__
         function = named
-    return _Wrapped(function).eval(), place
+    return _Wrapped(function).eval()
 
 
 @contextmanager
@@ -90,29 +109,22 @@ def _attention_in_the_open() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _convention(module: nn.Module, shape: tuple[int, ...]) -> tuple[bool, torch.dtype]:
-    """Whether the callable maps batches, seen on one, and the dtype in which it runs."""
-    for dtype, close in CLOSE.items():
-        inputs = torch.rand((BATCH, *shape), generator=torch.Generator().manual_seed(0), dtype=dtype) / 2 + 0.25
-        together = _run(module, inputs)
-        alone = [_run(module, part) for part in inputs.split(1)]
-        if together is None or any(one is None for one in alone):
-            if _run(module, inputs[0]) is not None:
-                return False, dtype
-            continue
-        joined = [one for one in alone if one is not None and one.shape[:1] == (1,)]
-        if len(joined) < BATCH or together.shape != (BATCH, *joined[0].shape[1:]):
-            return False, dtype
-        if any(one.shape != joined[0].shape for one in joined):
-            return False, dtype
-        return torch.allclose(together, torch.cat(joined), rtol=close, atol=close, equal_nan=True), dtype
-    return False, torch.float64
+def _maps_batches(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, close: float) -> bool | None:
+    """Whether a batch gives what each of its inputs gives as a batch of one; None if the callable does not run."""
+    inputs = torch.rand((BATCH, *shape), generator=torch.Generator().manual_seed(0), dtype=dtype) / 2 + 0.25
+    together = _run(module, inputs)
+    alone = [found for found in (_run(module, part) for part in inputs.split(1)) if found is not None]
+    if together is None or len(alone) < BATCH:
+        return None if _run(module, inputs[0]) is None else False
+    if any(one.shape != (1, *together.shape[1:]) for one in alone) or together.shape[:1] != (BATCH,):
+        return False
+    return torch.allclose(together, torch.cat(alone), rtol=close, atol=close, equal_nan=True)
 
 
 def _run(module: nn.Module, inputs: Tensor) -> Tensor | None:
     """What the callable returns, if it runs and returns a tensor."""
     try:
-        with _quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with _quiet(), torch.random.fork_rng(devices=[]):
             found = module(inputs.clone())
     except Exception:
         return None
@@ -124,22 +136,34 @@ def _run(module: nn.Module, inputs: Tensor) -> Tensor | None:
 def _export(module: nn.Module, example: Tensor) -> Any:
     try:
         with _quiet():
-            program = torch.export.export(module, (example,), strict=False).run_decompositions({})
-            return _taken_apart(program)
+            program = torch.export.export(module, (example,), strict=False)
+            writes = any(node.op == "call_function" and _writes(node) for node in program.graph.nodes)
+            return _taken_apart(program.run_decompositions({}) if writes else program)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        raised = [i for i, line in enumerate(lines) if line.startswith("The following call raised")]
-        where = f" at {' '.join(lines[raised[0] + 1 : raised[0] + 3])}".removesuffix(" ") if raised else ""
-        where = where.replace(", in forward", ":").replace("File ", "")
-        raise ExpressionError(f"torch could not trace the target ({lines[0][:200]}){where}; {ADVICE}.") from error
+        reason = f"torch could not trace the target ({lines[0][:200]}){_raised(lines)}"
+        raise ExpressionError(f"{reason}; {ADVICE}.") from error
+
+
+def _raised(lines: list[str]) -> str:
+    """The caller's line at which torch gave up, where its message names one."""
+    found = [i for i, line in enumerate(lines) if line.startswith("The following call raised")]
+    where = [line for i in found for line in lines[i + 1 : i + 3] if not line.startswith("The error above")]
+    return " at " + " ".join(where).replace("File ", "").replace(", in forward", ":") if where else ""
+
+
+def _writes(node: Any) -> bool:
+    """Whether an operation changes a tensor in place; torch rewrites those by others, which takes it some time."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable and _name(node) != "detach_"
 
 
 def _taken_apart(program: Any) -> Any:
     """The program without operations that are not known, where torch can write them by others."""
     for _ in range(4):
         moving = _depending(program)
-        unknown = {node.target for node in moving if node.op == "call_function" and _name(node) not in OPERATIONS}
-        unknown.discard(operator.getitem)
+        called = [node for node in moving if node.op == "call_function" and node.target is not operator.getitem]
+        unknown = {node.target for node in called if _name(node) not in OPERATIONS and _name(node) not in WHOLE}
         table = torch.export.default_decompositions() if unknown else {}
         parts = {target: table[target] for target in unknown if target in table}
         if not parts:
@@ -161,6 +185,11 @@ def _depending(program: Any) -> set[Any]:
 def _name(node: Any) -> str:
     schema = getattr(node.target, "_schema", None)
     return str(node.target) if schema is None else schema.name.rpartition("::")[2]
+
+
+def _moves(value: Any) -> bool:
+    """Whether a value depends on the input."""
+    return any(map(_moves, value)) if isinstance(value, list) else isinstance(value, np.ndarray)
 
 
 class _Walk:
@@ -186,9 +215,7 @@ class _Walk:
                 self.values[node] = self._operation(node)
             else:
                 raise self._refused(node, f"the operation {node.op} of {node.target} is not known")
-        value = self._value(result, returned)
-        context = Context(self.entries, "output")
-        array = context.array(value)
+        array = Context(self.entries, "output").array(self._value(result))
         if any(isinstance(entry, Above) for entry in array.ravel()):
             raise DiscontinuityError("The target returns a comparison, which jumps; return a continuous function.")
         try:
@@ -226,62 +253,62 @@ class _Walk:
         return {name: value.detach() if isinstance(value, Tensor) else value for name, value in found.items()}
 
     def _operation(self, node: Any) -> Any:
+        args, kwargs = self._value(node.args), {key: self._value(value) for key, value in node.kwargs.items()}
         if node.target is operator.getitem:
-            return self._value(node.args[0], node)[node.args[1]]
-        if node not in self.moving:
-            return self._constant(node)
-        operation = OPERATIONS.get(_name(node))
-        if operation is None:
-            raise self._refused(node, f"torch's {_name(node).strip('_')} is not an operation that is known")
-        arguments = node.target._schema.arguments
-        given = {argument.name: value for argument, value in zip(arguments, node.args, strict=False)} | node.kwargs
-        given = {key: self._value(value, node) for key, value in given.items()}
-        self._check_dtype(node)
+            return args[0][args[1]]
+        if not any(_moves(value) for value in [*args, *kwargs.values()]):
+            return self._constant(node, args, kwargs)
+        name = _name(node)
+        if name not in OPERATIONS:
+            raise self._refused(node, f"torch's {name.strip('_')} is not an operation that is known")
+        given = {argument.name: value for argument, value in zip(node.target._schema.arguments, args, strict=False)}
         try:
-            with torch.no_grad():
-                found = operation(Context(self.entries, self._label(node), node.target), given)
+            found = OPERATIONS[name](Context(self.entries, self._label(node), node.target), given | kwargs)
         except ExpressionError as error:
             raise self._refused(node, str(error).rstrip("."), type(error)) from None
-        expected = node.meta.get("val")
-        if isinstance(expected, Tensor) and isinstance(found, np.ndarray) and found.shape != expected.shape:
-            raise self._refused(node, f"this form of torch's {_name(node).strip('_')} is not known")
+        except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
+            raise self._refused(node, f"this form of torch's {name.strip('_')} is not known") from error
+        self._check(node, found)
         return found
 
-    def _check_dtype(self, node: Any) -> None:
-        """A result of another dtype than the input's would be rounded; comparisons are looked at where they are used."""
-        value = node.meta.get("val")
-        dtype = value.dtype if isinstance(value, Tensor) else None
-        if dtype is None or dtype == torch.bool or _name(node) in ("argmax", "argmin"):
+    def _check(self, node: Any, found: Any) -> None:
+        """That the result has torch's shape, and is not rounded to another dtype than the input's."""
+        expected = node.meta.get("val")
+        if not (isinstance(expected, Tensor) and isinstance(found, np.ndarray)):
             return
-        if dtype.is_complex:
-            raise self._refused(node, f"torch's {_name(node).strip('_')} makes complex numbers")
-        if not dtype.is_floating_point or torch.finfo(dtype).eps > torch.finfo(self.dtype).eps:
+        dtype = expected.dtype
+        if found.shape != expected.shape or dtype.is_complex:
+            raise self._refused(node, f"this form of torch's {_name(node).strip('_')} is not known")
+        compared = dtype == torch.bool  # looked at where it is used
+        if not compared and not (dtype.is_floating_point and torch.finfo(dtype).eps <= torch.finfo(self.dtype).eps):
             raise self._refused(node, f"a conversion to {dtype} rounds, so it jumps", DiscontinuityError)
 
-    def _constant(self, node: Any) -> Any:
+    def _constant(self, node: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         name = _name(node)
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: self._value(arg, node))
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not name.endswith("dropout"):
+        known = name.endswith("dropout") and args[-1] is False
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not known:
             raise self._refused(node, f"torch's {name} is random")
-        with torch.no_grad():
-            made = node.target(*args, **kwargs)
+        made = node.target(*args, **kwargs)
         return torch.zeros_like(made) if name.startswith("empty") else made
 
-    def _value(self, value: Any, node: Any) -> Any:
+    def _value(self, value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
             found = self.values[value]
             if isinstance(found, Jumps):
                 raise self._refused(value, found.why, DiscontinuityError)
             return found
-        return [self._value(part, node) for part in value] if isinstance(value, list | tuple) else value
+        return [self._value(part) for part in value] if isinstance(value, list | tuple) else value
 
     def _label(self, node: Any) -> str:
         """The operation and the module that it belongs to, as in "encoder.0: gelu"."""
-        stack = list((node.meta.get("nn_module_stack") or {}).values())
-        path = stack[-1][0] if stack else ""
-        name = _name(node).strip("_")
+        path, name = self._path(node), _name(node).strip("_")
         return f"{path}: {name}" if path else name
 
+    def _path(self, node: Any) -> str:
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        return stack[-1][0] if stack else ""
+
     def _refused(self, node: Any, why: str, kind: type[ExpressionError] = ExpressionError) -> ExpressionError:
-        place = _place(node) or self.place
+        path = self._path(node) if isinstance(node, torch.fx.Node) else ""
+        place = (f" in the module {path}" if path else "") + (_place(node).replace(", in forward", "") or self.place)
         return kind(f"The target cannot be read as a circuit: {why}{place}. To go on, {ADVICE}.")

@@ -44,7 +44,7 @@ Box = Sequence[tuple[float, float]]
 
 MOST_AXES = 4
 MOST_KEYS = 1 << 20
-MOST_ON_AXIS = 1 << 11
+MOST_ON_AXIS = 1 << 10
 MOST_ENTRIES = 1 << 22
 """Entries of a temporary, 32 MB."""
 SLICES = 10
@@ -70,8 +70,8 @@ class GridHead:
         counts = tuple(len(s) for s in self.slopes)
         if not counts or counts != tuple(len(c) for c in self.intercepts) or self.values.shape[:-1] != counts:
             raise ShapeError(
-                f"A grid with values of shape {self.values.shape} needs slopes and intercepts for "
-                f"{self.values.ndim - 1} axes; it has {counts} slopes and {tuple(map(len, self.intercepts))} intercepts."
+                f"A grid with values of shape {self.values.shape} needs slopes and intercepts for as many axes and "
+                f"keys; slopes {counts} and intercepts {tuple(map(len, self.intercepts))} were given."
             )
 
     @property
@@ -135,10 +135,11 @@ def softmax(scores: Array) -> Array:
     return weights / weights.sum(-1, keepdims=True)
 
 
-def contracted(matrices: Sequence[Array], tensor: Array) -> Array:
-    """The tensor (p_1, .., p_m, ...) with the i-th axis contracted with the i-th matrix (n_i, p_i)."""
+def contracted(matrices: Sequence[Array | None], tensor: Array) -> Array:
+    """The tensor (p_1, .., p_m, ...) with the i-th axis contracted with the i-th matrix (n_i, p_i), if there is one."""
     for i, matrix in enumerate(matrices):
-        tensor = np.moveaxis(np.tensordot(matrix, tensor, (1, i)), 0, i)
+        if matrix is not None:
+            tensor = np.moveaxis(np.tensordot(matrix, tensor, (1, i)), 0, i)
     return np.ascontiguousarray(tensor)
 
 
@@ -180,7 +181,9 @@ def checked_box(box: Box) -> tuple[tuple[float, float], ...]:
 
 def _smallest(fitting: _Fitting, tol: float, most: int) -> GridHead | None:
     """Numbers of keys that serve the slices of each axis; more of all until the grid serves, then fewer again."""
-    counts = [_enough(fitting, i, tol / 2, most) for i in range(fitting.axes)]
+    counts: list[int] = []
+    for i in range(fitting.axes):
+        counts.append(_enough(fitting, i, tol / 2, most // math.prod(counts)))
     best = None
     while best is None:
         if math.prod(counts) > most:
@@ -218,7 +221,7 @@ def _enough(fitting: _Fitting, axis: int, tol: float, most: int) -> int:
     while not serves(high):
         high *= 2
         if high > min(most, MOST_ON_AXIS):
-            return high
+            return MOST_KEYS + 1
     low = high // 2
     while high - low > max(1, high // 12):
         middle = (low + high) // 2
@@ -322,9 +325,10 @@ class _Fitting:
             return quiet if self.error(quiet) <= 1.2 * error else head
 
     def error(self, head: GridHead, most: int = 1 << 16) -> float:
-        """The largest |f - h| on a lattice, ends included."""
-        each = max(3, min(int(most ** (1 / self.axes)), 6 * max(head.counts) + 31))
-        points = [np.linspace(*side, each + 2 * i) for i, side in enumerate(self.box)]
+        """The largest |f - h| on a lattice of about `most` points, or eight for each key; ends included."""
+        share = (min(max(most, 8 * head.keys), MOST_ENTRIES) / head.keys) ** (1 / self.axes)
+        points = [np.linspace(*side, math.ceil(min(share, 6) * k) + 30) for side, k in
+                  zip(self.box, head.counts, strict=True)]  # fmt: skip
         worst = 0.0
         for part in _slabs(points):
             here = [part, *points[1:]]
@@ -343,6 +347,12 @@ def _stretched(spacing: float, few: int, many: int) -> float:
     """The spacing at which as many of many keys lie past the ends as of few at the given one."""
     past = (few - 1) / 2 - 1 / spacing
     return 1 / max(0.5, (many - 1) / 2 - past)
+
+
+def _cost(error: float, goal: float, size: float, limit: float) -> float:
+    """What a layout is judged by: the error, down to a part of the goal, and values, most of all beyond the limit."""
+    beyond = max(1.0, size / limit)
+    return math.log(max(error, goal / 8)) + 0.1 * math.log(max(1.0, size)) + 2 * math.log(beyond)
 
 
 class _Ridge:
@@ -389,7 +399,8 @@ class _Search:
         """The layout of fewer keys, as many of them past the ends, for a few curvatures."""
         model = self.fitting.layout(self.axis, SEARCHED, self.growth)
         h = _stretched(model.spacing, SEARCHED, self.count)
-        tried = [model.curvature * s for s in (0.25, 0.5, 1.0, 2.0, 4.0)]
+        factors = (0.25, 0.5, 1.0, 2.0, 4.0) if self.count <= 4 * SEARCHED else (1.0,)
+        tried = [model.curvature * s for s in factors]
         _, c = min((self._objective(c, h, self.thin), c) for c in tried)
         return self._layout(c, h)
 
@@ -407,7 +418,7 @@ class _Search:
         if not (1e-3 < curvature < 60 and 1e-6 < spacing < 1e3):
             return math.inf
         error, size = self._error(curvature, spacing, on)
-        return math.log(error + self.fitting.goal * 1e-2) + 2 * math.log(max(1.0, size / self.growth))
+        return _cost(error, self.fitting.goal, size, self.growth)
 
     def _descend(self, start: tuple[float, float, float]) -> tuple[float, float, float]:
         """Nelder-Mead in the logarithms."""
@@ -417,6 +428,10 @@ class _Search:
         found = minimize(lambda p: self._objective(math.exp(p[0]), math.exp(p[1]), self.fine), simplex[0],
                          method="Nelder-Mead", options={"maxfev": 40, "initial_simplex": simplex})  # fmt: skip
         return float(found.fun), math.exp(found.x[0]), math.exp(found.x[1])
+
+
+def _logarithms(layouts: Sequence[_Layout]) -> Array:
+    return np.log([[max(a.curvature, 1e-9), a.spacing] for a in layouts])
 
 
 class _Joint:
@@ -439,11 +454,15 @@ class _Joint:
             return self._limited(self._keys(self._searched(starts)))
         smaller = [max(2, math.floor(k * self._reduction())) if k > 2 else k for k in self.counts]
         model = _Joint(self.fitting, smaller, self.limit, self.goal)
-        starts = [[self.fitting.layout(i, k, g) for i, k in enumerate(smaller)] for g in self.fitting.growths]
-        parameters = model._searched(starts)
-        for i, (few, many) in enumerate(zip(smaller, self.counts, strict=True)):
-            parameters[i, 1] = math.log(_stretched(math.exp(parameters[i, 1]), few, many))
-        return self._limited(self._keys(parameters))
+        few = [[self.fitting.layout(i, k, g) for i, k in enumerate(smaller)] for g in self.fitting.growths]
+        curvatures, spacings = np.exp(model._searched(few)).T
+        sizes = list(zip(spacings, smaller, self.counts, strict=True))
+        same_keys_past = [_stretched(h, a, b) for h, a, b in sizes]
+        same_reach = [h * (a - 1) / (b - 1) if b > 1 else h for h, a, b in sizes]
+        tried = [np.log(np.stack([curvatures, h], axis=1)) for h in (same_keys_past, same_reach)]
+        if max(self.counts) <= SEARCHED:
+            tried += [_logarithms(layouts) for layouts in starts]
+        return min((self._limited(self._keys(t)) for t in tried), key=self.fitting.error)
 
     def _reduction(self) -> float:
         """By what factor all axes must shrink for a search to be affordable."""
@@ -456,8 +475,7 @@ class _Joint:
         """Logarithms of curvature and spacing of each axis."""
         assert self.target is not None
         tries = int(min(30 * len(self.counts), 6e6 / self.target.size))
-        parameters = [np.log([[max(a.curvature, 1e-9), a.spacing] for a in layouts]) for layouts in starts]
-        ranked = sorted(parameters + self._usual(), key=self._objective)
+        ranked = sorted([_logarithms(layouts) for layouts in starts] + self._usual(), key=self._objective)
         if tries < 8:
             return ranked[0]
         found = [self._descend(start, tries) for start in ranked[:2]]
@@ -488,18 +506,27 @@ class _Joint:
         weights = [k.weights(u) for k, u in zip(keys, self.points, strict=True)]
         values = self._values([_Ridge(w, self.ridge) for w in weights], self.target)
         error = float(np.abs(contracted(weights, values) - self.target).max())
-        excess = max(1.0, float(np.abs(values).max()) / self.largest)
-        return math.log(error + self.goal * 1e-2) + 2 * math.log(excess)
+        size = float(np.abs(values).max())
+        return _cost(error, self.goal, size / self.fitting.scale, self.largest / self.fitting.scale)
 
     def _limited(self, keys: Sequence[Head]) -> GridHead:
-        """Values within the limit: ridges grow until they are."""
-        ridge = self.ridge
+        """Values within the limit: ridges grow until they are, and further where the error does not mind."""
+        ridge, enough = self.ridge, self.goal / 2
         weights = [k.weights(u) for k, u in zip(keys, self.points, strict=True)]
-        for _ in range(60):
+        best = None
+        for _ in range(40):
             values = self._values([_Ridge(w, ridge) for w in weights], self.target)
-            if np.abs(values).max() <= self.largest:
+            within = np.abs(values).max() <= self.largest
+            if within and self.target is None:
+                best = values
                 break
-            ridge = 4 * max(ridge, FLOOR)
+            if within and self.target is not None:
+                error = float(np.abs(contracted(weights, values) - self.target).max())
+                if best is not None and error > enough:
+                    break
+                best, enough = values, max(enough, 1.2 * error)
+            ridge = 8 * max(ridge, FLOOR)
+        values = values if best is None else best
         return GridHead(tuple(k.slopes for k in keys), tuple(k.intercepts for k in keys), values)
 
     def _values(self, solvers: Sequence[_Ridge], target: Array | None) -> Array:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import anchorhead as ah
 from anchorhead.lab.portrait import portrait, target_values
+from anchorhead.network.compiled_head import CompiledHead
 
 COMPILED = [
     ("gelu(x)", None, 1e-7),
@@ -39,13 +40,14 @@ def compile_and_verify(console: Console, output: Path) -> None:
     for expression, domain, tol in COMPILED:
         with console.status(f"{expression} to {tol:g}"):
             model = ah.compile(expression, domain, tol=tol)
+            assert isinstance(model, CompiledHead)
             path = output / f"{_file_name(expression)}.safetensors"
             model.save(path)
             certificate = ah.verify(path)
         low, high = domain or (-60.0, 60.0)
         x = torch.linspace(low, high, 200_001, dtype=torch.float64)
         where = "R" if domain is None else f"[{low:g}, {high:g}]"
-        table.add_row(expression, where, f"{tol:g}", model.method, str(model.head.keys),
+        table.add_row(expression, where, f"{tol:g}", model.method, str(model.resources.keys),
                       f"{(model(x) - target_values(model, x)).abs().max():.1e}", f"{certificate.bound:.1e}",
                       str(certificate.boxes), certificate.level)  # fmt: skip
     console.print(table)

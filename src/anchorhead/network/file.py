@@ -12,20 +12,27 @@ import hashlib
 import json
 import math
 import os
+import re
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from anchorhead.errors import FileError
 
-FORMAT = 1
+FORMAT = 2
 MOST_BYTES = 1 << 28
 CODES = {"F64": "d", "F32": "f"}
 HORNER_DEPTH = {"float64": 500.0, "float32": 60.0}
 """How far intercepts may lie above those at the ends for exp of the difference to be a coefficient in the dtype."""
 NUMBERS = ("slopes", "intercepts", "constants", "gains", "gate_slopes", "gate_levels")
-"""The tensors of a head; `edges`, the boxes' ends, is the one other tensor in a file."""
+"""The tensors of a head; `edges`, the ends of its boxes, go with them."""
+KINDS = ("head", "network", "grid")
+"""What a file may hold: one head, a network of heads, or one layer over a tensor grid."""
+
+
+NAME = re.compile(r"([a-z]+\.[0-9]{1,6}\.)?[a-z_]+")
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,11 @@ class ModelFile:
     record: dict[str, Any]
     numbers: dict[str, tuple[float, ...]]
     dtypes: dict[str, str]
+
+    def require(self, names: Collection[str]) -> None:
+        """Refuses a file that holds other tensors than these."""
+        if set(self.numbers) != set(names):
+            raise FileError(f"The file does not hold the tensors of its model ({', '.join(sorted(names)[:8])}).")
 
 
 def digest(record: dict[str, Any], tensors: dict[str, bytes]) -> str:
@@ -51,9 +63,11 @@ def read(path: str | os.PathLike[str]) -> ModelFile:
     data = _bytes(Path(path))
     header, body = _header(data, path)
     record = _record(header, path)
-    names = {*NUMBERS, "edges"}
-    if set(header) - {"__metadata__"} != names:
-        raise FileError(f"{path} does not hold the tensors of an anchorhead model ({', '.join(sorted(names))}).")
+    if record.get("kind") not in KINDS:
+        raise FileError(f"{path} holds a model of kind {record.get('kind')!r}, and {', '.join(KINDS)} can be read.")
+    names = set(header) - {"__metadata__"}
+    if not all(NAME.fullmatch(name) for name in names):
+        raise FileError(f"{path} holds tensors that are not those of an anchorhead model.")
     tensors, numbers, dtypes = {}, {}, {}
     for name in sorted(names):
         tensors[name], numbers[name], dtypes[name] = _tensor(name, header[name], body, path)

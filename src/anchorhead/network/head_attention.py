@@ -70,6 +70,26 @@ class HeadAttention(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.slopes.dtype
 
+    @property
+    def temperature(self) -> float:
+        """The steepest difference of slopes between neighbouring keys: how sharply the head selects."""
+        gaps = self._total(self.slopes, self.gate_slopes).sort().values.diff().abs()
+        return gaps.max().item() if len(gaps) else 0.0
+
+    @property
+    def largest_value(self) -> float:
+        """The largest |constant| or |gain|."""
+        return max(self.constants.abs().max().item(), self.gains.abs().max().item())
+
+    def logit_range(self, low: float, high: float) -> float:
+        """The largest absolute score for x in [low, high]."""
+        x = torch.tensor([low, high], dtype=torch.float64)[:, None]
+        scores = x * self._total(self.slopes, self.gate_slopes) + self._total(self.intercepts, self.gate_levels)
+        return scores.abs().max().item()
+
+    def _total(self, own: Tensor, gate: Tensor) -> Tensor:
+        return own.double() + gate.double().repeat_interleave(torch.tensor(self.sizes))
+
     def forward(self, x: Tensor) -> Tensor:
         """The fast evaluation."""
         self.check(x)

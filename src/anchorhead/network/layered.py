@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -145,16 +146,25 @@ class Layer(nn.Module):
         found = [group(part) for group, part in zip(self.groups, parts, strict=True)]
         return torch.cat([state[..., self.kept], *found], dim=-1)
 
+    @property
+    def parts(self) -> list[Group]:
+        """The groups, each of which evaluates steps of one kind."""
+        return cast(list[Group], list(self.groups))
+
     def literal(self) -> Layer:
-        groups = [group.literal() if isinstance(group, Heads) else group for group in self.groups]
+        groups = [group.literal() if isinstance(group, Heads) else group for group in self.parts]
         return Layer(self.rows, groups, self.sizes, self.kept, self.steps)
 
     def weights(self, state: Tensor) -> Tensor:
         """(..., heads, keys), keys that a head does not have with weight zero."""
         parts = self.rows(state).split(self.sizes, dim=-1)
-        found = [group.weights(part) for group, part in zip(self.groups, parts, strict=True)]
+        found = [_weights(group, part) for group, part in zip(self.parts, parts, strict=True)]
         most = max(w.shape[-1] for w in found)
         return torch.cat([nn.functional.pad(w, (0, most - w.shape[-1])) for w in found], dim=-2)
+
+
+def _weights(group: Group, rows: Tensor) -> Tensor:
+    return group.literal().weights(rows) if isinstance(group, Heads) else group.weights(rows)
 
 
 class LayeredNetwork(nn.Module):
@@ -167,9 +177,16 @@ class LayeredNetwork(nn.Module):
         self.layers, self.last = nn.ModuleList(layers), last
         self.input_shape, self.output_shape = input_shape, output_shape
 
+    @property
+    def sequence(self) -> list[Layer]:
+        """The layers in order."""
+        return cast(list[Layer], list(self.layers))
+
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
-        state = self.states(x)[-1]
+        state = x.flatten(-len(self.input_shape))
+        for layer in self.layers:
+            state = layer(state)
         return self.last(state).unflatten(-1, self.output_shape) if self.output_shape else self.last(state).squeeze(-1)
 
     def states(self, x: Tensor) -> list[Tensor]:
@@ -183,14 +200,13 @@ class LayeredNetwork(nn.Module):
 
     def literal(self) -> LayeredNetwork:
         """The same numbers as scores, softmax and values."""
-        layers = [layer.literal() for layer in self.layers]  # type: ignore[operator]
-        return LayeredNetwork(layers, self.last, self.input_shape, self.output_shape)  # type: ignore[arg-type]
+        layers = [layer.literal() for layer in self.sequence]
+        return LayeredNetwork(layers, self.last, self.input_shape, self.output_shape)
 
     def attention(self, x: Tensor) -> list[Tensor]:
         """The attention weights of each layer, (..., heads, keys)."""
         self.check(x)
-        literal = self.literal()
-        return [layer.weights(s) for layer, s in zip(literal.layers, literal.states(x), strict=False)]  # type: ignore
+        return [layer.weights(s) for layer, s in zip(self.sequence, self.states(x), strict=False)]
 
     def check(self, x: Tensor) -> None:
         """Refuses what is not a tensor of the network's dtype and of its input's shape."""

@@ -15,23 +15,17 @@ from safetensors.numpy import save_file
 
 import anchorhead
 from anchorhead.errors import FileError
-from anchorhead.network.file import FORMAT, NUMBERS, digest
+from anchorhead.network.file import FORMAT, digest
 
 
 def save(model: Any, path: str | os.PathLike[str]) -> None:
     """Writes the numbers, the boxes of the proof, and the record with the certificate."""
-    head, certificate = model.head, model.certificate
-    arrays = {name: getattr(head, name).detach().cpu().numpy() for name in NUMBERS}
-    arrays["edges"] = np.asarray(model.record["edges"], dtype=np.float64)
-    record: dict[str, Any] = {
+    certificate = model.certificate
+    record, arrays = model.payload()
+    record |= {
         "format": FORMAT,
-        "expression": certificate.expression,
-        "variable": model.record["variable"],
-        "domain": certificate.as_dict()["domain"][0],
         "dtype": certificate.dtype,
         "method": model.method,
-        "uniform": head.uniform,
-        "sizes": list(head.sizes),
         "certificate": certificate.as_dict(),
         "versions": _versions(),
     }

@@ -1,0 +1,50 @@
+"""The route through the graph: circuit -> heads -> network -> certificate."""
+
+from __future__ import annotations
+
+import math
+
+from anchorhead.certify.certificate import Certificate
+from anchorhead.certify.rounding import ASSUMPTIONS
+from anchorhead.compiler.assembling import network_model
+from anchorhead.compiler.composing import Composed, compose
+from anchorhead.compiler.graph_target import GraphTarget
+from anchorhead.compiler.search import Progress
+from anchorhead.errors import AnchorheadError, SingularityError, ToleranceError
+from anchorhead.network.compiled_network import CompiledNetwork
+
+
+def compile_graph(target: GraphTarget, tol: float, dtype: str, progress: Progress) -> CompiledNetwork:
+    """The network with the fewest keys that the passes find; functions of one line fused, or apart if that fails."""
+    try:
+        composed, fused = compose(target.circuit(True), target.box, tol, dtype, progress), True
+    except (ToleranceError, SingularityError) as refusal:
+        progress("again, with a head for every function by itself")
+        composed, fused = _apart(target, tol, dtype, progress, refusal), False
+    return network_model(composed.claim, _certificate(target, composed), "graph", target.source(fused=fused))
+
+
+def _apart(target: GraphTarget, tol: float, dtype: str, progress: Progress, refusal: AnchorheadError) -> Composed:
+    """Without fusing; the refusal of the fused circuit if that does not help."""
+    circuit = target.circuit(False)
+    if circuit == target.circuit(True):
+        raise refusal
+    try:
+        return compose(circuit, target.box, tol, dtype, progress)
+    except (ToleranceError, SingularityError):
+        raise refusal from None
+
+
+def _certificate(target: GraphTarget, composed: Composed) -> Certificate:
+    approximation, total = max(composed.approximation), max(composed.total)
+    return Certificate(
+        expression=target.name,
+        domain=target.box,
+        dtype=composed.claim.dtype,
+        level="proved",
+        approximation=approximation,
+        rounding=math.nextafter(max(total - approximation, 0.0), math.inf),
+        boxes=composed.claim.boxes,
+        assumptions=tuple(ASSUMPTIONS),
+        outputs=tuple(composed.total),
+    )

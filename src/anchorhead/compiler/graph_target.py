@@ -1,0 +1,113 @@
+"""What the user gave in several variables, as a circuit on a box: formulas, Python functions, torch modules."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from anchorhead.compiler.boxes import Pair, read_box, shape_of
+from anchorhead.errors import ExpressionError, InputError
+from anchorhead.expression.circuit import Circuit
+from anchorhead.expression.forms import lower
+from anchorhead.expression.graph import Expression
+from anchorhead.expression.parse import parse
+
+
+@dataclass(frozen=True)
+class GraphTarget:
+    """A target on a box. `circuit(fuse)` makes its circuit; `expression` is None for a traced tensor function."""
+
+    name: str
+    box: tuple[Pair, ...]
+    circuit: Callable[[bool], Circuit]
+    expression: Expression | None
+
+    def source(self, *, fused: bool) -> dict[str, Any]:
+        """What a file says about where the circuit comes from."""
+        if self.expression is None:
+            return {}
+        return {"expressions": self.expression.text, "variables": list(self.expression.variables), "fused": fused}
+
+
+def of_expression(expression: Expression, domain: Any) -> GraphTarget:
+    """Formulas; their variables are in the order of the domain, where that names them."""
+    names = expression.variables
+    if isinstance(domain, Mapping) and set(domain) >= set(names) and all(isinstance(n, str) for n in domain):
+        expression = Expression(expression.outputs, tuple(domain))
+        names = expression.variables
+    if not names:
+        raise ExpressionError(f"{expression} has no variable; a constant needs no network.")
+    box = read_box(domain, names)
+    return GraphTarget(str(expression), box, lambda fuse: lower(expression, fuse=fuse), expression)
+
+
+def of_module(function: Callable[..., Any], domain: Any, shape: tuple[int, ...]) -> GraphTarget:
+    """A function of one tensor of a shape, traced."""
+    from anchorhead.expression.tensor_trace import trace_tensors
+
+    known: dict[bool, Circuit] = {}
+
+    def circuit(fuse: bool) -> Circuit:
+        if fuse not in known:
+            known[fuse] = trace_tensors(function, shape, fuse=fuse)
+        return known[fuse]
+
+    first = circuit(True)
+    sizes = " x ".join(map(str, shape)), " x ".join(map(str, first.output_shape)) or "1"
+    name = f"{_name(function)} ({sizes[0]} -> {sizes[1]})"
+    return GraphTarget(name, read_box(domain, first.inputs), circuit, None)
+
+
+def input_shape(function: Callable[..., Any], domain: Any, shape: Any) -> tuple[int, ...] | None:
+    """The shape of one input of a callable, where it is given, in the domain, or can be read off a module."""
+    if shape is not None:
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        if not sizes or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in sizes):
+            raise InputError(f"shape={shape!r} must be the shape of one input, such as (64,) or (20, 5).")
+        return sizes
+    return shape_of(domain)
+
+
+def inferred_shape(function: Callable[..., Any]) -> tuple[int, ...] | None:
+    """The features that a module takes, if its layers say so."""
+    if not isinstance(function, nn.Module):
+        return None
+    from anchorhead.expression.tensor_trace import infer_width
+
+    width = infer_width(function)
+    return None if width is None else (width,)
+
+
+def arguments(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of a callable's arguments that must be given; of a module, those of its forward."""
+    called = function.forward if isinstance(function, nn.Module) else function
+    try:
+        found = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):
+        return ("x",)
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(p.name for p in found if p.kind in plain and p.default is inspect.Parameter.empty) or ("x",)
+
+
+def of_arguments(function: Callable[..., Any], domain: Any, names: tuple[str, ...]) -> GraphTarget:
+    """A function of several numbers, f(x, y), traced for each element."""
+    from anchorhead.expression.trace import trace
+
+    traced = trace(function, names)
+    return of_expression(parse(traced.text, traced.variables), domain)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    if isinstance(function, nn.Module):
+        return type(function).__name__
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def size_of(shape: tuple[int, ...]) -> int:
+    """How many numbers an input of that shape holds."""
+    return math.prod(shape)

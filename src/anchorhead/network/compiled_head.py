@@ -1,0 +1,72 @@
+"""A function of one variable as one head, applied to every element of a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from anchorhead.network.compiled import CompiledModel
+from anchorhead.network.file import NUMBERS
+from anchorhead.network.head_attention import HeadAttention, LiteralHead
+from anchorhead.network.resources import Resources
+from anchorhead.network.self_attention import SelfAttention, head_as_self_attention
+
+
+class CompiledHead(CompiledModel):
+    """One head. Calling it applies the function to every element of a tensor of any shape, (..., 1) among them."""
+
+    def __init__(self, head: HeadAttention, certificate: Any, method: str, record: dict[str, Any]) -> None:
+        super().__init__(certificate, method)
+        self.head = head
+        self.record = record
+        """The variable's name, and the edges of the proof's boxes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x)
+
+    def literal(self) -> LiteralHead:
+        return self.head.literal()
+
+    def attention(self, x: Tensor) -> list[Tensor]:
+        """The attention weights, one entry a layer: (*x.shape, heads, keys), summing to one over keys."""
+        self.head.check(x)
+        return [self.head.literal().weights(x).unsqueeze(-2)]
+
+    def as_self_attention(self, tokens: int) -> SelfAttention:
+        """The same function on sequences (..., tokens, 1), as literal W_Q, W_K, W_V, W_O matrices."""
+        return head_as_self_attention(self.head, tokens)
+
+    @property
+    def resources(self) -> Resources:
+        """What this model costs; the logit range is over the domain, or |x| <= 100 where it is unbounded."""
+        low, high = self.certificate.domain[0]
+        return Resources(
+            layers=1,
+            heads=1,
+            keys=self.head.keys,
+            parameters=sum(p.numel() for p in self.head.parameters()),
+            temperature=self.head.temperature,
+            logit_range=self.head.logit_range(max(-100.0, low), min(100.0, high)),
+        )
+
+    @property
+    def largest_value(self) -> float:
+        return self.head.largest_value
+
+    def payload(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        arrays = {name: getattr(self.head, name).detach().cpu().numpy() for name in NUMBERS}
+        arrays["edges"] = np.asarray(self.record["edges"], dtype=np.float64)
+        record = {
+            "kind": "head",
+            "expression": self.certificate.expression,
+            "variable": self.record["variable"],
+            "domain": self.certificate.as_dict()["domain"],
+            "uniform": self.head.uniform,
+            "sizes": list(self.head.sizes),
+        }
+        return record, arrays
+
+    def __repr__(self) -> str:
+        return f"CompiledModel({self.method}, {self.head.keys} keys; {self.certificate})"
