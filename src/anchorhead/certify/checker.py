@@ -68,9 +68,23 @@ def _check_network_file(found: ModelFile, certificate: Certificate, progress: Pr
     return claim.boxes
 
 
+def _check_grid_file(found: ModelFile, certificate: Certificate, progress: Progress | None) -> int:
+    from anchorhead.certify.stored_grid import check_grid  # which needs NumPy; the other kinds do not
+
+    return check_grid(found, certificate)
+
+
+def _refuse_file(found: ModelFile, certificate: Certificate, progress: Progress | None) -> int:
+    raise VerificationError(
+        "The paper's two-layer network rests on a declared constant or on samples: nothing is proved."
+    )
+
+
 CHECKS: dict[str, Callable[[ModelFile, Certificate, Progress | None], int]] = {
     "head": _check_head_file,
     "network": _check_network_file,
+    "grid": _check_grid_file,
+    "two_layer": _refuse_file,
 }
 
 

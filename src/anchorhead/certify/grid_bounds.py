@@ -1,56 +1,77 @@
 """What a tensor grid of keys keeps: rounding, a bound from samples and a Lipschitz constant, and a proof on boxes.
 
-The head is h(x) = sum over k of W^1_{k_1}(x_1)·…·W^m_{k_m}(x_m) V[k], each W^i the softmax of slope_k x_i + intercept_k.
-For nonnegative matrices U^i let A_T(U^1, .., U^m) be the contraction of a tensor T with them. Each axis is cut into cells
-with centre c and radius r; let d_k = slope_k - (mean slope at c), W the weights at c.
+The head is h(x) = sum over k of W^1_{k_1}(x_1)·…·W^m_{k_m}(x_m) V[k], W^i the softmax of slope_k x_i + intercept_k over
+the keys of axis i. A_T(U^1, .., U^m) is the contraction of a tensor T with nonnegative matrices. For the first two an
+axis is cut into cells with centre c and radius r; W are the weights at c, d_k = slope_k - (mean slope at c).
 
-**Rounding** (`rounding_bound`). ρ is the unit roundoff, inputs are numbers of the dtype.
+**Rounding** (`rounding_bound`). ρ is the unit roundoff; inputs and stored numbers are numbers of the dtype.
 
-*Weights.* log W_k is concave in x with slope d_k at c (the mean slope grows with x), so on a cell W_k <= W_k(c) exp(|d_k| r).
-The score slope_k x + intercept_k errs by ρ(2|slope_k x| + |intercept_k|), its difference Δ_k to the largest by ρΔ_k more
-(Δ_k is convex, so its largest value is at an end of the cell), and exp by 4ρ (2 units in the last place, assumed):
-relative errors ε_k of the exponentials are at most expm1(ρ(2|slope_k x| + |intercept_k| + Δ_k + 4)·1.001). Normalised
-exactly they would give weights W' with |W'_k - W_k| <= W_k θ_k, θ_k = (ε_k + ω)/(1 - ω), ω = sum W_k ε_k. Both sum to
-one, so W' - W is contracted with V_k - V_l, l the key that leads on the cell: where values change slowly this is small.
+*Weights.* log W_k is concave in x with slope d_k at c (the mean slope grows with x), so W_k <= W_k(c) exp(|d_k| r) on
+a cell. The score slope_k x + intercept_k errs by ρ(2|slope_k x| + |intercept_k|), its difference Δ_k to the largest by
+ρΔ_k more (Δ_k is convex, so its largest value is at an end of the cell), and exp by 4ρ (2 units in the last place,
+assumed). So the relative error ε_k of an exponential is at most expm1(ρ(2|slope_k x| + |intercept_k| + Δ_k + 4)·1.001).
+Normalised exactly, they would give weights W' with |W'_k - W_k| <= W_k θ_k, θ_k = (ε_k + ω)/(1 - ω), ω = sum W_k ε_k.
+Both sum to one, so W' - W is contracted with V_k - V_l, l the key that leads on the cell, which is small where values
+change slowly.
 
-*Sums.* Let n of the terms of a sum be called large. Adding b to a errs by at most ρ|a + b|, and by at most |b|, since a is
+*Sums.* Call n of the terms of a sum large. Adding b to a errs by at most ρ|a + b|, and by at most |b|, since a is
 itself a float. In any order, additions of two sums that both hold a large term are fewer than n and err by
 γ = nρ/(1 - nρ) times the sum S of absolute values in all; a small term joins a large one once. So a sum errs by
-γ S + 2·(sum of the small terms). Weights below ρ are called small: the normaliser errs relatively by χ = γ + 2·(their
-sum) + ρ, quotient included, and the sum with values by φ_k = γ + ρ + 2·[k small] of the k-th term, product included.
+γ S + 2·(sum of the small terms). With weights below about ρ called small, the normaliser errs relatively by
+χ = γ + 2·(their sum) + ρ, quotient included, and the sum with values by φ_k = γ + ρ + 2·[k small] of the k-th term,
+product included.
 
 *Fast evaluation.* Contracting axis i errs by κ_k = (1 + χ)(1 + φ_k) - 1 of the k-th term. With X = W(1 + θ)(1 + κ),
 
-    |computed - exact| <= sum over i of  A_|V-v|(W(1+θ), .., Wθ, .., W)  +  A_|V|(X, .., Xκ, .., X)      (θ, κ on axis i).
+    |computed - exact| <= sum over i of  A_|V - V_l|(W(1+θ), .., Wθ, .., W(1+θ)) + A_|V|(X, .., Xκ, .., X)
 
-*Literal evaluation.* The score of a grid key is a sum of m products and a stored intercept, which is itself a rounded sum
-of m: it errs by ρ times a sum over axes of (m+1)|slope_k x_i| + 2m|intercept_k|, its difference to the largest by ρ sum
-Δ^i (in a tensor grid the largest score is the sum of the axes' largest). So the relative error is a product over axes
-again, with θ_k = (1 + ε_k)(1 + ω) - 1 over 1 - Ω, Ω = product(1 + ω_i) - 1. There is one sum over all keys, where the
-product of the axes' numbers of large weights counts, and a key is small if it is so on any axis.
+where Wθ, Xκ and the difference to the leading key belong to axis i.
+
+*Literal evaluation.* The score of a grid key is a sum of m products and a stored intercept, itself a rounded sum of m:
+it errs by ρ times the sum over axes of (m+1)|slope_k x_i| + 2m|intercept_k|, and its difference to the largest by ρ
+times the sum of the Δ^i (in a tensor grid the largest score is the sum of the axes' largest). So 1 + relative error is
+a product over axes again, with θ_k = (1 + ε_k)(1 + ω) - 1, all divided by 1 - Ω, Ω = product(1 + ω_i) - 1. V_k - V_l
+goes from k to the leading key l one axis after the other. There is one sum over all keys, and n is the number of grid
+weights that may be large anywhere.
 
 *Underflow* costs the least normal number for each of a few operations a key.
 
-**Lipschitz constant** (`lipschitz_bound`). With M(t) = sum W_k exp(d_k t) >= 1 (Jensen) W_k(c + t) = W_k exp(d_k t)/M(t). For
-complex t = a + ib with |t| <= R: |M(t)| >= M(a)(1 - b²Var/2), and the variance of slopes at c + a is at most
-s² = sum W_k d_k² exp(|d_k| R); so |W_k(c + t)| <= B_k = W_k exp(|d_k| R)/(1 - R²s²/2), and by Cauchy the j-th Taylor coefficient
-of W_k is at most B_k/R^j. With P_k the Taylor polynomial of J terms and q = r/R, the rest is at most B_k q^J/(1 - q), its
-derivative at most B_k/r · sum over j >= J of j q^j. Contracting V less a constant with the axes' Taylor coefficients gives
-those of h, cancellation included, and on a cell
+**Lipschitz constant** (`lipschitz_bound`). W_k(c + t) = W_k exp(d_k t)/M(t), M(t) = sum W_k exp(d_k t) >= 1 (Jensen).
+For complex t = a + ib with |t| <= R, |M(t)| >= M(a)(1 - b²·variance/2), and the variance of slopes at c + a is at most
+s² = sum W_k d_k² exp(|d_k| R). So |W_k(c + t)| <= B_k = W_k exp(|d_k| R)/(1 - R²s²/2), and by Cauchy's inequality the
+j-th Taylor coefficient of W_k is at most B_k/R^j. With P_k the Taylor polynomial of J terms and q = r/R, the rest is at
+most B_k q^J/(1 - q), and its derivative at most B_k/r times the sum over j >= J of j q^j. V, less a constant,
+contracted with the axes' Taylor coefficients gives those of h, cancellation included; on a cell
 
-    |∂h/∂x_i| <= sum over α of α_i/r_i |h_α| r^α + A(|∂rest^i|, W̄, ..) + sum over j != i of A(|∂P^i|, |rest^j|, W̄, ..)
+    |∂h/∂x_i| <= sum over α of α_i/r_i |h_α| r^α + A(|rest^i'|, W̄, ..) + sum over j != i of A(|P^i'|, |rest^j|, W̄, ..)
 
-with W̄ = |P| + |rest|. This is done in float64 and everything inflated by 1e-6; the coefficients' own rounding is covered
-by adding 1e-12 times the same sums of absolute values with B_k/R^j for the coefficients.
+with A = A_|V| and W̄ = |P| + |rest|. This is done in float64 and inflated by 1e-6; the rounding of coefficients is
+covered by adding 1e-12 times the same sums with B_k/R^j for the coefficients.
 
-**Conditional bound** (`conditional_bound`). If |f(x) - f(y)| <= L|x - y| and every point of the box is within r of a sample,
-then sup |f - h| <= largest sampled |f - h| + (L + Lip h) r. To the sampled values of h their rounding is added.
+**Conditional bound** (`conditional_bound`). If |f(x) - f(y)| <= L|x - y| and every point of the box is within r of a
+sample, then sup |f - h| <= (largest sampled |f - h|) + (L + Lip h) r. The rounding of the sampled h is added.
+
+**Proof** (`prove_grid`), in ball arithmetic. On a box with centre c and radii r, multiply numerator and denominator of
+the axes' softmaxes by the same exponentials: E_k(t) = W_k exp(d_k t), t = x_i - c_i, D_i = sum E_k, which is at least
+1 but for rounding (Jensen), N = A_V(E^1, .., E^m), D the product of the D_i, h = N/D. For f take its Taylor polynomial
+P at c, |f - P| <= ε on the box (`directional_jet`; P's mixed coefficients come from series along enough directions, by
+an exact inverse). Then
+
+    |f - h| <= |P·D - N|/D + ε.
+
+E_k has the coefficients W_k d_k^j/j! and, after K of them, a rest of at most W_k |d_k r|^K/K!·exp(|d_k| r). So P·D - N
+is a polynomial of K^m terms and a rest, which contractions of absolute values bound. Its terms cancel to the size of
+the error, and Chebyshev's polynomials instead of powers keep them so: the error swings with the distance of keys, and a
+sum of |coefficients| in powers of t would exceed its range exponentially in the width of the box. Boxes are cut
+along the axis that moves the bound most until all keep the goal; a centre whose error exceeds it refutes the head.
+The oldest box goes first, so that such a centre is met before its surroundings are cut to pieces.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -458,10 +479,10 @@ def prove_grid(target: Expression, box: Box, grid: GridHead, goal: float, *,
         )
     with precision():
         prover = _Prover(target, grid)
-        stack = list(itertools.product(*(prover.first(i, side) for i, side in enumerate(sides))))
+        waiting = deque(itertools.product(*(prover.first(i, side) for i, side in enumerate(sides))))
         proved, worst, count = [], 0.0, 0
-        while stack:
-            here = stack.pop()
+        while waiting:
+            here = waiting.popleft()
             count += 1
             found = prover.on_box(here, goal)
             if found.bound <= goal:
@@ -469,11 +490,14 @@ def prove_grid(target: Expression, box: Box, grid: GridHead, goal: float, *,
                 worst = max(worst, found.bound)
                 continue
             place = tuple((low + high) / 2 for low, high in here)
+            if found.least > goal:
+                return GridRefutation(place, found.least, True)
             low, high = here[found.widest]
-            if found.least > goal or count >= most or not low < place[found.widest] < high:
-                return GridRefutation(place, max(found.least, 0.0), found.least > goal)
-            for half in ((low, place[found.widest]), (place[found.widest], high)):
-                stack.append(tuple(half if i == found.widest else side for i, side in enumerate(here)))
+            middle = place[found.widest]
+            if count >= most or not low < middle < high:
+                return GridRefutation(place, prover.at(place), False)
+            for half in ((low, middle), (middle, high)):
+                waiting.append(tuple(half if i == found.widest else side for i, side in enumerate(here)))
     return GridProof(proved, worst)
 
 
@@ -552,7 +576,7 @@ class _Prover:
         rests = [self._rest(axes, i) for i in range(self.axes)]
         hopeless = order < 1 or any(upper(abs(c[order])) > goal for c in wide)
         beyond = [max(upper(r) for r in rest) for rest in rests]
-        if (hopeless or max(beyond) > goal) and order != 1:
+        if hopeless or max(beyond) > goal:
             return _BoxError(math.inf, 0.0, by_width if hopeless else beyond.index(max(beyond)))
         near = _taylor(self.target, [a.centre for a in axes], [a.radius for a in axes], order)
         if near is None:
@@ -568,6 +592,14 @@ class _Prover:
             return _BoxError(bound, 0.0, 0)
         least = max(part.at_centre() for _, part in found)
         return _BoxError(bound, least, by_width if order == 1 else worst.widest())
+
+    def at(self, place: Sequence[float]) -> float:
+        """An upper bound of the error at a point; infinity where the target is undefined."""
+        x = [arb(v) for v in place]
+        axes = [_AxisBalls(s, c, v, v, 1) for s, c, v in zip(self.slopes, self.levels, place, strict=True)]
+        values = directional_jet(self.target, x, [arb(0)] * self.axes, 0)
+        found = _mode_products(self.values, (*self.counts, self.outputs), [a.matrix for a in axes])
+        return max(upper(abs(f[0] - n)) for f, n in zip(values, found, strict=True))
 
     def _rest(self, axes: Sequence[_AxisBalls], i: int) -> list[arb]:
         """What axis i's Taylor polynomials leave out of N, for each output."""
@@ -605,7 +637,7 @@ class _Output:
 
     def _beyond(self, i: int) -> arb:
         """What is not in the coefficients of the target's polynomial times D, because of axis i."""
-        size, found = arb(0), arb(0)
+        found = arb(0)
         marginal = [arb(0)] * self.order
         for place, c in enumerate(self.f):
             marginal[place // self.order ** (len(self.axes) - 1 - i) % self.order] += abs(c).upper()

@@ -61,13 +61,17 @@ def _circuit(record: dict[str, Any]) -> Circuit:
     program = record.get("program")
     if program is not None:
         return from_program(program)
-    texts, names = _texts(record, "expressions"), _texts(record, "variables")
     if type(record.get("fused")) is not bool:
         raise FileError("The file does not say whether the functions of its target are fused.")
-    expression = _expression(texts, names)
+    return lower(expression_of(record), fuse=record["fused"])
+
+
+def expression_of(record: dict[str, Any]) -> Expression:
+    """The formulas in a file, which must be those that its certificate names."""
+    expression = _expression(_texts(record, "expressions"), _texts(record, "variables"))
     if record.get("expression") != str(expression):
         raise VerificationError(f"The file's title is {record.get('expression')!r}, and its target is {expression}.")
-    return lower(expression, fuse=record["fused"])
+    return expression
 
 
 def _texts(record: dict[str, Any], name: str) -> list[str]:

@@ -22,10 +22,20 @@ from anchorhead.compiler.graph_target import (
     of_expression,
     of_module,
 )
+from anchorhead.compiler.grid import MOST_KEYS, compile_grid, compile_opaque, over_grid, worth_trying
+from anchorhead.compiler.opaque import read_opaque
 from anchorhead.compiler.proving import Proved, prove_head, sampled_error
 from anchorhead.compiler.search import Progress, Search
 from anchorhead.compiler.target import Target, expression_of, read_target
-from anchorhead.errors import ExpressionError, InputError, PrecisionError, ToleranceError
+from anchorhead.compiler.universal import compile_two_layer
+from anchorhead.errors import (
+    AnchorheadError,
+    ExpressionError,
+    InputError,
+    PrecisionError,
+    SingularityError,
+    ToleranceError,
+)
 from anchorhead.expression.graph import Expression
 from anchorhead.heads.head import Head
 from anchorhead.network.compiled import CompiledModel
@@ -33,7 +43,8 @@ from anchorhead.network.compiled_head import CompiledHead
 from anchorhead.network.file import NUMBERS
 from anchorhead.network.head_attention import HeadAttention
 
-GRAPH_METHODS = ("auto", "graph")
+GRAPH_METHODS = ("auto", "graph", "grid")
+OPAQUE_METHODS = ("grid", "two_layer")
 DTYPES = {torch.float64: "float64", torch.float32: "float32"}
 
 
@@ -46,6 +57,7 @@ def compile(
     dtype: torch.dtype = torch.float64,
     keys: int | None = None,
     shape: tuple[int, ...] | int | None = None,
+    lipschitz: float | None = None,
     progress: Progress | None = None,
 ) -> CompiledModel:
     """A function as softmax attention, with a proof of its error.
@@ -57,16 +69,22 @@ def compile(
     tol: the error to keep, 1e-6 unless given. On a bounded domain it covers approximation and rounding; on an
         unbounded one the approximation, and rounding is stated as a multiple of 1 + |x|.
     method: auto; for one variable gated (values affine in x), smooth (constant values), kinked (pieces joined by
-        gates) or nearest (the paper's); for several graph (a head for each node).
+        gates) or nearest (the paper's); for several graph (a head for each node) or grid (one layer, p^m keys). With
+        grid or two_layer (the paper's two layers) a callable is not looked into but sampled.
     keys: for one variable, a number of keys instead of a tolerance: the best error that is proved at that size.
     shape: the shape of one input of a function or module of tensors, such as (64,) or (20, 5), where the domain does
-        not say it.
+        not say it. A callable is taken to map batches, (batch, *shape), if it can, and single inputs otherwise.
+    lipschitz: for a callable that cannot be looked into, a constant L with |f(x) - f(y)| <= L|x - y| in the Euclidean
+        metric, for each output; the certificate is conditional on it. Without it (method="grid" or "two_layer") the
+        error is measured only, and the certificate says so.
     progress: called with a line of text for each step.
     """
     name = _dtype_name(dtype)
     report = progress or (lambda text: None)
     if keys is not None and tol is not None:
         raise InputError("Give tol or keys, not both: tol searches the number of keys, keys the best error.")
+    if lipschitz is not None or (method in OPAQUE_METHODS and _is_function(target)):
+        return _opaque(target, domain, shape, method, tol, lipschitz, dtype, report)
     read = read_any(target, domain, shape, method)
     with threadpool_limits(1):  # thousands of small least squares: threads would only wait for each other
         if isinstance(read, GraphTarget):
@@ -84,16 +102,64 @@ def compile(
 def compile_routed(
     target: GraphTarget, method: str, tol: float, dtype: torch.dtype, progress: Progress | None
 ) -> CompiledModel:
-    """Through the graph, or over the grid."""
+    """Through the graph, or over the grid; with "auto" whichever has fewer keys."""
     report, name = progress or (lambda text: None), _dtype_name(dtype)
     with threadpool_limits(1):
-        return compile_graph(target, tol, name, report)
+        if method == "grid":
+            return compile_grid(target, tol, dtype, report)
+        if method == "graph" or not over_grid(target):
+            return compile_graph(target, tol, name, report)
+        return _cheaper(target, tol, dtype, report)
+
+
+def _cheaper(target: GraphTarget, tol: float, dtype: torch.dtype, progress: Progress) -> CompiledModel:
+    """The graph, unless a grid has fewer keys, or the graph cannot keep the tolerance and a grid can."""
+    graph: CompiledModel | None = None
+    refusal: AnchorheadError | None = None
+    try:
+        graph = compile_graph(target, tol, _dtype_name(dtype), progress)
+    except (ToleranceError, SingularityError) as error:
+        refusal = error
+    most = graph.resources.keys - 1 if graph is not None else MOST_KEYS
+    try:
+        if graph is None or worth_trying(target, tol, most):
+            return compile_grid(target, tol, dtype, progress, most=most)
+    except AnchorheadError:
+        if graph is None and refusal is not None:
+            raise refusal from None
+    assert graph is not None
+    return graph
+
+
+def _is_function(target: Any) -> bool:
+    return callable(target) and not isinstance(target, Expression)
+
+
+def _opaque(target: Any, domain: Any, shape: Any, method: str, tol: float | None, lipschitz: float | None,
+            dtype: torch.dtype, progress: Progress) -> CompiledModel:  # fmt: skip
+    """A callable that is not looked into."""
+    if not _is_function(target):
+        raise InputError(
+            "lipschitz= is for a Python function that cannot be looked into; a formula is proved without it, so leave "
+            "it out."
+        )
+    if method not in ("auto", *OPAQUE_METHODS):
+        raise InputError(f"method={method!r} with lipschitz= must be auto, {' or '.join(OPAQUE_METHODS)}.")
+    if lipschitz is not None and not (isinstance(lipschitz, int | float) and 0 <= lipschitz < math.inf):
+        raise InputError(f"lipschitz={lipschitz!r} must be a finite number, zero or more.")
+    read = read_opaque(target, domain, arguments(target), input_shape(target, domain, shape))
+    with threadpool_limits(1):
+        route = compile_two_layer if method == "two_layer" else compile_opaque
+        return route(read, check_tol(1e-2 if tol is None else tol), lipschitz, dtype, progress)
 
 
 def read_any(target: Any, domain: Any, shape: Any, method: str) -> Target | GraphTarget:
     """One variable and one output, or anything else."""
+    if method == "two_layer":
+        raise InputError("method='two_layer' samples a Python function; give one, or use method='auto' for a formula.")
     if method not in (*METHODS, *GRAPH_METHODS):
-        raise InputError(f"method={method!r} must be one of {', '.join((*METHODS, *GRAPH_METHODS[1:]))}.")
+        known = (*METHODS, *GRAPH_METHODS[1:], "two_layer")
+        raise InputError(f"method={method!r} must be one of {', '.join(known)}.")
     read = _read(target, domain, shape, method)
     if isinstance(read, GraphTarget) and method not in GRAPH_METHODS:
         raise InputError(
@@ -106,7 +172,12 @@ def read_any(target: Any, domain: Any, shape: Any, method: str) -> Target | Grap
 def _read(target: Any, domain: Any, shape: Any, method: str) -> Target | GraphTarget:
     if not callable(target) or isinstance(target, Expression):
         expression = expression_of(target)
-        if method == "graph" or len(expression.outputs) > 1 or len(expression.variables) > 1 or _several(domain):
+        if (
+            method in GRAPH_METHODS[1:]
+            or len(expression.outputs) > 1
+            or len(expression.variables) > 1
+            or _several(domain)
+        ):
             return of_expression(expression, domain)
         return read_target(expression, domain)
     names = arguments(target)

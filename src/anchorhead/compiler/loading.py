@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 
+import torch
+
 from anchorhead.certify.stored import certificate_of, head_claim, network_claim
+from anchorhead.certify.stored_grid import grid_claim, shapes_of
 from anchorhead.compiler.assembling import DTYPES, attention_of, network_model
+from anchorhead.compiler.universal import stored_two_layer
 from anchorhead.errors import FileError
 from anchorhead.network.compiled import CompiledModel
+from anchorhead.network.compiled_grid import CompiledGrid
 from anchorhead.network.compiled_head import CompiledHead
 from anchorhead.network.file import ModelFile, read
+from anchorhead.network.grid_attention import GridAttention
 
 
 def load(path: str | os.PathLike[str]) -> CompiledModel:
     """A saved model. The file's form and digest are checked; `ah.verify` checks the proof itself."""
     found = read(path)
-    kinds = {"head": _head, "network": _network}
-    make = kinds.get(found.record["kind"])
-    if make is None:
-        raise FileError(f"{path} holds a model of kind {found.record['kind']!r}, which cannot be loaded.")
-    return make(found)
+    kinds = {"head": _head, "network": _network, "grid": _grid, "two_layer": _two_layer}
+    return kinds[found.record["kind"]](found)
 
 
 def _head(found: ModelFile) -> CompiledModel:
@@ -32,6 +35,23 @@ def _network(found: ModelFile) -> CompiledModel:
     record = found.record
     source = {name: record.get(name) for name in ("expressions", "variables", "fused", "program")}
     return network_model(network_claim(found), certificate_of(found), _method(found), source)
+
+
+def _grid(found: ModelFile) -> CompiledModel:
+    claim = grid_claim(found)
+    record = {name: found.record.get(name) for name in ("expressions", "variables")}
+    grid = GridAttention.of(claim.head, DTYPES[claim.dtype])
+    return CompiledGrid(grid, certificate_of(found), _method(found), record, *shapes_of(found.record))
+
+
+def _two_layer(found: ModelFile) -> CompiledModel:
+    certificate, levels = certificate_of(found), found.record.get("levels")
+    found.require({"values"})
+    values, points = found.numbers["values"], len(certificate.domain)
+    if type(levels) is not int or levels < 2 or not values or len(values) % levels**points:
+        raise FileError("The values in the file do not fit its number of levels.")
+    table = torch.tensor(values, dtype=DTYPES[found.dtypes["values"]])
+    return stored_two_layer(table, levels, certificate, *shapes_of(found.record))
 
 
 def _method(found: ModelFile) -> str:

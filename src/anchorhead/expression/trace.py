@@ -57,7 +57,9 @@ def _export(function: Callable[..., Any], count: int, size: int) -> Any:
             return torch.export.export(module, inputs, strict=False)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ExpressionError(f"torch could not trace the target ({reason[:200]}); {ADVICE}.") from error
+        raise ExpressionError(
+            f"torch could not trace the target ({reason[:200]}); {ADVICE}, or give lipschitz= to have it sampled."
+        ) from error
 
 
 @contextmanager

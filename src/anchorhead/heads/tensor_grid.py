@@ -10,9 +10,13 @@ So one attention layer reproduces smooth functions of m variables with an error 
 number of keys of each axis, and h costs one contraction of V after the other.
 
 *Values* are solved for axis by axis. Let W^i also be the matrix of the weights at the sample points of axis i. The
-least squares problem over the grid of all samples has the matrix W^1 ⊗ … ⊗ W^m, whose pseudo-inverse is the product
-of the axes' own; with a ridge on each axis it is solved by m QR factorisations of the size of one axis. They are
-applied to f, never inverted: an inverse would be as large as the values may become and would spoil what is left.
+least squares problem over the grid of all samples has the matrix W^1 ⊗ … ⊗ W^m. With singular value decompositions
+W^i = U^i S^i Q^i of the size of one axis, the problem with a ridge λ on all values at once has the solution
+
+    V = (Q^1 ⊗ … ⊗ Q^m)^T  σ/(σ² + λ²)  (U^1 ⊗ … ⊗ U^m)^T f,    σ = products of the axes' singular values.
+
+A ridge on each axis by itself would not do: what rounding leaves on one axis is rough along the next, which would
+amplify it again.
 
 *Curvature and spacing* are searched for on each axis by itself, on a few slices of f along it. An axis may make
 values larger than f by the m-th root of what the limit leaves, so that all together stay within it. If values
@@ -23,6 +27,7 @@ Nothing here is trusted: errors are those at samples. The certificate decides.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -478,7 +483,7 @@ class _Joint:
         ranked = sorted([_logarithms(layouts) for layouts in starts] + self._usual(), key=self._objective)
         if tries < 8:
             return ranked[0]
-        found = [self._descend(start, tries) for start in ranked[:2]]
+        found = [self._descend(start, tries, together=True) for start in ranked[:3]]
         _, best = min(found, key=lambda pair: pair[0])
         return self._descend(best, tries)[1]
 
@@ -487,13 +492,20 @@ class _Joint:
         past = [[1 / max(0.5, (k - 1) / 2 - over) for k in self.counts] for over in (1, 2, 3, 4)]
         return [np.log([[c, h] for h in spacings]) for spacings in past for c in (0.2, 0.35, 0.8)]
 
-    def _descend(self, start: Array, tries: int) -> tuple[float, Array]:
-        """Nelder-Mead in the logarithms."""
-        offsets = np.zeros((start.size + 1, start.size))
-        offsets[1:] = np.diag([0.15, 0.08] * len(self.counts))
-        found = minimize(lambda p: self._objective(p.reshape(-1, 2)), start.ravel(), method="Nelder-Mead",
-                         options={"maxfev": tries, "initial_simplex": start.ravel() + offsets})  # fmt: skip
-        return float(found.fun), found.x.reshape(-1, 2)
+    def _descend(self, start: Array, tries: int, together: bool = False) -> tuple[float, Array]:
+        """Nelder-Mead in the logarithms, each axis by itself or all `together`."""
+        steps = np.array([0.15, 0.08])
+        moves = np.array([start * 0 + np.diag(steps)[i] for i in range(2)])
+        if not together:
+            moves = np.diag(np.tile(steps, len(start))).reshape(-1, *start.shape)
+
+        def moved(amounts: Array) -> Array:
+            return start + np.tensordot(amounts, moves, (0, 0))
+
+        simplex = np.vstack([np.zeros(len(moves)), np.eye(len(moves))])
+        found = minimize(lambda amounts: self._objective(moved(amounts)), simplex[0], method="Nelder-Mead",
+                         options={"maxfev": tries, "initial_simplex": simplex})  # fmt: skip
+        return float(found.fun), moved(found.x)
 
     def _keys(self, parameters: Array) -> list[Head]:
         sizes = np.exp(parameters)
@@ -502,39 +514,60 @@ class _Joint:
     def _objective(self, parameters: Array) -> float:
         if self.target is None or parameters[:, 0].max() > 4 or np.abs(parameters[:, 1]).max() > 7:
             return math.inf
-        keys = self._keys(parameters)
-        weights = [k.weights(u) for k, u in zip(keys, self.points, strict=True)]
-        values = self._values([_Ridge(w, self.ridge) for w in weights], self.target)
-        error = float(np.abs(contracted(weights, values) - self.target).max())
+        problem = _TensorRidge(self._weights(self._keys(parameters)), self._target)
+        values = problem.values(self.ridge)
+        error = problem.error(values, self.target)
         size = float(np.abs(values).max())
         return _cost(error, self.goal, size / self.fitting.scale, self.largest / self.fitting.scale)
 
+    def _weights(self, keys: Sequence[Head]) -> list[Array]:
+        return [k.weights(u) for k, u in zip(keys, self.points, strict=True)]
+
+    def _target(self) -> Iterator[Array]:
+        """f at the samples; what is not at hand is asked for slab by slab of the first axis."""
+        if self.target is not None:
+            yield self.target
+        else:
+            yield from (self.fitting.values_at([part, *self.points[1:]]) for part in _slabs(self.points))
+
     def _limited(self, keys: Sequence[Head]) -> GridHead:
-        """Values within the limit: ridges grow until they are, and further where the error does not mind."""
-        ridge, enough = self.ridge, self.goal / 2
-        weights = [k.weights(u) for k, u in zip(keys, self.points, strict=True)]
-        best = None
+        """Values within the limit: the ridge grows until they are, and further where the error does not mind."""
+        problem = _TensorRidge(self._weights(keys), self._target)
+        ridge, enough, best = max(self.ridge, FLOOR), self.goal / 2, None
         for _ in range(40):
-            values = self._values([_Ridge(w, ridge) for w in weights], self.target)
-            within = np.abs(values).max() <= self.largest
-            if within and self.target is None:
-                best = values
-                break
-            if within and self.target is not None:
-                error = float(np.abs(contracted(weights, values) - self.target).max())
-                if best is not None and error > enough:
+            values = problem.values(ridge)
+            if np.abs(values).max() <= self.largest:
+                if self.target is None:
+                    best = values
                     break
-                best, enough = values, max(enough, 1.2 * error)
-            ridge = 8 * max(ridge, FLOOR)
+                error = problem.error(values, self.target)
+                if best is None:
+                    enough = max(enough, 1.2 * error)
+                elif error > enough:
+                    break
+                best = values
+            ridge *= 8
         values = values if best is None else best
         return GridHead(tuple(k.slopes for k in keys), tuple(k.intercepts for k in keys), values)
 
-    def _values(self, solvers: Sequence[_Ridge], target: Array | None) -> Array:
-        """Least squares on the grid of samples; a target that is not at hand is asked for slab by slab."""
-        slabs = []
-        for part in [self.points[0]] if target is not None else _slabs(self.points):
-            held = self.fitting.values_at([part, *self.points[1:]]) if target is None else target
-            for i in range(1, len(solvers)):
-                held = np.moveaxis(solvers[i](np.moveaxis(held, i, 0)), 0, i)
-            slabs.append(held)
-        return np.ascontiguousarray(solvers[0](np.concatenate(slabs)))
+
+class _TensorRidge:
+    """Least squares over the grid of samples with a ridge; see the top. target: slabs of the first axis, in order."""
+
+    def __init__(self, weights: Sequence[Array], target: Callable[[], Iterator[Array]]) -> None:
+        self.weights = weights
+        found = [np.linalg.svd(w, full_matrices=False) for w in weights]
+        left, self.right = [u.T for u, _, _ in found], [q.T for _, _, q in found]
+        slabs = [contracted([None, *left[1:]], slab) for slab in target()]
+        self.analysed = contracted(left[:1], np.concatenate(slabs) if len(slabs) > 1 else slabs[0])
+        self.singular = functools.reduce(np.multiply.outer, [s for _, s, _ in found])[..., None]
+        self.samples = math.prod(len(w) for w in weights)
+
+    def values(self, ridge: float) -> Array:
+        """The solution, (p_1, .., p_m, q)."""
+        size = math.sqrt(self.samples) * max(ridge, FLOOR)
+        return contracted(self.right, self.analysed * (self.singular / (self.singular**2 + size**2)))
+
+    def error(self, values: Array, target: Array) -> float:
+        """The largest error at the samples."""
+        return float(np.abs(contracted(self.weights, values) - target).max())

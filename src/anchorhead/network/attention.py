@@ -110,6 +110,10 @@ class LiteralAttention(nn.Module):
         super().__init__()
         self.attention = attention
 
+    def literal(self) -> LiteralAttention:
+        """This is it."""
+        return self
+
     def weights(self, z: Tensor) -> Tensor:
         """Attention weights (..., H, kept columns, N): the last axis is over keys and sums to one."""
         layer = self.attention

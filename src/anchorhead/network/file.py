@@ -28,8 +28,8 @@ HORNER_DEPTH = {"float64": 500.0, "float32": 60.0}
 """How far intercepts may lie above those at the ends for exp of the difference to be a coefficient in the dtype."""
 NUMBERS = ("slopes", "intercepts", "constants", "gains", "gate_slopes", "gate_levels")
 """The tensors of a head; `edges`, the ends of its boxes, go with them."""
-KINDS = ("head", "network", "grid")
-"""What a file may hold: one head, a network of heads, or one layer over a tensor grid."""
+KINDS = ("head", "network", "grid", "two_layer")
+"""What a file may hold: one head, a network of heads, one layer over a tensor grid, or the paper's two layers."""
 
 
 NAME = re.compile(r"([a-z]+\.[0-9]{1,6}\.)?[a-z_]+")

@@ -1,0 +1,80 @@
+"""What a file states about a tensor grid, read without trust, and the check of its proof. Needs NumPy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorhead.certify.certificate import Certificate
+from anchorhead.certify.grid_bounds import GridRefutation, prove_grid, rounding_bound
+from anchorhead.certify.stored import domain_of, expression_of, text
+from anchorhead.errors import FileError, VerificationError
+from anchorhead.expression.graph import Expression
+from anchorhead.heads.tensor_grid import GridHead
+from anchorhead.network.file import ModelFile
+
+
+@dataclass(frozen=True)
+class GridClaim:
+    """A grid's stored numbers, exactly; the formulas are None for a target that could not be looked into."""
+
+    expression: Expression | None
+    box: tuple[tuple[float, float], ...]
+    head: GridHead
+    dtype: str
+
+
+def grid_claim(found: ModelFile) -> GridClaim:
+    """The statement of a file that holds a grid."""
+    record, box = found.record, domain_of(found.record)
+    found.require({"values", *(f"axes.{i}.{n}" for i in range(len(box)) for n in ("slopes", "intercepts"))})
+    dtype, outputs = text(record, "dtype"), record.get("outputs")
+    if type(outputs) is not int or outputs < 1:
+        raise FileError(f"The file says that its grid has {outputs!r} outputs.")
+    if dtype not in ("float64", "float32") or set(found.dtypes.values()) != {dtype}:
+        raise VerificationError(f"The record says {dtype!r}, and the tensors are stored otherwise.")
+    slopes, levels = (
+        [np.array(found.numbers[f"axes.{i}.{n}"]) for i in range(len(box))] for n in ("slopes", "intercepts")
+    )
+    counts, values = [len(s) for s in slopes], np.array(found.numbers["values"])
+    fits = counts == [len(c) for c in levels] and min(counts) > 0
+    if not fits or len(values) != math.prod(counts) * outputs:
+        raise FileError("The tensors of the grid do not fit each other in length.")
+    head = GridHead(tuple(slopes), tuple(levels), values.reshape(*counts, outputs))
+    expression = None if record.get("expressions") is None else expression_of(record)
+    if expression is not None and (len(expression.variables), len(expression.outputs)) != (len(box), outputs):
+        raise VerificationError("The formulas in the file do not have the variables and outputs of its grid.")
+    return GridClaim(expression, box, head, dtype)
+
+
+def shapes_of(record: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of one input and one output."""
+    found = []
+    for name in ("input_shape", "output_shape"):
+        shape = record.get(name)
+        if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
+            raise FileError(f"The {name} in the file is not a list of sizes.")
+        found.append(tuple(shape))
+    return found[0], found[1]
+
+
+def check_grid(found: ModelFile, certificate: Certificate) -> int:
+    """The proof, once more from the formulas and the stored numbers; returns how many boxes it has."""
+    claim = grid_claim(found)
+    if claim.expression is None:
+        raise VerificationError("The file has no formulas, so that nothing can be proved of it.")
+    rounding = rounding_bound(claim.head, claim.box, claim.dtype).bound
+    if not rounding <= certificate.rounding:
+        raise VerificationError(f"Rounding may reach {rounding:.3g}, above the claimed {certificate.rounding:.3g}.")
+    proof = prove_grid(claim.expression, claim.box, claim.head, certificate.approximation)
+    if isinstance(proof, GridRefutation):
+        place = ", ".join(f"{v:.6g}" for v in proof.place)
+        raise VerificationError(
+            f"Near {place} the error may be {proof.error:.3g}, above the claimed {certificate.approximation:.3g}."
+        )
+    if len(certificate.outputs) != claim.head.outputs or min(certificate.outputs) < proof.bound + rounding:
+        raise VerificationError("The certificate claims less for an output than what was proved.")
+    return len(proof.boxes)

@@ -1,0 +1,146 @@
+"""The route over the grid: one layer with p^m keys, proved for formulas, conditional or measured otherwise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from anchorhead.certify.certificate import Certificate
+from anchorhead.certify.grid_bounds import GridRefutation, conditional_bound, prove_grid, rounding_bound
+from anchorhead.certify.rounding import ASSUMPTIONS
+from anchorhead.compiler.graph_target import GraphTarget
+from anchorhead.compiler.opaque import Opaque
+from anchorhead.compiler.search import NUMPY, Progress
+from anchorhead.errors import InputError, ToleranceError
+from anchorhead.expression.graph import Expression
+from anchorhead.expression.tensors import evaluate
+from anchorhead.heads.head import Array
+from anchorhead.heads.tensor_grid import MOST_KEYS, GridFunction, GridHead, fit_grid, sampled_error, smallest_grid
+from anchorhead.network.compiled_grid import CompiledGrid
+from anchorhead.network.grid_attention import GridAttention
+
+MOST_AXES = 3
+SAMPLES = 1 << 20
+MOST_SAMPLES = 1 << 24
+LIMIT = {"float64": 1e3, "float32": 4.0}
+
+
+def over_grid(target: GraphTarget) -> bool:
+    """Whether a grid can be proved for the target at all."""
+    return target.expression is not None and len(target.box) <= MOST_AXES and all(a < b for a, b in target.box)
+
+
+def worth_trying(target: GraphTarget, tol: float, most: int) -> bool:
+    """Whether a grid with so few keys comes near the tolerance, by a quick fit."""
+    per_axis = math.floor(most ** (1 / len(target.box)) + 1e-9)
+    if per_axis < 2 or target.expression is None:
+        return False
+    f = values_of(target.expression)
+    head = fit_grid(f, target.box, per_axis, goal=tol / 4)
+    return sampled_error(f, head, target.box, 1 << 12) <= 2 * tol
+
+
+def compile_grid(
+    target: GraphTarget, tol: float, dtype: torch.dtype, progress: Progress, *, most: int = MOST_KEYS
+) -> CompiledGrid:
+    """A formula in at most three variables as one layer of at most so many keys, proved by boxes."""
+    expression = target.expression
+    if expression is None or not over_grid(target):
+        raise InputError(
+            f"A tensor grid has p^m keys and is proved for formulas in at most {MOST_AXES} variables; use "
+            "method='graph', or for a function that cannot be looked into give lipschitz=."
+        )
+    name = str(dtype).removeprefix("torch.")
+    share = 0.8
+    for _ in range(4):
+        head = _fitted(values_of(expression), target.box, share * tol, tol, name, progress, most)
+        rounding = rounding_bound(head, target.box, name).bound
+        progress(f"grid: {' x '.join(map(str, head.counts))} keys, proving")
+        proof = prove_grid(expression, target.box, head, tol - rounding) if rounding < tol else None
+        if proof is not None and not isinstance(proof, GridRefutation):
+            certificate = Certificate(target.name, target.box, name, "proved", proof.bound, rounding, len(proof.boxes),
+                                      tuple(ASSUMPTIONS), outputs=(proof.bound + rounding,) * head.outputs)  # fmt: skip
+            record = {"expressions": expression.text, "variables": list(expression.variables)}
+            grid = GridAttention.of(head, dtype)
+            return CompiledGrid(grid, certificate, "grid", record, (len(target.box),), (head.outputs,))
+        if rounding >= tol:
+            break
+        share /= 2
+    raise ToleranceError(
+        f"tol={tol:g} for {target.name} could not be proved over a grid in {name}: {math.prod(head.counts)} keys were "
+        f"not enough, or rounding, up to {rounding:.3g}, is too much. Use method='graph', or a larger tol."
+    )
+
+
+def compile_opaque(
+    target: Opaque, tol: float, lipschitz: float | None, dtype: torch.dtype, progress: Progress
+) -> CompiledGrid:
+    """A function that cannot be looked into, over the grid; conditional with a Lipschitz constant, else measured."""
+    name = str(dtype).removeprefix("torch.")
+    share = 0.5 if lipschitz is not None else 0.8
+    head = _fitted(target.values, target.box, share * tol, tol, name, progress)
+    rounding = rounding_bound(head, target.box, name).bound
+    if lipschitz is None:
+        certificate = _measured(target, head, rounding, name)
+        if certificate.bound > tol:
+            raise ToleranceError(
+                f"tol={tol:g} for {target.name}: a grid of {head.keys} keys kept it where it was fitted, but errs by "
+                f"{certificate.bound:.3g} between. Use a larger tol."
+            )
+    else:
+        certificate = _conditional(target, head, rounding, name, lipschitz, tol, progress)
+    grid = GridAttention.of(head, dtype)
+    return CompiledGrid(grid, certificate, "grid", {}, target.input_shape, target.output_shape)
+
+
+def _fitted(f: GridFunction, box: tuple[tuple[float, float], ...], goal: float, tol: float, dtype: str,
+            progress: Progress, most: int = MOST_KEYS) -> GridHead:  # fmt: skip
+    progress(f"grid: fitting to {goal:.2g}")
+    head = smallest_grid(f, box, goal, limit=LIMIT[dtype], most=most)
+    if head is None:
+        raise ToleranceError(
+            f"tol={tol:g} would need more keys than a grid in {len(box)} variables can have here: its size is a power "
+            "of that number. Use a larger tol, or a formula, whose structure costs far less."
+        )
+    return head.rounded(NUMPY[dtype])
+
+
+def _measured(target: Opaque, head: GridHead, rounding: float, dtype: str) -> Certificate:
+    error = sampled_error(target.values, head, target.box, SAMPLES)
+    assumption = f"nothing: the target was compared at about {SAMPLES:,} points, and between them it may be anything"
+    return Certificate(target.name, target.box, dtype, "measured", error, rounding, 0, (assumption,),
+                       outputs=(error + rounding,) * head.outputs)  # fmt: skip
+
+
+def _conditional(target: Opaque, head: GridHead, rounding: float, dtype: str, lipschitz: float, tol: float,
+                 progress: Progress) -> Certificate:  # fmt: skip
+    samples = 1 << 16
+    while True:
+        progress(f"grid: {head.keys} keys, comparing at {samples:,} points")
+        found = conditional_bound(target.values, head, target.box, lipschitz, samples=samples)
+        if found.bound + rounding <= tol or samples >= MOST_SAMPLES:
+            break
+        samples *= 4
+    if found.bound + rounding > tol:
+        raise ToleranceError(
+            f"tol={tol:g} for {target.name} cannot be concluded from a Lipschitz constant of {lipschitz:g}: with "
+            f"{head.keys} keys the error is at most {found.measured:.3g} at {found.samples:,} points, but between them "
+            f"it could be {found.bound:.3g}. Use a larger tol, or leave lipschitz out for a measured certificate."
+        )
+    declared = f"the target's Lipschitz constant in the Euclidean metric is at most {lipschitz:g}, as declared"
+    return Certificate(target.name, target.box, dtype, "conditional", found.bound, rounding, 0,
+                       (declared, *ASSUMPTIONS), outputs=(found.bound + rounding,) * head.outputs)  # fmt: skip
+
+
+def values_of(expression: Expression) -> GridFunction:
+    """The outputs of an expression at points (N, m), as (N, q)."""
+
+    def f(points: Array) -> Array:
+        columns = {name: torch.as_tensor(points[:, i].copy()) for i, name in enumerate(expression.variables)}
+        found = evaluate(expression, columns)
+        rows = found if isinstance(found, list | tuple) else [found]
+        return np.stack([np.asarray(row, dtype=np.float64) for row in rows], axis=1)
+
+    return f
