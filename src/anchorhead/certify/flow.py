@@ -195,8 +195,8 @@ class Tracker:
             name = self.circuit.line_name(step.argument)
             raise SingularityError(
                 f"{step.label or step.function}: {step.function} is not finite everywhere on [{low:.6g}, {high:.6g}], "
-                f"the interval that {'u = ' + name if name else 'its argument u'} may reach. Choose a smaller domain, or "
-                "rewrite the formula so that this interval keeps away from the singularity."
+                f"the interval that {'u = ' + name if name else 'its argument u'} may reach. Choose a smaller domain, "
+                "or rewrite the formula so that this interval keeps away from the singularity."
             )
         if self.uses is None:
             return values, 0.0

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from anchorhead.certify.certificate import Certificate
-from anchorhead.certify.grid_bounds import GridRefutation, prove_grid, rounding_bound
+from anchorhead.certify.grid_proof import GridRefutation, prove_grid
+from anchorhead.certify.grid_rounding import rounding_bound
 from anchorhead.certify.stored import domain_of, expression_of, text
 from anchorhead.errors import FileError, VerificationError
 from anchorhead.expression.graph import Expression

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 
 from anchorhead.certify.certificate import Certificate
-from anchorhead.certify.grid_bounds import GridRefutation, conditional_bound, prove_grid, rounding_bound
+from anchorhead.certify.grid_lipschitz import conditional_bound
+from anchorhead.certify.grid_proof import GridRefutation, prove_grid
+from anchorhead.certify.grid_rounding import rounding_bound
 from anchorhead.certify.rounding import ASSUMPTIONS
 from anchorhead.compiler.graph_target import GraphTarget
 from anchorhead.compiler.opaque import Opaque

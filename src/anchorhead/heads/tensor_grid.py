@@ -213,7 +213,7 @@ def _fewer(counts: Sequence[int], factor: float) -> list[int]:
 
 def _within(fitting: _Fitting, counts: Sequence[int], tol: float) -> GridHead | None:
     head = fitting.fit(counts)
-    return head if fitting.error(head) <= tol else None
+    return head if fitting.error(head) <= tol and fitting.error(head, 1 << 18) <= tol else None
 
 
 def _enough(fitting: _Fitting, axis: int, tol: float, most: int) -> int:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import ShapeError
-from anchorhead.heads.tensor_grid import GridHead
 from anchorhead.network.affine import constant
 from anchorhead.network.attention import CHUNK_ENTRIES
 
@@ -44,21 +44,13 @@ class GridAttention(nn.Module):
         self.values = constant(values)
 
     @classmethod
-    def of(cls, head: GridHead, dtype: torch.dtype = torch.float64) -> GridAttention:
-        """The numbers of a head, stored in the dtype."""
+    def of(cls, head: Any, dtype: torch.dtype = torch.float64) -> GridAttention:
+        """The slopes, intercepts and values of a head, as arrays, stored in the dtype."""
 
         def stored(numbers: np.ndarray) -> Tensor:
             return torch.as_tensor(numbers).to(dtype)
 
         return cls(list(map(stored, head.slopes)), list(map(stored, head.intercepts)), stored(head.values))
-
-    def head(self) -> GridHead:
-        """The stored numbers, exactly, as float64."""
-
-        def read(numbers: Tensor) -> np.ndarray:
-            return numbers.detach().double().cpu().numpy().copy()
-
-        return GridHead(tuple(map(read, self.slopes)), tuple(map(read, self.intercepts)), read(self.values))
 
     @property
     def axes(self) -> int:
