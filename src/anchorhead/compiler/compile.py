@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,31 +10,16 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from anchorhead.certify.approximation import Refutation
-from anchorhead.compiler.fits import METHODS, fit_for
-from anchorhead.compiler.graph import compile_graph
-from anchorhead.compiler.graph_target import (
-    GraphTarget,
-    arguments,
-    inferred_shape,
-    input_shape,
-    of_arguments,
-    of_expression,
-    of_module,
-)
-from anchorhead.compiler.grid import MOST_KEYS, compile_grid, compile_opaque, over_grid, worth_trying
+from anchorhead.compiler.fits import fit_for
+from anchorhead.compiler.graph_target import GraphTarget, arguments, input_shape
+from anchorhead.compiler.grid import compile_opaque
 from anchorhead.compiler.opaque import read_opaque
 from anchorhead.compiler.proving import Proved, prove_head, sampled_error
+from anchorhead.compiler.reading import read_any
+from anchorhead.compiler.routing import compile_routed, dtype_name
 from anchorhead.compiler.search import Progress, Search
-from anchorhead.compiler.target import Target, expression_of, read_target
 from anchorhead.compiler.universal import compile_two_layer
-from anchorhead.errors import (
-    AnchorheadError,
-    ExpressionError,
-    InputError,
-    PrecisionError,
-    SingularityError,
-    ToleranceError,
-)
+from anchorhead.errors import InputError, ToleranceError
 from anchorhead.expression.graph import Expression
 from anchorhead.heads.head import Head
 from anchorhead.network.compiled import CompiledModel
@@ -43,9 +27,7 @@ from anchorhead.network.compiled_head import CompiledHead
 from anchorhead.network.file import NUMBERS
 from anchorhead.network.head_attention import HeadAttention
 
-GRAPH_METHODS = ("auto", "graph", "grid")
 OPAQUE_METHODS = ("grid", "two_layer")
-DTYPES = {torch.float64: "float64", torch.float32: "float32"}
 
 
 def compile(
@@ -79,7 +61,7 @@ def compile(
         error is measured only, and the certificate says so.
     progress: called with a line of text for each step.
     """
-    name = _dtype_name(dtype)
+    name = dtype_name(dtype)
     report = progress or (lambda text: None)
     if keys is not None and tol is not None:
         raise InputError("Give tol or keys, not both: tol searches the number of keys, keys the best error.")
@@ -97,38 +79,6 @@ def compile(
         else:
             found = Search(read, fit, check_tol(1e-6 if tol is None else tol), name, report).run()
     return _model(found, fit.method, dtype, read.variable)
-
-
-def compile_routed(
-    target: GraphTarget, method: str, tol: float, dtype: torch.dtype, progress: Progress | None
-) -> CompiledModel:
-    """Through the graph, or over the grid; with "auto" whichever has fewer keys."""
-    report, name = progress or (lambda text: None), _dtype_name(dtype)
-    with threadpool_limits(1):
-        if method == "grid":
-            return compile_grid(target, tol, dtype, report)
-        if method == "graph" or not over_grid(target):
-            return compile_graph(target, tol, name, report)
-        return _cheaper(target, tol, dtype, report)
-
-
-def _cheaper(target: GraphTarget, tol: float, dtype: torch.dtype, progress: Progress) -> CompiledModel:
-    """The graph, unless a grid has fewer keys, or the graph cannot keep the tolerance and a grid can."""
-    graph: CompiledModel | None = None
-    refusal: AnchorheadError | None = None
-    try:
-        graph = compile_graph(target, tol, _dtype_name(dtype), progress)
-    except (ToleranceError, SingularityError) as error:
-        refusal = error
-    most = graph.resources.keys - 1 if graph is not None else MOST_KEYS
-    try:
-        if graph is None or worth_trying(target, tol, most):
-            return compile_grid(target, tol, dtype, progress, most=most)
-    except AnchorheadError:
-        if graph is None and refusal is not None:
-            raise refusal from None
-    assert graph is not None
-    return graph
 
 
 def _is_function(target: Any) -> bool:
@@ -151,51 +101,6 @@ def _opaque(target: Any, domain: Any, shape: Any, method: str, tol: float | None
     with threadpool_limits(1):
         route = compile_two_layer if method == "two_layer" else compile_opaque
         return route(read, check_tol(1e-2 if tol is None else tol), lipschitz, dtype, progress)
-
-
-def read_any(target: Any, domain: Any, shape: Any, method: str) -> Target | GraphTarget:
-    """One variable and one output, or anything else."""
-    if method == "two_layer":
-        raise InputError("method='two_layer' samples a Python function; give one, or use method='auto' for a formula.")
-    if method not in (*METHODS, *GRAPH_METHODS):
-        known = (*METHODS, *GRAPH_METHODS[1:], "two_layer")
-        raise InputError(f"method={method!r} must be one of {', '.join(known)}.")
-    read = _read(target, domain, shape, method)
-    if isinstance(read, GraphTarget) and method not in GRAPH_METHODS:
-        raise InputError(
-            f"method={method!r} is for functions of one variable with one output, and {read.name} is not one; use "
-            "method='auto'."
-        )
-    return read
-
-
-def _read(target: Any, domain: Any, shape: Any, method: str) -> Target | GraphTarget:
-    if not callable(target) or isinstance(target, Expression):
-        expression = expression_of(target)
-        if (
-            method in GRAPH_METHODS[1:]
-            or len(expression.outputs) > 1
-            or len(expression.variables) > 1
-            or _several(domain)
-        ):
-            return of_expression(expression, domain)
-        return read_target(expression, domain)
-    names = arguments(target)
-    if len(names) > 1:
-        return of_arguments(target, domain, names)
-    found = input_shape(target, domain, shape)
-    if found is None:
-        try:
-            return read_target(target, domain)
-        except ExpressionError:
-            found = inferred_shape(target)
-            if found is None:
-                raise
-    return of_module(target, domain, found)
-
-
-def _several(domain: Any) -> bool:
-    return isinstance(domain, Mapping) and len(domain) > 1
 
 
 def _at_size(search: Search, keys: int) -> Proved:
@@ -230,12 +135,6 @@ def check_tol(tol: float) -> float:
     if not (isinstance(tol, int | float | np.floating) and math.isfinite(tol) and tol > 0):
         raise InputError(f"tol={tol!r} must be a positive finite number, the error that you can accept.")
     return float(tol)
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    if dtype not in DTYPES:
-        raise PrecisionError(f"dtype={dtype} has no certified evaluation; use torch.float64 or torch.float32.")
-    return DTYPES[dtype]
 
 
 def _model(found: Proved, method: str, dtype: torch.dtype, variable: str) -> CompiledModel:

@@ -20,8 +20,10 @@ import numpy as np
 import torch
 from flint import arb
 
-from anchorhead.compiler.compile import check_tol, compile, compile_routed, read_any
+from anchorhead.compiler.compile import check_tol, compile
 from anchorhead.compiler.graph_target import GraphTarget
+from anchorhead.compiler.reading import read_any
+from anchorhead.compiler.routing import compile_routed
 from anchorhead.compiler.search import Progress
 from anchorhead.compiler.target import Target
 from anchorhead.errors import AnchorheadError

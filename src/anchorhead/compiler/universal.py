@@ -24,7 +24,7 @@ from anchorhead.compiler.search import Progress
 from anchorhead.errors import ShapeError
 from anchorhead.network.affine import PositionGain
 from anchorhead.network.compiled import CompiledModel
-from anchorhead.network.network import Literal
+from anchorhead.network.network import Literal, check_input
 from anchorhead.network.resources import Resources
 from anchorhead.theorems.grid import require_memory
 from anchorhead.theorems.two_layer import GridNetwork, two_layer
@@ -61,13 +61,8 @@ class CompiledTwoLayer(CompiledModel):
 
     def scaled(self, x: Tensor) -> Tensor:
         """The inputs as one token each, on the unit cube."""
-        shape = self.input_shape
-        if not isinstance(x, Tensor) or x.ndim < len(shape) or tuple(x.shape[-len(shape) :]) != shape:
-            given = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise ShapeError(f"The input has shape {given}; this model takes (..., {', '.join(map(str, shape))}).")
-        if x.dtype != self.network.dtype:
-            raise ShapeError(f"The input is {x.dtype} and the model {self.network.dtype}; convert one of them.")
-        return self.scale(x.flatten(-len(shape)).unsqueeze(-2))
+        check_input(x, self.input_shape, self.network.dtype)
+        return self.scale(x.flatten(-len(self.input_shape)).unsqueeze(-2))
 
     def attention(self, x: Tensor) -> list[Tensor]:
         """The weights of both layers, (..., heads, keys)."""

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import InputError, ShapeError
+from anchorhead.errors import InputError
 from anchorhead.network.affine import AppendColumns, AppendRows
 from anchorhead.network.attention import Attention
 from anchorhead.network.compiled import CompiledModel
 from anchorhead.network.grid_attention import GridAttention
-from anchorhead.network.network import Network, check_sequence
+from anchorhead.network.network import Network, check_input, check_sequence
 from anchorhead.network.resources import Resources
 from anchorhead.network.self_attention import REACH, SILENCE
 
@@ -49,17 +49,7 @@ class CompiledGrid(CompiledModel):
 
     def check(self, x: Tensor) -> None:
         """Refuses what is not a tensor of the model's dtype and of its input's shape."""
-        shape = self.input_shape
-        if not isinstance(x, Tensor):
-            raise ShapeError(f"The input must be a torch tensor, not {type(x).__name__}; use torch.as_tensor(x).")
-        if x.ndim < len(shape) or tuple(x.shape[-len(shape) :]) != shape:
-            wanted = ", ".join(map(str, shape))
-            raise ShapeError(f"The input has shape {tuple(x.shape)}; this model takes (..., {wanted}).")
-        if x.dtype != self.grid.dtype:
-            raise ShapeError(
-                f"The input is {x.dtype} and the model {self.grid.dtype}. Convert it with x.to({self.grid.dtype}), or "
-                f"compile the model with dtype={x.dtype}."
-            )
+        check_input(x, self.input_shape, self.grid.dtype)
 
     def attention(self, x: Tensor) -> list[Tensor]:
         """The attention weights of the one layer: (..., 1, keys), the last axis' key running fastest."""

@@ -21,11 +21,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import ShapeError
 from anchorhead.expression.circuit import Attend, Circuit, Largest, Line, Step, Times
 from anchorhead.expression.exact import stored
 from anchorhead.network.affine import TokenWise, constant
 from anchorhead.network.head_attention import HeadAttention
+from anchorhead.network.network import check_input
 
 DTYPE_NAMES = {torch.float64: "float64", torch.float32: "float32"}
 
@@ -210,18 +210,7 @@ class LayeredNetwork(nn.Module):
 
     def check(self, x: Tensor) -> None:
         """Refuses what is not a tensor of the network's dtype and of its input's shape."""
-        dtype = self.last.weight.dtype
-        if not isinstance(x, Tensor):
-            raise ShapeError(f"The input must be a torch tensor, not {type(x).__name__}; use torch.as_tensor(x).")
-        shape = self.input_shape
-        if x.ndim < len(shape) or tuple(x.shape[-len(shape) :]) != shape:
-            wanted = ", ".join(map(str, shape))
-            raise ShapeError(f"The input has shape {tuple(x.shape)}; this model takes (..., {wanted}).")
-        if x.dtype != dtype:
-            raise ShapeError(
-                f"The input is {x.dtype} and the model {dtype}. Convert it with x.to({dtype}), or compile the model "
-                f"with dtype={x.dtype}."
-            )
+        check_input(x, self.input_shape, self.last.weight.dtype)
 
 
 @dataclass(frozen=True)

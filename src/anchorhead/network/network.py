@@ -88,3 +88,17 @@ def check_sequence(x: Tensor, tokens: int, features: int, dtype: torch.dtype) ->
             f"The input is {x.dtype} and the network {dtype}. Convert it with x.to({dtype}), "
             f"or build the network with dtype={x.dtype}."
         )
+
+
+def check_input(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Refuses an input that is not (..., *shape) in the model's dtype."""
+    if not isinstance(x, Tensor):
+        raise ShapeError(f"The input must be a torch tensor, not {type(x).__name__}; use torch.as_tensor(x).")
+    if x.ndim < len(shape) or tuple(x.shape[-len(shape) :]) != shape:
+        wanted = ", ".join(map(str, shape))
+        raise ShapeError(f"The input has shape {tuple(x.shape)}; this model takes (..., {wanted}).")
+    if x.dtype != dtype:
+        raise ShapeError(
+            f"The input is {x.dtype} and the model {dtype}. Convert it with x.to({dtype}), or compile the model with "
+            f"dtype={x.dtype}."
+        )
