@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from anchorhead.errors import DiscontinuityError, ExpressionError
-from anchorhead.expression.circuit import Apply, Attend, Circuit, Largest, Line, Times, step_values
+from anchorhead.expression.circuit import Apply, Attend, Circuit, Largest, Line, Times
 from anchorhead.expression.exact import as_float
 from anchorhead.expression.tensor_trace import infer_width, trace_tensors
 from anchorhead.expression.tensors import evaluate
@@ -47,7 +47,9 @@ def step_value(step, wires):
 def run(circuit: Circuit, inputs):
     """The circuit in float64 on a batch of inputs."""
     flat = inputs.reshape(len(inputs), -1)
-    wires = step_values(circuit, list(flat.T), step_value)
+    wires = list(flat.T)
+    for step in circuit.steps:
+        wires += step_value(step, wires)
     outputs = torch.stack([line_value(line, wires) for line in circuit.outputs], 1)
     return outputs.reshape(len(inputs), *circuit.output_shape)
 
