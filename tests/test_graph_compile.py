@@ -1,8 +1,10 @@
 """Targets in several variables: proved bounds against fifty digits, and what a network of heads promises."""
 
+import copy
 import functools
 import itertools
 import json
+import math
 
 import mpmath as mp
 import numpy as np
@@ -253,6 +255,11 @@ REFUSALS = [
     (lambda: ah.compile("x*y", (0, 1), method="fast"), ah.InputError, "method"),
     (lambda: ah.compile(["2", "3"], (0, 1)), ah.ExpressionError, "no variable"),
     (lambda: ah.compile([], (0, 1)), ah.ExpressionError, "output"),
+    (lambda: ah.compile("x*y", (0, 1), tol=1e300), ah.InputError, "below"),
+    (lambda: ah.compile("x*y", (0, 1), shape=(2,)), ah.InputError, "shape="),
+    (lambda: ah.compile(["x*y", 3], (0, 1)), ah.ExpressionError, "3 is not one"),
+    (lambda: ah.compile(nn.Linear(4, 2), [(0, 1)] * 3), ah.ShapeError, "takes 4 inputs"),
+    (lambda: ah.compile(lambda x: x.sum(-1) ** 2, (0, 1)), ah.ExpressionError, "shape="),
     (lambda: compiled(0)(torch.zeros(3)), ah.ShapeError, "takes"),
     (lambda: compiled(0)(torch.zeros(4, 2)), ah.ShapeError, "float64"),
     (lambda: compiled(0)([0.0, 1.0]), ah.ShapeError, "torch tensor"),
@@ -273,6 +280,77 @@ def test_functions_of_several_numbers_are_traced():
     exact = torch.sin(point[0]) * point[1] + torch.exp(-(point[0] ** 2))
     assert (model(point)[0] - exact).abs() <= model.certificate.bound
     assert model.certificate.level == "proved"
+
+
+def test_inputs_are_in_the_order_that_the_certificate_names():
+    """Of a function its arguments, whatever the order of the domain; of formulas the domain's."""
+    point = torch.tensor([0.3, 0.9], dtype=torch.float64)
+    model = ah.compile(lambda x, y: torch.sin(x) / (y + 2), {"y": (-1, 1), "x": (0, 2)}, tol=1e-6)
+    assert model.certificate.variables == ("x", "y")
+    assert model.certificate.domain == ((0, 2), (-1, 1))
+    assert abs(model(point)[0] - torch.sin(point[0]) / (point[1] + 2)) <= 1e-6
+    model = ah.compile("sin(x)/(y + 2)", {"y": (-1, 1), "x": (0, 2)}, tol=1e-6)
+    assert model.certificate.variables == ("y", "x")
+    assert abs(model(point)[0] - torch.sin(point[1]) / (point[0] + 2)) <= 1e-6
+    assert "y in [-1, 1], x in [0, 2]" in str(model.certificate)
+
+
+@pytest.mark.parametrize("text", ["x - y", "x/10 + 3*y/10", "5 + 0*x + 0*y", "x*y - y*x", "relu(y - y)*silu(x*y)"])
+def test_affine_and_constant_targets_need_no_attention(text, tmp_path):
+    model = ah.compile(text, {"x": (-1, 1), "y": (-1, 1)})
+    assert model.resources.layers == 0
+    point = torch.tensor([0.3, -0.7], dtype=torch.float64)
+    with mp.workdps(40):
+        exact = formula_at(text, {"x": point[0].item(), "y": point[1].item()})
+        assert abs(exact - mp.mpf(model(point)[0].item())) <= model.certificate.bound
+    model.save(tmp_path / "file")
+    assert ah.verify(tmp_path / "file") == model.certificate
+    assert model.attention(point) == []
+
+
+def test_fixed_variables_are_allowed():
+    model = ah.compile("x*y + sin(x*z)", {"x": (2, 2), "y": (3, 3), "z": (0, 1)}, tol=1e-6)
+    point = torch.tensor([2.0, 3.0, 0.4], dtype=torch.float64)
+    assert abs(model(point)[0] - (6 + math.sin(0.8))) <= model.certificate.bound
+
+
+def test_numbers_that_were_changed_are_not_saved_as_proved(tmp_path):
+    model = ah.compile("x*y", SQUARE, tol=1e-4)
+    model.network.sequence[0].rows.weight.data.add_(1.0)
+    with pytest.raises(ah.FileError, match="changed"):
+        model.save(tmp_path / "file")
+
+
+@pytest.mark.parametrize("make", [lambda: compiled(0), lambda: ah.compile("sin(x)", (-1, 1))])
+def test_another_dtype_is_refused(make):
+    model = copy.deepcopy(make())
+    for change in (model.float, model.half, lambda: model.to(torch.float32)):
+        with pytest.raises(ah.PrecisionError, match="dtype="):
+            change()
+    assert model.to("cpu") is model
+    assert model.double() is model
+
+
+def test_training_mode_is_said():
+    module = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.ReLU(), nn.Linear(4, 1))
+    assert any("evaluation mode" in a for a in ah.compile(module, (-1, 1), tol=1e-4).certificate.assumptions)
+    assert not any("evaluation mode" in a for a in ah.compile(module.eval(), (-1, 1), tol=1e-4).certificate.assumptions)
+
+
+def test_every_model_has_a_probe_and_prints_its_cost():
+    x = torch.rand(50, 2, dtype=torch.float64)
+    for model in (compiled(0), ah.compile("sin(x*y)", (0, 1), tol=1e-3, method="grid")):
+        assert model.probe(x).first is None
+        assert model.probe(x[:0]).first is None
+        assert f"{model.resources.keys} keys" in str(model)
+    head = ah.compile("gelu(x)", tol=1e-6)
+    assert head.probe(x).first is None
+    assert f"{head.head.keys} keys" in str(head)
+
+
+def test_a_constant_that_samples_contradict_is_refused():
+    with pytest.raises(ah.InputError, match="cannot be right"):
+        ah.compile(lambda x, y: 100 * float(x) * float(y), (-1, 1), tol=0.5, lipschitz=1.0)
 
 
 class Residual(nn.Module):

@@ -36,7 +36,8 @@ Domain = Annotated[
     typer.Option(
         "--domain",
         "-d",
-        help="x=LOW:HIGH, once for each variable. Of one variable inf and -inf are allowed; left out: the whole line.",
+        help="x=LOW:HIGH, once for each variable, or LOW:HIGH for all. Of one variable inf and -inf are allowed; "
+        "left out: the whole line.",
     ),
 ]
 Dtype = Annotated[str, typer.Option(help="float64 or float32.")]
@@ -47,6 +48,9 @@ def main() -> None:
     try:
         app()
     except AnchorheadError as error:
+        if "--json" in sys.argv:
+            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+            sys.exit(2)
         Console(stderr=True, soft_wrap=True).print(f"anchorhead: {error}", style="red", markup=False, highlight=False)
         sys.exit(2)
 
@@ -204,13 +208,21 @@ def _read_formulas(texts: list[str]) -> str | list[str]:
     return texts[0] if len(texts) == 1 else texts
 
 
-def _read_domain(parts: list[str] | None) -> dict[str, tuple[float, float]] | None:
-    """--domain x=-1:1 as {"x": (-1.0, 1.0)}."""
+def _read_domain(parts: list[str] | None) -> dict[str, tuple[float, float]] | tuple[float, float] | None:
+    """--domain x=-1:1 as {"x": (-1.0, 1.0)}, and --domain=-1:1, for all variables, as (-1.0, 1.0)."""
     if not parts:
         return None
-    found = {}
+    if len(parts) == 1 and "=" not in parts[0]:
+        return _read_intervals([f"x={parts[0]}"])["x"]
+    return _read_intervals(parts)
+
+
+def _read_intervals(parts: list[str]) -> dict[str, tuple[float, float]]:
+    found: dict[str, tuple[float, float]] = {}
     for part in parts:
         name, equals, interval = part.partition("=")
+        if name.strip() in found:
+            raise InputError(f"--domain gives {name.strip()} twice; give each variable one interval.")
         low, colon, high = interval.partition(":")
         try:
             ends = (float(low), float(high))

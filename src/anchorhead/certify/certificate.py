@@ -18,6 +18,8 @@ class Certificate:
     bound: on a bounded domain approximation + rounding; on an unbounded one the approximation.
     boxes: how many boxes the proof has.
     outputs: where there are several, the bound of each.
+    variables: names of the inputs in the order of the model's last dimension, which is that of `domain`; empty if they
+        have none.
     """
 
     expression: str
@@ -29,6 +31,7 @@ class Certificate:
     boxes: int
     assumptions: tuple[str, ...]
     outputs: tuple[float, ...] = ()
+    variables: tuple[str, ...] = ()
 
     @property
     def bounded(self) -> bool:
@@ -44,12 +47,13 @@ class Certificate:
         """Plain values for JSON; infinite ends become strings."""
         values = asdict(self)
         values["domain"] = [[_end(e) for e in pair] for pair in self.domain]
-        values["assumptions"], values["outputs"] = list(self.assumptions), list(self.outputs)
+        for name in ("assumptions", "outputs", "variables"):
+            values[name] = list(values[name])
         values["bound"] = self.bound
         return values
 
     def __str__(self) -> str:
-        where = _where(self.domain)
+        where = _where(self.domain, self.variables)
         extra = "" if self.bounded else " (1 + |x|)"
         return (
             f"{self.level}: |{self.expression} - model| <= {self.bound:.3g} on {where}, {self.dtype} "
@@ -57,7 +61,11 @@ class Certificate:
         )
 
 
-def _where(domain: tuple[tuple[float, float], ...]) -> str:
+def _where(domain: tuple[tuple[float, float], ...], variables: tuple[str, ...]) -> str:
+    if 1 < len(variables) <= 6:
+        if len(set(domain)) == 1:
+            return f"[{domain[0][0]:g}, {domain[0][1]:g}] for ({', '.join(variables)})"
+        return ", ".join(f"{name} in [{a:g}, {b:g}]" for name, (a, b) in zip(variables, domain, strict=True))
     names = ["R" if pair == (-math.inf, math.inf) else f"[{pair[0]:g}, {pair[1]:g}]" for pair in domain]
     if len(set(names)) == 1 and len(names) > 1:
         return f"{names[0]}^{len(names)}"

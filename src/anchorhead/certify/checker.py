@@ -65,6 +65,8 @@ def _check_network_file(found: ModelFile, certificate: Certificate, progress: Pr
         check_head(head.statement, head.edges, head.approximation, head.rounding, report)
         done += len(head.edges) - 1
     _check_composition(claim, certificate)
+    if certificate.variables and certificate.variables != claim.circuit.inputs:
+        raise VerificationError(f"The certificate names {certificate.variables}, the target {claim.circuit.inputs}.")
     return claim.boxes
 
 

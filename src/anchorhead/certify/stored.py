@@ -183,6 +183,7 @@ def certificate_of(found: ModelFile) -> Certificate:
             boxes=int(stored["boxes"]),
             assumptions=tuple(str(a) for a in stored["assumptions"]),
             outputs=tuple(_entry(v) for v in stored["outputs"]),
+            variables=tuple(str(v) for v in stored["variables"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"The certificate in the file is incomplete: {error}.") from error

@@ -76,6 +76,10 @@ def check_grid(found: ModelFile, certificate: Certificate) -> int:
         raise VerificationError(
             f"Near {place} the error may be {proof.error:.3g}, above the claimed {certificate.approximation:.3g}."
         )
+    if certificate.variables != claim.expression.variables:
+        raise VerificationError(
+            f"The certificate names {certificate.variables}, the target {claim.expression.variables}."
+        )
     if len(certificate.outputs) != claim.head.outputs or min(certificate.outputs) < proof.bound + rounding:
         raise VerificationError("The certificate claims less for an output than what was proved.")
     return len(proof.boxes)

@@ -13,12 +13,13 @@ from anchorhead.certify.flow import Flow, Tracker, shortfall
 from anchorhead.certify.network_claim import NetworkClaim, flows, worst
 from anchorhead.certify.statement import Statement
 from anchorhead.compiler.splitting import sensitivities
+from anchorhead.errors import FileError
 from anchorhead.expression.circuit import Apply, Attend, Largest, Times
 from anchorhead.expression.program import to_program
 from anchorhead.network.compiled_network import CompiledNetwork, head_arrays
 from anchorhead.network.file import NUMBERS
 from anchorhead.network.head_attention import HeadAttention
-from anchorhead.network.layered import Part, build
+from anchorhead.network.layered import LayeredNetwork, Part, build
 from anchorhead.network.report import NodeReport, Report
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -45,9 +46,20 @@ def network_model(
     network = build(claim.circuit, parts, dtype)
 
     def payload() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        _require_unchanged(network, build(claim.circuit, parts, dtype))
         return _payload(claim, certificate, heads, source)
 
     return CompiledNetwork(network, claim.circuit, certificate, method, payload, lambda: report(claim))
+
+
+def _require_unchanged(network: LayeredNetwork, fresh: LayeredNetwork) -> None:
+    """A file stores the target and the heads; affine maps that were edited would be lost without a word."""
+    before, after = network.state_dict(), fresh.state_dict()
+    if any(not torch.equal(value.cpu(), after[name]) for name, value in before.items()):
+        raise FileError(
+            "The model's numbers were changed since it was compiled, and its proof is not about them; compile the "
+            "changed target instead."
+        )
 
 
 def _payload(claim: NetworkClaim, certificate: Certificate, heads: list[HeadAttention],

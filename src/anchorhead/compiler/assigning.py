@@ -90,7 +90,7 @@ def _scaled(kind: str, pair: Pair) -> Use:
     if abs(centre) / grain >= 2**11:  # far from zero and narrow: a coarser centre that still has few bits
         grain = 2.0 ** (math.floor(math.log2(abs(centre))) - 10)
         centre = round(centre / grain) * grain
-    reach = max(high - centre, centre - low) * (1 + 2.0**-9)
+    reach = max(high - centre, centre - low, half) * (1 + 2.0**-9)
     return Use(kind, -1, centre, 2.0 ** math.ceil(math.log2(reach)))
 
 
@@ -133,8 +133,9 @@ def _request(circuit: Circuit, function: Node, carries: bool, members: list[int]
     label = circuit.steps[members[0]].label
     raise SingularityError(
         f"{label}: the argument of {function} may reach the interval [{low:.6g}, {high:.6g}], and the function is not "
-        "finite a little beyond it, where the errors of the heads before it may lead. Choose a smaller domain, or add "
-        "a small number that keeps the argument away from the singularity."
+        "finite a little beyond it, where rounding and the errors of heads before it may lead. Choose a smaller "
+        "domain, "
+        "or add a small number that keeps the argument away from the singularity."
     )
 
 

@@ -28,6 +28,7 @@ from anchorhead.network.file import NUMBERS
 from anchorhead.network.head_attention import HeadAttention
 
 OPAQUE_METHODS = ("grid", "two_layer")
+LARGEST_TOL = 1e100
 
 
 def compile(
@@ -45,9 +46,11 @@ def compile(
     """A function as softmax attention, with a proof of its error.
 
     target: a formula as text, or a list of formulas, one for each output; or a Python function or `nn.Module` of torch
-        operations (traced, not sampled), of one tensor or of several numbers.
+        operations (traced, not sampled), of one tensor or of several numbers. A module is read in evaluation mode.
     domain: of one variable (low, high), {"x": (low, high)}, or None for the whole real line. Of several: a box, as
         {"x": (-1, 1), "y": (0, 1)}, a list of pairs, or a pair of arrays (lowest, highest); or one interval for all.
+        The model's inputs are in the order of a function's arguments, or for formulas of the domain's names, or else
+        of first appearance; `model.certificate.variables` says it.
     tol: the error to keep, 1e-6 unless given. On a bounded domain it covers approximation and rounding; on an
         unbounded one the approximation, and rounding is stated as a multiple of 1 + |x|.
     method: auto; for one variable gated (values affine in x), smooth (constant values), kinked (pieces joined by
@@ -132,8 +135,8 @@ def _at_size(search: Search, keys: int) -> Proved:
 
 def check_tol(tol: float) -> float:
     """A tolerance as a positive finite number."""
-    if not (isinstance(tol, int | float | np.floating) and math.isfinite(tol) and tol > 0):
-        raise InputError(f"tol={tol!r} must be a positive finite number, the error that you can accept.")
+    if not (isinstance(tol, int | float | np.floating) and 0 < tol < LARGEST_TOL):
+        raise InputError(f"tol={tol!r} must be a positive number below {LARGEST_TOL:g}, the error that you can accept.")
     return float(tol)
 
 

@@ -20,6 +20,8 @@ from anchorhead.heads.head import Array
 
 ROUNDS = 6
 SHARPEST = 2.0**60
+LARGEST_ERROR = 1e3
+"""No head is asked for less than this, however large the tolerance is."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class _Work:
         fixed: dict[int, float] = {}
         for _ in range(3 * len(self.wanted.requests) + 2):
             wanted = shares(self.arrives, self.costs, budget, fixed)
-            if not wanted and self.arrives.any():
+            if not wanted and fixed:
                 raise self.refusal(self._spending(fixed), aim - budget + max(self._spending(fixed), default=0.0))
             found = self._choose_all(wanted, fixed)
             if found is not None:
@@ -99,7 +101,7 @@ class _Work:
     def _choose_all(self, wanted: dict[int, float], fixed: dict[int, float]) -> list[Choice] | None:
         found = []
         for g, request in enumerate(self.wanted.requests):
-            error = min(wanted.get(g, 1.0), 1.0 + abs(self.tol))
+            error = min(wanted.get(g, 1.0), LARGEST_ERROR)
             try:
                 found.append(choose(request, error, self.dtype, self._named(request)))
             except ToleranceError as refusal:
@@ -128,12 +130,25 @@ class _Work:
         uses = [replace(use, sharpness=SHARPEST) if use.kind == "largest" else use for use in self.wanted.uses]
         tracker = Tracker(self.circuit, self.dtype, uses, facts)
         errors = worst([flow.output_errors for flow in flows(tracker, self.box)])
+        if not max(errors, default=0.0) < math.inf:
+            raise self._unbounded(tracker)
         if max(errors, default=0.0) >= self.tol:
             raise ToleranceError(
                 f"tol={self.tol:g} is below what {self.dtype} can hold for this target: rounding in its affine maps "
                 f"alone may reach {max(errors):.3g}. Use a larger tol or a wider dtype."
             )
         return max(errors, default=0.0)
+
+    def _unbounded(self, tracker: Tracker) -> ToleranceError:
+        """Which node's error has no finite bound."""
+        found = flows(tracker, self.box, whole=True)[0]
+        wire = next((w for w, e in enumerate(found.errors) if not e < math.inf), None)
+        name = "an output" if wire is None else self.circuit.wire_name(wire)
+        return ToleranceError(
+            f"The errors before {name} have no finite bound there: the intervals of what it depends on are too wide "
+            "for "
+            "composition. Choose a smaller domain, or rewrite the target so that they stay narrower."
+        )
 
     def composed(self, choices: list[Choice], sharpness: float) -> Composed:
         """The bounds that follow from the heads."""

@@ -43,8 +43,9 @@ def _certificate(target: GraphTarget, composed: Composed) -> Certificate:
         dtype=composed.claim.dtype,
         level="proved",
         approximation=approximation,
-        rounding=math.nextafter(max(total - approximation, 0.0), math.inf),
+        rounding=math.nextafter(total - approximation, math.inf) if total > approximation else 0.0,
         boxes=composed.claim.boxes,
-        assumptions=tuple(ASSUMPTIONS),
+        assumptions=(*ASSUMPTIONS, *target.assumptions),
         outputs=tuple(composed.total),
+        variables=target.variables,
     )

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from anchorhead.compiler.boxes import Pair, read_box, shape_of
-from anchorhead.errors import ExpressionError, InputError
+from anchorhead.errors import ExpressionError, InputError, ShapeError
 from anchorhead.expression.circuit import Circuit
 from anchorhead.expression.forms import lower
 from anchorhead.expression.graph import Expression
@@ -26,6 +26,12 @@ class GraphTarget:
     box: tuple[Pair, ...]
     circuit: Callable[[bool], Circuit]
     expression: Expression | None
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The names of the inputs, in order, where they have any of their own."""
+        return () if self.expression is None else self.expression.variables
 
     def source(self, *, fused: bool) -> dict[str, Any]:
         """What a file says about where the circuit comes from."""
@@ -34,10 +40,15 @@ class GraphTarget:
         return {"expressions": self.expression.text, "variables": list(self.expression.variables), "fused": fused}
 
 
-def of_expression(expression: Expression, domain: Any) -> GraphTarget:
-    """Formulas; their variables are in the order of the domain, where that names them."""
+def of_expression(expression: Expression, domain: Any, *, ordered: bool = False) -> GraphTarget:
+    """Formulas; unless `ordered`, their variables are in the order of the domain, where that names them."""
     names = expression.variables
-    if isinstance(domain, Mapping) and set(domain) >= set(names) and all(isinstance(n, str) for n in domain):
+    if (
+        not ordered
+        and isinstance(domain, Mapping)
+        and set(domain) >= set(names)
+        and all(isinstance(n, str) for n in domain)
+    ):
         expression = Expression(expression.outputs, tuple(domain))
         names = expression.variables
     if not names:
@@ -50,6 +61,11 @@ def of_module(function: Callable[..., Any], domain: Any, shape: tuple[int, ...])
     """A function of one tensor of a shape, traced."""
     from anchorhead.expression.tensor_trace import trace_tensors
 
+    width = inferred_shape(function)
+    if width is not None and len(shape) == 1 and width != shape:
+        raise ShapeError(
+            f"The module takes {width[0]} inputs, and the domain or shape= says {shape[0]}; give one for each."
+        )
     known: dict[bool, Circuit] = {}
 
     def circuit(fuse: bool) -> Circuit:
@@ -60,7 +76,16 @@ def of_module(function: Callable[..., Any], domain: Any, shape: tuple[int, ...])
     first = circuit(True)
     sizes = " x ".join(map(str, shape)), " x ".join(map(str, first.output_shape)) or "1"
     name = f"{_name(function)} ({sizes[0]} -> {sizes[1]})"
-    return GraphTarget(name, read_box(domain, first.inputs), circuit, None)
+    assumptions = (EVALUATION,) if isinstance(function, nn.Module) and function.training and _differs(function) else ()
+    return GraphTarget(name, read_box(domain, first.inputs), circuit, None, assumptions)
+
+
+EVALUATION = "the module is in evaluation mode, without dropout and with running statistics; it was in training mode"
+
+
+def _differs(module: nn.Module) -> bool:
+    """Whether a module computes something else in training mode."""
+    return any("Dropout" in type(m).__name__ or "BatchNorm" in type(m).__name__ for m in module.modules())
 
 
 def input_shape(function: Callable[..., Any], domain: Any, shape: Any) -> tuple[int, ...] | None:
@@ -99,7 +124,7 @@ def of_arguments(function: Callable[..., Any], domain: Any, names: tuple[str, ..
     from anchorhead.expression.trace import trace
 
     traced = trace(function, names)
-    return of_expression(parse(traced.text, traced.variables), domain)
+    return of_expression(parse(traced.text, traced.variables), domain, ordered=True)
 
 
 def _name(function: Callable[..., Any]) -> str:

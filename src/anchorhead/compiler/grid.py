@@ -36,7 +36,7 @@ def over_grid(target: GraphTarget) -> bool:
 
 def worth_trying(target: GraphTarget, tol: float, most: int) -> bool:
     """Whether a grid with so few keys comes near the tolerance, by a quick fit."""
-    per_axis = math.floor(most ** (1 / len(target.box)) + 1e-9)
+    per_axis = math.floor(max(most, 0) ** (1 / len(target.box)) + 1e-9)
     if per_axis < 2 or target.expression is None:
         return False
     f = values_of(target.expression)
@@ -63,7 +63,8 @@ def compile_grid(
         proof = prove_grid(expression, target.box, head, tol - rounding) if rounding < tol else None
         if proof is not None and not isinstance(proof, GridRefutation):
             certificate = Certificate(target.name, target.box, name, "proved", proof.bound, rounding, len(proof.boxes),
-                                      tuple(ASSUMPTIONS), outputs=(proof.bound + rounding,) * head.outputs)  # fmt: skip
+                                      tuple(ASSUMPTIONS), (proof.bound + rounding,) * head.outputs,
+                                      expression.variables)  # fmt: skip
             record = {"expressions": expression.text, "variables": list(expression.variables)}
             grid = GridAttention.of(head, dtype)
             return CompiledGrid(grid, certificate, "grid", record, (len(target.box),), (head.outputs,))
@@ -103,8 +104,8 @@ def _fitted(f: GridFunction, box: tuple[tuple[float, float], ...], goal: float, 
     head = smallest_grid(f, box, goal, limit=LIMIT[dtype], most=most)
     if head is None:
         raise ToleranceError(
-            f"tol={tol:g} would need more keys than a grid in {len(box)} variables can have here: its size is a power "
-            "of that number. Use a larger tol, or a formula, whose structure costs far less."
+            f"tol={tol:g} would need more than {most:,} keys, the most that a grid in {len(box)} variables can have "
+            "here: its size is a power of that number. Use a larger tol, or a formula, whose structure costs far less."
         )
     return head.rounded(NUMPY[dtype])
 
@@ -118,6 +119,7 @@ def _measured(target: Opaque, head: GridHead, rounding: float, dtype: str) -> Ce
 
 def _conditional(target: Opaque, head: GridHead, rounding: float, dtype: str, lipschitz: float, tol: float,
                  progress: Progress) -> Certificate:  # fmt: skip
+    _check_constant(target, lipschitz)
     samples = 1 << 16
     while True:
         progress(f"grid: {head.keys} keys, comparing at {samples:,} points")
@@ -134,6 +136,22 @@ def _conditional(target: Opaque, head: GridHead, rounding: float, dtype: str, li
     declared = f"the target's Lipschitz constant in the Euclidean metric is at most {lipschitz:g}, as declared"
     return Certificate(target.name, target.box, dtype, "conditional", found.bound, rounding, 0,
                        (declared, *ASSUMPTIONS), outputs=(found.bound + rounding,) * head.outputs)  # fmt: skip
+
+
+def _check_constant(target: Opaque, lipschitz: float) -> None:
+    """Refuses a declared constant that two neighbouring points of a lattice contradict."""
+    low, high = np.array(target.box).T
+    count = max(3, round(4000 ** (1 / len(low))))
+    steps = (high - low) / (count - 1)
+    mesh = np.stack(np.meshgrid(*[np.arange(count)] * len(low), indexing="ij"), axis=-1)
+    values = target.values(low + mesh.reshape(-1, len(low)) * steps).reshape(*mesh.shape[:-1], -1)
+    for axis, step in enumerate(steps):
+        slope = float(np.abs(np.diff(values, axis=axis)).max()) / step
+        if slope > lipschitz * (1 + 1e-6) + 1e-12:
+            raise InputError(
+                f"lipschitz={lipschitz:g} cannot be right: between two points of the box {target.name} changes by "
+                f"{slope:.4g} times their distance. Declare a constant of at least that."
+            )
 
 
 def values_of(expression: Expression) -> GridFunction:

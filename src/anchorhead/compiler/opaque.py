@@ -106,6 +106,8 @@ def _array(values: Any, count: int) -> Array:
         values = values.detach().cpu().double().numpy()
     elif isinstance(values, list):
         values = [v.detach().cpu().double().numpy() if isinstance(v, torch.Tensor) else v for v in values]
+    if values is None or (isinstance(values, list) and any(v is None for v in values)):
+        raise ShapeError("the function returned nothing")
     found = np.asarray(values, dtype=np.float64)
     if found.ndim == 0 or len(found) != count:
         raise ShapeError(f"the function returned shape {found.shape} for {count} points")

@@ -40,6 +40,8 @@ def read_any(target: Any, domain: Any, shape: Any, method: str) -> Target | Grap
 
 def _read(target: Any, domain: Any, shape: Any, method: str) -> Target | GraphTarget:
     if not callable(target) or isinstance(target, Expression):
+        if shape is not None:
+            raise InputError("shape= is for functions and modules of tensors; a formula's variables are numbers.")
         expression = expression_of(target)
         if (
             method in GRAPH_METHODS[1:]
@@ -56,10 +58,12 @@ def _read(target: Any, domain: Any, shape: Any, method: str) -> Target | GraphTa
     if found is None:
         try:
             return read_target(target, domain)
-        except ExpressionError:
+        except ExpressionError as error:
             found = inferred_shape(target)
             if found is None:
-                raise
+                raise ExpressionError(
+                    f"{error} If it takes a tensor of several numbers, give shape=, such as (3,)."
+                ) from None
     return of_module(target, domain, found)
 
 

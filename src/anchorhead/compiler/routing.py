@@ -9,7 +9,7 @@ from anchorhead.compiler.graph import compile_graph
 from anchorhead.compiler.graph_target import GraphTarget
 from anchorhead.compiler.grid import MOST_KEYS, compile_grid, over_grid, worth_trying
 from anchorhead.compiler.search import Progress
-from anchorhead.errors import AnchorheadError, PrecisionError, SingularityError, ToleranceError
+from anchorhead.errors import AnchorheadError, PrecisionError, ToleranceError
 from anchorhead.network.compiled import CompiledModel
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32"}
@@ -41,7 +41,7 @@ def _cheaper(target: GraphTarget, tol: float, dtype: torch.dtype, progress: Prog
     refusal: AnchorheadError | None = None
     try:
         graph = compile_graph(target, tol, dtype_name(dtype), progress)
-    except (ToleranceError, SingularityError) as error:
+    except ToleranceError as error:
         refusal = error
     most = graph.resources.keys - 1 if graph is not None else MOST_KEYS
     try:

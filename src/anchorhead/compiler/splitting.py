@@ -90,11 +90,11 @@ def shares(arrives: Array, costs: Sequence[float], budget: float, fixed: dict[in
     rest = budget - taken
     if rest.min() <= 0:
         return {}
-    free = [g for g in range(arrives.shape[1]) if g not in fixed and arrives[:, g].any()]
+    free = [g for g in range(arrives.shape[1]) if g not in fixed and arrives[:, g].max() > 1e-250]
+    if not free:
+        return dict(fixed)
     weights = {g: max(costs[g], TOKEN) for g in free}
     wanted = {g: weights[g] / arrives[:, g].max() for g in free}
     total = sum((arrives[:, g] * wanted[g] for g in free), np.zeros(len(arrives)))
-    if not free:
-        return dict(fixed)
     factor = float((rest / np.maximum(total, 1e-300)).min())
     return fixed | {g: factor * wanted[g] for g in free}

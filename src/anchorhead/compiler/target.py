@@ -151,6 +151,11 @@ def expression_of(target: Any) -> Expression:
         return target
     if isinstance(target, list | tuple) and all(isinstance(part, str) for part in target):
         return parse(list(target))
+    if isinstance(target, list | tuple):
+        odd = next(part for part in target if not isinstance(part, str))
+        raise ExpressionError(
+            f"A list of targets holds formulas as texts, one for each output, and {odd!r} is not one."
+        )
     if callable(target):
         from anchorhead.expression.trace import trace
 

@@ -203,8 +203,16 @@ class Circuit:
         """What a line with a few terms says, in the user's own terms; empty where it is long."""
         if len(line.terms) > 3:
             return ""
-        parts = [self.wire_name(w) if c == 1 else f"{_digits(c)}*({self.wire_name(w)})" for w, c in line.terms.items()]
-        return " + ".join(parts + ([_digits(line.bias)] if line.bias != 0 else []))
+        text = ""
+        for wire, c in line.terms.items():
+            name = self.wire_name(wire)
+            minus = not isinstance(c, Node) and c < 0
+            size = times(-1, c) if minus else c
+            term = name if size == 1 else f"{_digits(size)}*{name if name.isidentifier() else f'({name})'}"
+            text += (" - " if minus else " + ") + term
+        if line.bias != 0:
+            text += f" + {_digits(line.bias)}"
+        return text.removeprefix(" + ").strip()
 
     def depths(self) -> list[int]:
         """For each step the number of its layer, from 1: one more than the deepest step that it needs."""

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
 from anchorhead.errors import ExpressionError
+from anchorhead.expression.balls import enclose
 from anchorhead.expression.circuit import Apply, Attend, Circuit, Largest, Line, Step, Times, U, combination
 from anchorhead.expression.exact import Number, as_float, as_node, over, plus, simplified, times
 from anchorhead.expression.graph import Expression, Node, constant, ordered, rational
@@ -391,7 +393,10 @@ def _canonical(function: Node) -> Node:
 
 
 def _folded(node: Node) -> Node:
+    """A closed formula as the rational number that it is, where that can be seen."""
     exact = rational(node)
+    if exact is None and enclose(node, {}) == 0:
+        exact = Fraction(0)
     return node if exact is None else constant(exact)
 
 

@@ -58,7 +58,8 @@ def _export(function: Callable[..., Any], count: int, size: int) -> Any:
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ExpressionError(
-            f"torch could not trace the target ({reason[:200]}); {ADVICE}, or give lipschitz= to have it sampled."
+            f"torch could not trace the target ({reason[:200]}); {ADVICE}, or have it sampled: lipschitz=L, or "
+            "method='grid'."
         ) from error
 
 

@@ -21,6 +21,7 @@ from anchorhead.errors import FileError, InputError
 from anchorhead.expression.parse import parse
 from anchorhead.expression.tensors import evaluate
 from anchorhead.network.compiled import CompiledModel
+from anchorhead.network.compiled_grid import CompiledGrid
 from anchorhead.network.compiled_head import CompiledHead
 from anchorhead.network.compiled_network import CompiledNetwork
 
@@ -79,12 +80,12 @@ def _head(model: CompiledHead) -> _Drawn:
 
 
 def _network(model: CompiledModel) -> _Drawn:
-    if not isinstance(model, CompiledNetwork):
-        raise InputError("Only a head or a network of heads can be drawn; this model is neither.")
+    if not isinstance(model, CompiledNetwork | CompiledGrid):
+        raise InputError("Only a head, a network of heads or a grid can be drawn; this model is none of them.")
     t = torch.linspace(0, 1, POINTS, dtype=torch.float64)
     low, high = torch.tensor(model.certificate.domain, dtype=torch.float64).T
-    inputs = (low + t[:, None] * (high - low)).unflatten(-1, model.network.input_shape)
-    x = inputs.to(model.network.last.weight.dtype)
+    inputs = (low + t[:, None] * (high - low)).unflatten(-1, model.input_shape)
+    x = inputs.to(next(model.parameters()).dtype)
     weights, edges = [], []
     for layer in model.attention(x):
         for head in layer.double().unbind(-2)[:12]:

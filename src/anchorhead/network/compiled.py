@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from anchorhead.errors import InputError, PrecisionError
+from anchorhead.network.probing import LayerProbe, Probe
 from anchorhead.network.resources import Resources
 from anchorhead.network.saving import save
 
@@ -49,6 +51,38 @@ class CompiledModel(nn.Module):
     @abstractmethod
     def payload(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """What a file holds beside the certificate: the record of the statement, and the numbers by name."""
+
+    def exact(self, x: Tensor) -> Tensor:
+        """The target itself, in torch, at the same inputs: no heads, no approximation."""
+        raise InputError("This model's target cannot be looked into, so that there is nothing to compare it with.")
+
+    def probe(self, x: Tensor) -> Probe:
+        """Measures the error on x against the target, layer by layer; `.first` is the first that exceeds its share."""
+        error = (self(x).double() - self.exact(x.double())).abs()
+        bound = self.certificate.bound
+        if not self.certificate.bounded:
+            bound += self.certificate.rounding * (1 + float(x.abs().max())) if x.numel() else 0.0
+        measured = float(error.max()) if error.numel() else 0.0
+        return Probe((LayerProbe(1, self.certificate.expression, measured, bound),))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> CompiledModel:
+        """`.to(device)` and the like; another dtype is refused, since the numbers would no longer be those proved."""
+        for parameter in self.parameters():
+            if fn(parameter.detach()[..., :0].clone()).dtype != parameter.dtype:
+                raise PrecisionError(
+                    f"This model was proved for {parameter.dtype}, and rounding its numbers would break the proof. "
+                    "Compile "
+                    "it again with the dtype that you want, dtype=torch.float32 or torch.float64."
+                )
+        super()._apply(fn, recurse)
+        return self
+
+    def __str__(self) -> str:
+        cost = self.resources
+        return (
+            f"{self.certificate}\n{cost.layers} layers, {cost.heads} heads, {cost.keys} keys, {cost.parameters} "
+            f"parameters, temperature {cost.temperature:.4g}, logits up to {cost.logit_range:.4g}"
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes one safetensors file that holds all that `ah.load` and `ah.verify` need."""

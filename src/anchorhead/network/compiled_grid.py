@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError
+from anchorhead.expression.parse import parse
+from anchorhead.expression.tensors import evaluate
 from anchorhead.network.affine import AppendColumns, AppendRows
 from anchorhead.network.attention import Attention
 from anchorhead.network.compiled import CompiledModel
@@ -38,6 +40,13 @@ class CompiledGrid(CompiledModel):
 
     def forward(self, x: Tensor) -> Tensor:
         return self._shaped(self.grid, x)
+
+    def exact(self, x: Tensor) -> Tensor:
+        if not self.record.get("expressions"):
+            return super().exact(x)
+        names = self.record["variables"]
+        found = evaluate(parse(self.record["expressions"], names), dict(zip(names, x.unbind(-1), strict=True)))
+        return torch.stack(found if isinstance(found, list) else [found], dim=-1)
 
     def literal(self) -> nn.Module:
         return _Literal(self)

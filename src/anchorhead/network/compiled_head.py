@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from anchorhead.expression.parse import parse
+from anchorhead.expression.tensors import evaluate
 from anchorhead.network.compiled import CompiledModel
 from anchorhead.network.file import NUMBERS
 from anchorhead.network.head_attention import HeadAttention, LiteralHead
@@ -25,6 +27,9 @@ class CompiledHead(CompiledModel):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(x)
+
+    def exact(self, x: Tensor) -> Tensor:
+        return evaluate(parse(self.certificate.expression, [self.record["variable"]]), {self.record["variable"]: x})
 
     def literal(self) -> LiteralHead:
         return self.head.literal()

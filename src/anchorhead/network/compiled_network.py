@@ -15,7 +15,8 @@ from anchorhead.network.exact import exact_wires
 from anchorhead.network.file import NUMBERS
 from anchorhead.network.layered import Heads, LayeredNetwork, Maxima
 from anchorhead.network.layered_self_attention import LayeredSelfAttention, layered_as_self_attention
-from anchorhead.network.report import Probe, Report, probe
+from anchorhead.network.probing import Probe, probe
+from anchorhead.network.report import Report
 from anchorhead.network.resources import Resources
 
 Payload = tuple[dict[str, Any], dict[str, np.ndarray]]
@@ -37,6 +38,11 @@ class CompiledNetwork(CompiledModel):
         self.network = network
         self.circuit = circuit
         self._payload, self._make_report = payload, report
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return self.network.input_shape
 
     def forward(self, x: Tensor) -> Tensor:
         return self.network(x)
@@ -94,11 +100,7 @@ class CompiledNetwork(CompiledModel):
         return f"CompiledModel({cost.layers} layers, {cost.heads} heads, {cost.keys} keys; {self.certificate})"
 
     def __str__(self) -> str:
-        cost = self.resources
-        return (
-            f"{self.certificate}\n{cost.layers} layers, {cost.heads} heads, {cost.keys} keys, {cost.parameters} "
-            f"parameters, temperature {cost.temperature:.4g}, logits up to {cost.logit_range:.4g}\n{self.report}"
-        )
+        return f"{super().__str__()}\n{self.report}"
 
 
 def _temperature(group: Any) -> float:

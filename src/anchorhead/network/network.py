@@ -98,7 +98,5 @@ def check_input(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         wanted = ", ".join(map(str, shape))
         raise ShapeError(f"The input has shape {tuple(x.shape)}; this model takes (..., {wanted}).")
     if x.dtype != dtype:
-        raise ShapeError(
-            f"The input is {x.dtype} and the model {dtype}. Convert it with x.to({dtype}), or compile the model with "
-            f"dtype={x.dtype}."
-        )
+        other = f", or compile the model with dtype={x.dtype}" if x.dtype in (torch.float32, torch.float64) else ""
+        raise ShapeError(f"The input is {x.dtype} and the model {dtype}. Convert it with x.to({dtype}){other}.")
