@@ -323,7 +323,7 @@ def _print_plan(found: Plan) -> None:
     table = Table(title=escape(f"{found.expression} on {domain} to within {found.tol:g}, {found.dtype}"),
                   title_justify="left")  # fmt: skip
     for name in ("method", "layers", "heads", "keys", "temperature", "logit range", "largest value", "error"):
-        table.add_column(name, justify="left" if name == "method" else "right")
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name in ("keys", "error"))
     for o in found.options:
         if o.keys is None:
             table.add_row(o.method, *["-"] * 7)
@@ -331,7 +331,7 @@ def _print_plan(found: Plan) -> None:
         values = (o.temperature, o.logit_range, o.largest_value, o.bound)
         mark = " *" if o.reason else ""
         table.add_row(o.method + mark, str(o.layers), str(o.heads), f"{o.keys:,}",
-                      *(f"{v:.4g}" for v in values if v is not None))  # fmt: skip
+                      *(f"{v:.3g}" for v in values if v is not None))  # fmt: skip
     Console().print(table)
     for o in found.options:
         if o.reason:

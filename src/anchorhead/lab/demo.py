@@ -18,6 +18,7 @@ import anchorhead as ah
 from anchorhead.lab.portrait import portrait, target_values
 from anchorhead.network.compiled_head import CompiledHead
 
+FIGURES = ("gelu.png", "two_variables.png", "attention_map.png", "error_against_anchors.png")
 COMPILED = [
     ("gelu(x)", None, 1e-7),
     ("gelu(x)", None, 1e-9),
@@ -52,6 +53,16 @@ def compile_and_verify(console: Console, output: Path) -> None:
                       str(certificate.boxes), certificate.level)  # fmt: skip
     console.print(table)
     portrait(ah.compile("gelu(x)", tol=1e-7), output / "gelu.png")
+
+
+def whole_function(console: Console, output: Path) -> None:
+    """A formula in two variables through its graph: node by node, saved, verified and drawn."""
+    model = ah.compile("sin(3*x*y) + exp(-x**2 + y/2)", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-6)
+    model.save(output / "two_variables.safetensors")
+    ah.verify(output / "two_variables.safetensors")
+    console.print("a formula in two variables, through its graph, saved and verified:", highlight=False)
+    console.print(str(model), highlight=False, markup=False)
+    portrait(model, output / "two_variables.png")
 
 
 def _file_name(expression: str) -> str:
@@ -162,10 +173,11 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     console = Console(width=120)
     compile_and_verify(console, output)
+    whole_function(console, output)
     measured_errors(console)
     attention_map(output / "attention_map.png")
     error_against_anchors(output / "error_against_anchors.png")
-    figures = ", ".join(str(output / name) for name in ("gelu.png", "attention_map.png", "error_against_anchors.png"))
+    figures = ", ".join(str(output / name) for name in FIGURES)
     console.print(f"figures: {figures}")
 
 
