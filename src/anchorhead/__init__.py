@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from anchorhead.compiler.compile import compile
     from anchorhead.compiler.loading import load
     from anchorhead.compiler.planning import plan
+    from anchorhead.convert.convert import convert
+    from anchorhead.convert.feed_forward import feed_forward_as_attention
+    from anchorhead.convert.files import load_converted, save_converted
     from anchorhead.network.compiled import CompiledModel
     from anchorhead.network.structure import Walk, walk
 
@@ -39,6 +42,10 @@ _WHERE = {
     "Certificate": "anchorhead.certify.certificate",
     "CompiledModel": "anchorhead.network.compiled",
     "compile": "anchorhead.compiler.compile",
+    "convert": "anchorhead.convert.convert",
+    "feed_forward_as_attention": "anchorhead.convert.feed_forward",
+    "load_converted": "anchorhead.convert.files",
+    "save_converted": "anchorhead.convert.files",
     "load": "anchorhead.compiler.loading",
     "plan": "anchorhead.compiler.planning",
     "verify": "anchorhead.certify.checker",
@@ -77,8 +84,12 @@ __all__ = [
     "Walk",
     "__version__",
     "compile",
+    "convert",
+    "feed_forward_as_attention",
     "load",
+    "load_converted",
     "plan",
+    "save_converted",
     "theorems",
     "verify",
     "walk",

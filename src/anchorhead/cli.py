@@ -193,6 +193,40 @@ def plan(
         _print_theorem_plan(found)
 
 
+@app.command()
+def convert(
+    model: Annotated[Path, typer.Argument(help="A folder of the transformers library: config.json and safetensors.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the converted model.")],
+    tol: Annotated[float, typer.Option(help="The error of an activation.")] = 1e-6,
+    low: Annotated[float, typer.Option(help="Gated blocks: the least argument that is proved.")] = -16.0,
+    high: Annotated[float, typer.Option(help="Gated blocks: the largest.")] = 16.0,
+    as_json: Json = False,
+) -> None:
+    """Turn every activation of a pretrained model into attention, and report what changed."""
+    from anchorhead.convert.pretrained import convert_folder
+
+    with _progress(as_json) as report:
+        found = convert_folder(model, output, tol, (low, high), report)
+    print(json.dumps(found.as_dict()) if as_json else found)
+
+
+@app.command()
+def compare(
+    original: Annotated[Path, typer.Argument(help="The folder of the original model.")],
+    converted: Annotated[Path, typer.Argument(help="The folder that `anchorhead convert` wrote.")],
+    texts: Annotated[
+        Path | None, typer.Option(help="A file with one text a line; left out, random inputs are used.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """How far two models are apart on the same inputs: largest difference, smallest cosine, ratio of times."""
+    from anchorhead.convert.comparing import compare_folders
+
+    with _progress(as_json) as report:
+        found = compare_folders(original, converted, texts, report)
+    print(json.dumps(vars(found)) if as_json else found)
+
+
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[str], None] | None]:
     """A line on stderr that says what is being tried; nothing for programs or when output is not a terminal."""

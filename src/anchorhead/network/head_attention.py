@@ -124,6 +124,10 @@ class LiteralHead(nn.Module):
         self.gate_slopes, self.gate_levels = head.gate_slopes, head.gate_levels
         self.register_buffer("piece", torch.arange(len(head.sizes)).repeat_interleave(torch.tensor(head.sizes)))
 
+    def literal(self) -> LiteralHead:
+        """This is it."""
+        return self
+
     def weights(self, x: Tensor) -> Tensor:
         """Attention weights, (..., keys)."""
         x = x.unsqueeze(-1)

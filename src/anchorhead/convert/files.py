@@ -1,0 +1,159 @@
+"""A converted model in a folder: safetensors and JSON, nothing that is executed.
+
+`model.safetensors` holds the weights, `heads.safetensors` the numbers of the heads, `anchorhead.json` where they belong
+and the report, and for models of the transformers library `config.json` says which class to build. Loading builds the
+original model from its configuration, puts the stored heads where the file says, without compiling them again, and
+fills in the weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from anchorhead.convert.convert import put
+from anchorhead.convert.report import ConversionReport, Replaced
+from anchorhead.convert.sites import find_sites
+from anchorhead.errors import FileError, InputError
+from anchorhead.network.activation_head import ActivationHead, GateHead
+from anchorhead.network.file import NUMBERS
+from anchorhead.network.head_attention import HeadAttention
+
+WEIGHTS, HEADS, RECORD = "model.safetensors", "heads.safetensors", "anchorhead.json"
+FORMAT = 1
+
+
+def save_converted(model: nn.Module, folder: str | os.PathLike[str]) -> None:
+    """Writes a model that `ah.convert` returned to a folder."""
+    report = getattr(model, "report", None)
+    if not isinstance(report, ConversionReport):
+        raise InputError("Only a model that ah.convert returned can be saved this way; it has a .report.")
+    where = Path(folder)
+    where.mkdir(parents=True, exist_ok=True)
+    heads, placed = _heads(model)
+    weights = {n: t.contiguous() for n, t in _weights(model).items()}
+    record: dict[str, Any] = {"format": FORMAT, "report": report.as_dict(), "heads": placed}
+    config: Any = getattr(model, "config", None)
+    if hasattr(config, "save_pretrained"):
+        record["class"] = type(model).__name__
+        config.save_pretrained(where)
+    try:
+        save_file(weights, where / WEIGHTS)
+        save_file(heads, where / HEADS)
+        (where / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"{where} cannot be written: {error}.") from error
+
+
+def load_converted(folder: str | os.PathLike[str], module: nn.Module | None = None) -> nn.Module:
+    """A converted model from a folder.
+
+    module: for a model that is not of the transformers library, an instance of the original class, with any weights.
+    """
+    where = Path(folder)
+    try:
+        record = json.loads((where / RECORD).read_text(encoding="utf-8"))
+        weights, numbers = load_file(where / WEIGHTS), load_file(where / HEADS)
+        if record["format"] != FORMAT:
+            raise FileError(f"{where} has format {record['format']}, and this version reads {FORMAT}.")
+        model = copy.deepcopy(module) if module is not None else _from_config(where, record)
+        report = _report(record["report"])
+        placed = {(r.place): _head(entry, numbers) for r, entry in zip(report.replaced, record["heads"], strict=True)}
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{where} is not a converted model that can be read: {error}.") from error
+    sites, _, graphs = find_sites(model)
+    missing = set(placed) - {site.place for site in sites}
+    if missing:
+        raise FileError(
+            f"The model has no activation at {', '.join(sorted(missing)[:3])}; give the class that was saved."
+        )
+    model = put(model, [(site, placed[site.place]) for site in sites if site.place in placed], graphs)
+    found = model.load_state_dict(weights, strict=False)
+    held = model.state_dict(keep_vars=True)
+    filled = {id(held[name]) for name in weights if name in held}  # tied weights are stored once
+    lost = [n for n in found.missing_keys if ".head." not in n and id(held[n]) not in filled]
+    if lost or found.unexpected_keys:
+        raise FileError(
+            f"The weights in {where} do not fit the model ({', '.join((*lost, *found.unexpected_keys)[:3])})."
+        )
+    tie: Any = getattr(model, "tie_weights", None)
+    if tie is not None:
+        tie()
+    model.report = report  # type: ignore[assignment]
+    return model.eval()
+
+
+def _from_config(where: Path, record: dict[str, Any]) -> nn.Module:
+    name = record.get("class")
+    if name is None:
+        raise InputError(
+            f"{where} holds a model of a class of yours; give an instance of it: load_converted(path, module)."
+        )
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(where, local_files_only=True)
+    made = getattr(transformers, str(name), None)
+    if not (isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)):
+        raise FileError(f"{where} names the class {name!r}, which the transformers library does not have.")
+    return made(config)
+
+
+def _heads(model: nn.Module) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+    """The numbers of the distinct heads, and for each replaced activation which one it uses."""
+    tensors: dict[str, torch.Tensor] = {}
+    known: dict[int, int] = {}
+    placed = []
+    for replaced in model.report.replaced:  # type: ignore[union-attr]
+        module = _at(model, replaced)
+        head = module.head
+        index = known.setdefault(id(head), len(known))
+        for name in NUMBERS:
+            tensors[f"{index}.{name}"] = getattr(head, name).detach().clone()
+        placed.append({"head": index, "formula": module.formula, "uniform": head.uniform, "sizes": list(head.sizes),
+                       "gate": [module.low, module.high] if isinstance(module, GateHead) else None})  # fmt: skip
+    return tensors, placed
+
+
+def _at(model: nn.Module, replaced: Replaced) -> Any:
+    for path in (replaced.place, f"{replaced.place}_head"):
+        try:
+            return model.get_submodule(path)
+        except AttributeError:
+            continue
+    raise InputError(f"The model has no head at {replaced.place} any more; convert it again.")
+
+
+def _head(entry: dict[str, Any], numbers: dict[str, torch.Tensor]) -> ActivationHead | GateHead:
+    tensors = {name: numbers[f"{entry['head']}.{name}"] for name in NUMBERS}
+    head = HeadAttention(**tensors, uniform=bool(entry["uniform"]), sizes=[int(n) for n in entry["sizes"]])
+    gate = entry["gate"]
+    formula = str(entry["formula"])
+    return ActivationHead(head, formula) if gate is None else GateHead(head, formula, float(gate[0]), float(gate[1]))
+
+
+def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """All tensors but those of heads, each stored once."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if ".head." in name or id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        found[name] = tensor.detach()
+    return found
+
+
+def _report(data: dict[str, Any]) -> ConversionReport:
+    rows = [
+        Replaced(**(row | {"domain": (float(row["domain"][0]), float(row["domain"][1]))})) for row in data["replaced"]
+    ]
+    pairs = [[(str(a), str(b)) for a, b in data[name]] for name in ("refused", "remaining")]
+    return ConversionReport(float(data["tol"]), rows, *pairs)

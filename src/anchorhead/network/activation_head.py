@@ -1,0 +1,139 @@
+"""A head in the place of an activation function: elementwise on a tensor of any shape, as fast as the machine allows.
+
+Large inputs go through the same Horner evaluation fused into one kernel by torch.compile, which makes itself on first
+use; where that is not possible (no C++ compiler) the head says so once and stays with plain torch, slower. Inside a
+model that is itself compiled or exported the plain form is used, and fused with its surroundings.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.network.head_attention import HeadAttention, LiteralHead
+
+WORTH_COMPILING = 1 << 14
+_fused: dict[tuple[Any, ...], Callable[[Tensor], Tensor] | None] = {}
+
+
+class OutsideRangeWarning(UserWarning):
+    """An input of a head left the range on which it is proved."""
+
+
+class ActivationHead(nn.Module):
+    """phi(x) for every element: softmax over fixed keys, values affine in x. `formula` says what phi is."""
+
+    def __init__(self, head: HeadAttention, formula: str) -> None:
+        super().__init__()
+        self.head, self.formula = head, formula
+
+    @property
+    def keys(self) -> int:
+        return self.head.keys
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != self.head.dtype:
+            return self.forward(x.to(self.head.dtype)).to(x.dtype)
+        return evaluate(self.head, x)
+
+    def literal(self) -> LiteralHead:
+        """The same numbers as scores, softmax and values."""
+        return self.head.literal()
+
+    def extra_repr(self) -> str:
+        return f"{self.formula}, {self.keys} keys"
+
+
+class GateHead(nn.Module):
+    """phi(u)·v for every element: softmax over fixed keys, whose values are constants times v.
+
+    Proved for u in [low, high]; an input outside is reported once, as OutsideRangeWarning.
+    """
+
+    def __init__(self, head: HeadAttention, formula: str, low: float, high: float) -> None:
+        super().__init__()
+        self.head, self.formula = head, formula
+        self.low, self.high = low, high
+        self.outside = 0
+        """How many inputs have been outside so far."""
+
+    @property
+    def keys(self) -> int:
+        return self.head.keys
+
+    def forward(self, u: Tensor, v: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            self._check(u)
+        if u.dtype != self.head.dtype:
+            return evaluate(self.head, u.to(self.head.dtype)).to(u.dtype) * v
+        return evaluate(self.head, u) * v
+
+    def _check(self, u: Tensor) -> None:
+        least, most = torch.aminmax(u.detach()) if u.numel() else (u.new_zeros(()), u.new_zeros(()))
+        if least < self.low or most > self.high:
+            count = int(((u < self.low) | (u > self.high)).sum())
+            if not self.outside:
+                warnings.warn(
+                    f"An input of the head for {self.formula} is {float(least):.4g} to {float(most):.4g}, outside "
+                    f"[{self.low:g}, {self.high:g}] where it is proved. Convert again with wider ranges, or calibrate "
+                    "with data like these.",
+                    OutsideRangeWarning,
+                    stacklevel=3,
+                )
+            self.outside += count
+
+    def literal(self) -> LiteralGate:
+        """The same numbers as scores, softmax and values."""
+        return LiteralGate(self)
+
+    def extra_repr(self) -> str:
+        return f"({self.formula})·v on [{self.low:g}, {self.high:g}], {self.keys} keys"
+
+
+class LiteralGate(nn.Module):
+    """Scores, softmax over keys, and values constant_k · v."""
+
+    def __init__(self, gate: GateHead) -> None:
+        super().__init__()
+        self.head = gate.head.literal()
+
+    def forward(self, u: Tensor, v: Tensor) -> Tensor:
+        values = v.unsqueeze(-1) * self.head.constants
+        return (self.head.weights(u).unsqueeze(-2) @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1)
+
+
+def evaluate(head: HeadAttention, x: Tensor) -> Tensor:
+    """The head at every element: fused where that pays, else in plain torch."""
+    if torch.compiler.is_compiling() or x.numel() < WORTH_COMPILING or x.device.type != "cpu":
+        return head(x)
+    run = _fused_evaluation(head)
+    return head(x) if run is None else run(x.reshape(-1)).reshape(x.shape)
+
+
+def _fused_evaluation(head: HeadAttention) -> Callable[[Tensor], Tensor] | None:
+    key = (head.dtype, head.sizes, *(tuple(getattr(head, name).tolist()) for name in ("slopes", "intercepts",
+           "constants", "gains", "gate_slopes", "gate_levels")))  # fmt: skip
+    if key not in _fused:
+        _fused[key] = _compiled(head)
+    return _fused[key]
+
+
+def _compiled(head: HeadAttention) -> Callable[[Tensor], Tensor] | None:
+    """The evaluation fused by torch.compile; None, with a sentence, where that fails."""
+    try:
+        run = torch.compile(head._evaluate, dynamic=True)
+        run(torch.zeros(WORTH_COMPILING, dtype=head.dtype))
+    except Exception as error:  # a missing compiler shows itself in many ways
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        warnings.warn(
+            f"torch.compile is not available here ({reason[:120]}); heads are evaluated in plain torch, which is "
+            "several "
+            "times slower. Install a C++ compiler such as g++ to have them fused.",
+            stacklevel=2,
+        )
+        return None
+    return run

