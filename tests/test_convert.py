@@ -144,6 +144,25 @@ def test_function_calls_inside_forward_are_rewritten():
     assert all(r.feeds == "second" for r in converted.report.replaced)
 
 
+def test_an_activation_that_is_used_twice_is_replaced_twice():
+    torch.manual_seed(0)
+    shared = nn.GELU()
+    model = nn.Sequential(nn.Linear(4, 8), shared, nn.Linear(8, 8), shared, nn.Linear(8, 2))
+    converted = ah.convert(model)
+    assert [r.place for r in converted.report.replaced] == ["1", "3"]
+    assert [r.feeds for r in converted.report.replaced] == ["2", "4"]
+    x = torch.randn(5, 4)
+    assert (converted(x) - model(x)).abs().max() <= 1e-5
+
+
+def test_everything_nonlinear_that_remains_is_named():
+    model = nn.Sequential(nn.Linear(4, 8), nn.GLU(), nn.Linear(4, 8), nn.Softmax(-1), nn.LayerNorm(8), nn.Hardshrink(),
+                          nn.MaxPool1d(2), nn.Dropout(0.1), nn.Flatten())  # fmt: skip
+    report = ah.convert(model).report
+    assert {what for _, what in report.remaining} == {"GLU", "Softmax", "LayerNorm", "MaxPool1d", "Hardshrink"}
+    assert [place for place, _ in report.refused] == ["5"]
+
+
 def test_what_cannot_be_rewritten_is_said():
     report = ah.convert(Branching()).report
     assert not report.replaced
@@ -227,3 +246,19 @@ WORDS = """rivers bread winter algebra violins harbours moss glaciers trains lan
 soup ladders foxes ink thunder velvet clocks salt kites marble wool ferries pepper echoes windmills tides beetles
 quartz honey sails barley shadows anchors ropes candles deserts owls paper needles gravity stones cellos snow bees
 oceans keys""".split()
+
+
+@pytest.mark.heavy
+def test_without_a_compiler_heads_work_and_say_so_once(tmp_path):
+    script = """
+import torch, warnings, anchorhead as ah
+model = ah.convert(torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.GELU(), torch.nn.Linear(512, 8)))
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    outputs = [model(torch.randn(100, 64)) for _ in range(3)]
+count = sum("several times slower" in " ".join(str(w.message).split()) for w in said)
+print(count, all(o.isfinite().all() for o in outputs))
+"""
+    environment = os.environ | {"CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == ["1", "True"]

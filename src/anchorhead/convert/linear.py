@@ -37,7 +37,11 @@ def around(model: nn.Module, site: Site, graph: fx.Graph | None) -> tuple[int | 
     if site.kind == "attribute":
         linear: Any = owner.linear2
         return linear.in_features, (_path(site.owner, "linear2"), linear)
-    before, after = _in_graph(owner, site, graph) if graph is not None else (None, None)
+    before, after = None, None
+    if isinstance(owner, nn.Sequential):
+        before, after = _in_row(owner, site.name)
+    elif graph is not None:
+        before, after = _in_graph(owner, site, graph)
     if before is None:
         linears = [child for child in owner.children() if sizes(child) is not None]
         before = linears[0] if len(linears) == 1 else None
@@ -54,6 +58,16 @@ def around(model: nn.Module, site: Site, graph: fx.Graph | None) -> tuple[int | 
 def _inputs(module: nn.Module) -> int | None:
     found = sizes(module)
     return None if found is None else found[0]
+
+
+def _in_row(owner: nn.Sequential, name: str) -> tuple[nn.Module | None, str | None]:
+    """The linear layers before and after, in a row of modules."""
+    names = list(owner._modules)
+    at = names.index(name)
+    linear = [n for n in names if sizes(owner.get_submodule(n)) is not None]
+    before = [n for n in linear if names.index(n) < at]
+    after = [n for n in linear if names.index(n) > at]
+    return owner.get_submodule(before[-1]) if before else None, after[0] if after else None
 
 
 def _in_graph(owner: nn.Module, site: Site, graph: fx.Graph) -> tuple[nn.Module | None, str | None]:

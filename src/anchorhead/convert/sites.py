@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import operator
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ from anchorhead.convert.activations import FUNCTIONS, METHODS, formula_of, formu
 ACTIVATION_NAMES = {*FUNCTIONS.values(), *METHODS}
 OTHERS = "softmax log_softmax exp sqrt rsqrt erf pow norm layer_norm scaled_dot_product_attention glu sin cos abs"
 NONLINEAR_NAMES = ACTIVATION_NAMES | set(OTHERS.split())
+AFFINE = re.compile(
+    "Linear|Bilinear|Conv|LazyConv|Embedding|Identity|Dropout|Alpha|FeatureAlpha|Flatten|Unflatten|Module|Sequential|"
+    "Parameter|AvgPool|AdaptiveAvg|Upsample|Pixel|ZeroPad|ConstantPad|ReflectionPad|ReplicationPad|CircularPad|Fold|Unfold|"
+    "ChannelShuffle|NonDynamically|Transformer"
+)
+"""torch.nn modules that are affine, or only hold others."""
 PRODUCTS = (operator.mul, torch.mul, "mul", operator.imul)
 
 
@@ -53,7 +60,7 @@ def find_sites(model: nn.Module) -> tuple[list[Site], list[tuple[str, str]], dic
         if is_activation(module):
             continue
         own = _own_calls(module)
-        children = {name: child for name, child in module.named_children() if is_activation(child)}
+        children = {n: c for n, c in module._modules.items() if c is not None and is_activation(c)}  # shared ones too
         attribute = _attribute(module)
         if attribute is not None:
             sites.append(Site("attribute", path, "activation", attribute, False))
@@ -177,6 +184,9 @@ def remaining(model: nn.Module) -> list[tuple[str, str]]:
             found.append((name, kind))
         elif isinstance(module, nn.MultiheadAttention) or kind.endswith("Attention"):
             found.append((name, f"softmax of the model's own attention ({kind})"))
+        elif type(module).__module__.startswith("torch.nn.modules"):
+            if not AFFINE.match(kind) and not list(module.children()):
+                found.append((name, kind))
         else:
             calls = _own_calls(module) - ACTIVATION_NAMES
             if calls and not list(module.named_children()):
