@@ -38,6 +38,12 @@ class CompiledModel(nn.Module):
     def as_self_attention(self, tokens: int) -> nn.Module:
         """The same function of every token of a sequence, as literal W_Q, W_K, W_V, W_O matrices."""
 
+    def to_stock_attention(self, tokens: int | None = None) -> nn.Module:
+        """The same function of every token, (batch, tokens, inputs), as stock nn.MultiheadAttention and nn.Linear."""
+        from anchorhead.export.stock import to_stock_attention  # a folder further down: needed only here
+
+        return to_stock_attention(self, tokens)
+
     @property
     @abstractmethod
     def resources(self) -> Resources:

@@ -138,6 +138,12 @@ class Ramps(Network, ABC):
         self._built = self._edits() if not edited else -1
         return self
 
+    def to_stock_attention(self) -> nn.Module:
+        """The same network as stock nn.MultiheadAttention and nn.Linear, on (batch, n, d)."""
+        from anchorhead.export.stock import to_stock_attention  # a folder further down: needed only here
+
+        return to_stock_attention(self)
+
     def exact(self, x: Tensor) -> Tensor:
         """The target in the same dtype: the clipped value in row G(nearest anchor), zeros elsewhere."""
         self.check(x)

@@ -87,6 +87,12 @@ class GridNetwork(Network):
         """The attention layers."""
         return [self.layer1] + ([] if self.layer2 is None else [self.layer2])
 
+    def to_stock_attention(self) -> nn.Module:
+        """The same network as stock nn.MultiheadAttention and nn.Linear, on (batch, n, d)."""
+        from anchorhead.export.stock import to_stock_attention  # a folder further down: needed only here
+
+        return to_stock_attention(self)
+
     def exact(self, x: Tensor) -> Tensor:
         """f itself."""
         self.check(x)

@@ -1,0 +1,1 @@
+"""Compiled models in the formats and modules of others."""
