@@ -56,7 +56,8 @@ def _search(request: Request, error: float, dtype: str, progress: Progress) -> C
     try:
         proved = search.run()
     except ToleranceError as refusal:
-        refusal.best = search.best  # type: ignore[attr-defined]
+        hopeless = not math.isfinite(search.best) and search.rounding > 0  # below the dtype: nothing was even tried
+        refusal.best = 3 * search.rounding if hopeless else search.best  # type: ignore[attr-defined]
         raise
     head = proved.head
     claim = HeadClaim(

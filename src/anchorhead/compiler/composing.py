@@ -60,14 +60,19 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
     wanted = assign(circuit, found)
     arrives = sensitivities(circuit, wanted.uses, [(r.low, r.high) for r in wanted.requests], found)
     work = _Work(circuit, tuple(box), dtype, wanted, arrives, tol, progress)
-    aim = tol
+    aim, refusal = tol, ToleranceError("")
     for _ in range(ROUNDS):
         choices, sharpness = work.choices(aim)
-        composed = work.composed(choices, sharpness)
+        try:
+            composed = work.composed(choices, sharpness)
+        except OutsideDomain as reached:  # errors too large for a head further on: smaller ones stay inside
+            aim, refusal = aim / 4, work.outside(reached)
+            continue
         if max(composed.total, default=0.0) <= tol:
             return work.spent(composed, sharpness)
         aim *= 0.9 * tol / max(composed.total)
-    raise work.refusal(composed.contributions, max(composed.total))
+        refusal = work.refusal(composed.contributions, max(composed.total))
+    raise refusal
 
 
 class _Work:
@@ -154,12 +159,9 @@ class _Work:
         """The bounds that follow from the heads."""
         uses = tuple(replace(u, sharpness=sharpness) if u.kind == "largest" else u for u in self.wanted.uses)
         claim = NetworkClaim(self.circuit, self.box, self.dtype, tuple(c.claim for c in choices), uses)
-        try:
-            approximation = output_errors(claim, rounding=False)
-            tracker = Tracker(self.circuit, self.dtype, uses, [c.claim.facts for c in choices])
-            found = flows(tracker, self.box)
-        except OutsideDomain as reached:
-            raise self._outside(reached) from reached
+        approximation = output_errors(claim, rounding=False)
+        tracker = Tracker(self.circuit, self.dtype, uses, [c.claim.facts for c in choices])
+        found = flows(tracker, self.box)
         total = worst([flow.output_errors for flow in found])
         errors = {g: c.error for g, c in enumerate(choices)}
         if self.wanted.maxima:
@@ -192,7 +194,10 @@ class _Work:
                 choices[g] = choose(self.wanted.requests[g], error, self.dtype, self._named(self.wanted.requests[g]))
             except ToleranceError:
                 continue
-            other = self.composed(choices, sharpness)
+            try:
+                other = self.composed(choices, sharpness)
+            except OutsideDomain:
+                continue
             if max(other.total) <= self.tol and other.keys < composed.keys:
                 composed = other
         return composed
@@ -223,7 +228,7 @@ class _Work:
             f"{error:.3g}, and: {refusal}"
         )
 
-    def _outside(self, reached: OutsideDomain) -> ToleranceError:
+    def outside(self, reached: OutsideDomain) -> ToleranceError:
         step, (low, high) = self.circuit.steps[reached.step], reached.needed
         return ToleranceError(
             f"The errors before {step.label} may push its argument out to [{low:.6g}, {high:.6g}], past where its head "
