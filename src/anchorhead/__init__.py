@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from anchorhead.convert.convert import convert
     from anchorhead.convert.feed_forward import feed_forward_as_attention
     from anchorhead.convert.files import load_converted, save_converted
+    from anchorhead.export.onnx_file import check_onnx, export_onnx
     from anchorhead.network.compiled import CompiledModel
     from anchorhead.network.structure import Walk, walk
 
@@ -43,6 +44,8 @@ _WHERE = {
     "CompiledModel": "anchorhead.network.compiled",
     "compile": "anchorhead.compiler.compile",
     "convert": "anchorhead.convert.convert",
+    "check_onnx": "anchorhead.export.onnx_file",
+    "export_onnx": "anchorhead.export.onnx_file",
     "feed_forward_as_attention": "anchorhead.convert.feed_forward",
     "load_converted": "anchorhead.convert.files",
     "save_converted": "anchorhead.convert.files",
@@ -83,8 +86,10 @@ __all__ = [
     "VerificationError",
     "Walk",
     "__version__",
+    "check_onnx",
     "compile",
     "convert",
+    "export_onnx",
     "feed_forward_as_attention",
     "load",
     "load_converted",

@@ -1,0 +1,393 @@
+"""Compiled and converted models as ONNX files, which run without torch and carry what was proved of them.
+
+A compiled model is written in its literal form: scores, Softmax, values. A converted model is written as it runs, heads
+in their fast form, since the literal one holds a weight for each neuron and key. The certificate, or the report of the
+conversion, is JSON in the file's metadata.
+
+What a file needs to keep its digits. The exporter rounds Python numbers to float32, so in float64 they are made stored
+tensors first. Its optimiser takes a factor within 1e-5 of one for one and a summand below 1e-8 for zero, so only
+constants are folded. The extended optimisations of onnxruntime round a factor next to a matrix product to float32, so
+`check_onnx` asks for the basic ones unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import json
+import logging
+import math
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch.export import Dim
+
+from anchorhead.convert.report import ConversionReport
+from anchorhead.errors import FileError, InputError
+from anchorhead.network.compiled import CompiledModel
+from anchorhead.network.head_attention import LiteralHead
+
+Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+CERTIFICATE, REPORT = "anchorhead.certificate", "anchorhead.report"
+OPSET = 18
+"""For onnxruntime 1.14 and later; from 23 on attention would be one operator, whose scale is a float32."""
+LARGEST = 1_900_000_000
+"""Bytes of numbers from which they go into a file beside it: one ONNX file holds at most 2 GB."""
+aten: Any = torch.ops.aten
+
+
+def export_onnx(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    example: Inputs | None = None,
+    *,
+    names: Sequence[str] | None = None,
+) -> None:
+    """Writes a compiled model, or one that `ah.convert` returned, to an ONNX file.
+
+    example: inputs of a converted model, as a tensor, a tuple, or a dictionary of keyword arguments; sizes that the
+        model does not fix, such as batch and length, are free in the file. Of a compiled model's example only the
+        number of dimensions counts; if not given it is (batch, *input_shape), for one variable (batch, length).
+    names: of the inputs in the file; if not given those of the arguments, or x for a compiled model.
+    """
+    _require("onnx", "onnxscript")
+    if isinstance(model, CompiledModel):
+        call, tensors, sizes = _compiled(model, example)
+        said = {CERTIFICATE: model.certificate.as_dict()}
+    elif isinstance(getattr(model, "report", None), ConversionReport):
+        call, tensors, sizes = _converted(model, example)
+        said = {REPORT: model.report.as_dict()}  # type: ignore[union-attr, operator]
+    else:
+        raise InputError(
+            f"A {type(model).__name__} is neither a compiled nor a converted model; export what ah.compile or "
+            "ah.convert returned."
+        )
+    named = call.names if names is None else [str(name) for name in names]
+    if len(named) != len(tensors) or len(set(named)) != len(named):
+        raise InputError(f"names={names!r} must be {len(tensors)} different names, one for each input.")
+    program = _program(call, tensors, named, sizes)
+    _tidy(program.model, sizes)
+    program.model.metadata_props.update({key: json.dumps(value, allow_nan=False) for key, value in said.items()})
+    size = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
+    try:
+        program.save(os.fspath(path), external_data=size > LARGEST)
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error}.") from error
+
+
+def check_onnx(model: nn.Module, path: str | os.PathLike[str], inputs: Inputs, *, optimized: bool = False) -> float:
+    """The largest difference between the file in onnxruntime and the model in torch, relative to 1 + |output|.
+
+    optimized: with all of onnxruntime's optimisations; in float64 some of them keep the digits of a float32 only.
+    """
+    _require("onnxruntime")
+    session = _session(path, optimized)
+    call, tensors = _call(model, inputs)
+    known = [i.name for i in session.get_inputs()]
+    if len(known) != len(tensors):
+        raise InputError(f"The file takes {len(known)} inputs ({', '.join(known)}), and {len(tensors)} were given.")
+    order = call.names if set(call.names) == set(known) else known
+    with _evaluating(model):
+        wanted = call(*tensors)
+    try:
+        found = session.run(None, {name: t.detach().cpu().numpy() for name, t in zip(order, tensors, strict=True)})
+    except Exception as error:
+        raise InputError(f"{path} does not take these inputs: {_reason(error)}.") from error
+    return max(_difference(torch.as_tensor(f), w) for f, w in zip(found, wanted.values(), strict=True))
+
+
+def _session(path: str | os.PathLike[str], optimized: bool) -> Any:
+    import onnxruntime
+
+    options, levels = onnxruntime.SessionOptions(), onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_ENABLE_BASIC
+    try:
+        return onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class for each status
+        raise FileError(f"{path} cannot be read by onnxruntime: {_reason(error)}.") from error
+
+
+def _difference(found: Tensor, wanted: Tensor) -> float:
+    if found.shape != wanted.shape:
+        raise InputError(f"The file returns {tuple(found.shape)} where the model returns {tuple(wanted.shape)}.")
+    a, b = found.double(), wanted.detach().cpu().double()
+    apart = torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, (a - b).abs() / (1 + b.abs()))
+    return apart.nan_to_num(nan=math.inf, posinf=math.inf).max().item() if apart.numel() else 0.0
+
+
+class _Call(nn.Module):
+    """A model as a function of tensors in a row, `names` by name, that returns its tensors by name.
+
+    keywords: how the model takes them. numbers: it may hold numbers that are no tensors.
+    """
+
+    def __init__(self, model: nn.Module, names: Sequence[str], *, keywords: bool = False) -> None:
+        super().__init__()
+        self.model, self.names, self.keywords = model, list(names), keywords
+        self.numbers = not isinstance(model, CompiledModel)
+
+    def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
+        if self.keywords:
+            found = self.model(**dict(zip(self.names, tensors, strict=True)))
+        else:
+            found = self.model(*tensors)
+        if isinstance(found, Tensor):
+            return {"y": found}
+        pairs = found.items() if isinstance(found, Mapping) else ((f"y{i}", v) for i, v in enumerate(found))
+        return {str(name): value for name, value in pairs if isinstance(value, Tensor)}
+
+
+def _call(model: nn.Module, inputs: Any) -> tuple[_Call, tuple[Tensor, ...]]:
+    """The model as a call with inputs like these, and the inputs in a row."""
+    if isinstance(inputs, Mapping):
+        names, tensors = [str(name) for name in inputs], tuple(inputs.values())
+    else:
+        tensors = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+        names = _arguments(model, len(tensors))
+    wrong = [type(t).__name__ for t in tensors if not isinstance(t, Tensor)]
+    if wrong or not tensors:
+        raise InputError(f"Inputs must be tensors, and {wrong[0] if wrong else 'nothing'} was given.")
+    return _Call(model, names, keywords=isinstance(inputs, Mapping)), tensors
+
+
+def _arguments(model: nn.Module, count: int) -> list[str]:
+    known = (
+        [] if isinstance(model, CompiledModel | fx.GraphModule) else list(inspect.signature(model.forward).parameters)
+    )
+    if len(known) < count or {"args", "kwargs"} & set(known[:count]):
+        return ["x"] if count == 1 else [f"x{i}" for i in range(count)]
+    return known[:count]
+
+
+Sizes = list[dict[int, str]]
+"""For each input the dimensions whose size is free, with their names."""
+
+
+def _compiled(model: CompiledModel, example: Any) -> tuple[_Call, tuple[Tensor, ...], Sizes]:
+    """In literal form, on inputs of which the leading sizes are free."""
+    shape: tuple[int, ...] = getattr(model, "input_shape", ())
+    leading = 1 if shape else 2
+    if example is not None:
+        if not isinstance(example, Tensor):
+            raise InputError(f"A compiled model takes one tensor, and the example is a {type(example).__name__}.")
+        with torch.no_grad():
+            model(example)  # says what is wrong with its shape or dtype
+        leading = example.ndim - len(shape)
+    first = next(model.parameters())
+    x = torch.zeros(*(2 + i for i in range(leading)), *shape, dtype=first.dtype, device=first.device)
+    call, tensors = _call(model, x)
+    call.model = _steady(model.literal())
+    return call, tensors, [{i: _name(i) for i in range(leading)}]
+
+
+def _converted(model: nn.Module, example: Any) -> tuple[_Call, tuple[Tensor, ...], Sizes]:
+    """As it runs, on inputs like the example; sizes are free that can be larger by one."""
+    if example is None:
+        raise InputError("What a converted model takes is not known; give an example: export_onnx(model, path, x).")
+    call, tensors = _call(model, example)
+    with _evaluating(call):
+        call(*tensors)
+        tensors = tuple(_longer(t, 0) if t.ndim and len(t) == 1 else t for t in tensors)  # one is taken for a fact
+        sizes: Sizes = [{} for _ in tensors]
+        for i, size in dict.fromkeys((i, n) for t in tensors for i, n in enumerate(t.shape)):
+            alike = [t.ndim > i and t.shape[i] == size for t in tensors]
+            if size > 1 and _runs(call, [_longer(t, i) if a else t for t, a in zip(tensors, alike, strict=True)]):
+                taken = {name for known in sizes for name in known.values()}
+                name = _name(i) if _name(i) not in taken else f"{_name(i)}_{call.names[alike.index(True)]}"
+                for known, a in zip(sizes, alike, strict=True):
+                    known.update({i: name} if a else {})
+    return call, tensors, sizes
+
+
+def _name(i: int) -> str:
+    return ("batch", "length")[i] if i < 2 else f"size{i}"
+
+
+def _longer(t: Tensor, i: int) -> Tensor:
+    return torch.cat([t, t.narrow(i, 0, 1)], dim=i)
+
+
+def _runs(call: _Call, tensors: Sequence[Tensor]) -> bool:
+    try:
+        call(*tensors)
+    except Exception:  # whatever the model has against that size
+        return False
+    return True
+
+
+class _SteadyHead(LiteralHead):
+    """Scores counted from the largest gate, which softmax does not see: a steep gate costs the others no digits."""
+
+    def __init__(self, head: LiteralHead) -> None:
+        nn.Module.__init__(self)
+        self.__dict__.update(head.__dict__)
+
+    def weights(self, x: Tensor) -> Tensor:
+        x = x.unsqueeze(-1)
+        gates = x * self.gate_slopes + self.gate_levels
+        gates = gates - gates.amax(-1, keepdim=True)
+        return (x * self.slopes + self.intercepts + gates[..., self.piece]).softmax(-1)
+
+
+def _steady(module: nn.Module) -> nn.Module:
+    """The literal form with steady heads wherever a piece has several keys; the module is one that nobody else has."""
+    if isinstance(module, LiteralHead):
+        pieces = len(module.gate_slopes)
+        return _SteadyHead(module) if 1 < pieces < len(module.slopes) else module
+    for name, child in list(module.named_children()):
+        setattr(module, name, _steady(child))
+    return module
+
+
+def _program(call: _Call, tensors: tuple[Tensor, ...], names: Sequence[str], sizes: Sizes) -> Any:
+    """The ONNX program, constants folded."""
+    from onnxscript import optimizer
+
+    free: Any = (tuple({i: Dim.AUTO for i in known} for known in sizes),)
+    with _evaluating(call), _quiet():
+        outputs = list(call(*tensors))
+        try:
+            if call.numbers and any(t.dtype == torch.float64 for t in (*tensors, *call.parameters())):
+                call = _Call(_stored_numbers(call, tensors, free), call.names)
+            program: Any = torch.onnx.export(call, tensors, dynamo=True, dynamic_shapes=free, input_names=list(names),
+                                             output_names=outputs, opset_version=OPSET, optimize=False,
+                                             verbose=False)  # fmt: skip
+            optimizer.fold_constants(program.model)
+            optimizer.remove_unused_nodes(program.model)
+        except Exception as error:  # what the exporter cannot do shows itself in many ways
+            raise InputError(f"The model cannot be written as ONNX: {_reason(error)}.") from error
+    return program
+
+
+def _stored_numbers(call: _Call, tensors: tuple[Tensor, ...], free: Any) -> fx.GraphModule:
+    """The graph of a call with every number that a float32 does not hold as a tensor; attention and norms in parts."""
+    table = torch.export.default_decompositions()
+    table.update(torch._decomp.get_decompositions([aten.native_layer_norm, aten.native_group_norm]))
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        program = torch.export.export(call, tensors, dynamic_shapes=free, strict=False)
+        module: Any = program.run_decompositions(table).module(check_guards=False)
+    for node in list(module.graph.nodes):
+        if node.op == "call_function":
+            _store(module, node)
+    module.recompile()
+    return module
+
+
+FILLED = {aten.full.default, aten.full_like.default, aten.scalar_tensor.default}
+TENSOR_FORMS = {
+    getattr(packet, overload): packet.Tensor
+    for packet in (aten.add, aten.sub, aten.mul, aten.div, aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge)
+    for overload in ("Tensor", "Scalar")
+} | {
+    aten.clamp.default: aten.clamp.Tensor,
+    aten.clamp_min.default: aten.clamp_min.Tensor,
+    aten.clamp_max.default: aten.clamp_max.Tensor,
+    aten.pow.Tensor_Scalar: aten.pow.Tensor_Tensor,
+    aten.pow.Scalar: aten.pow.Tensor_Tensor,
+}
+"""Operations that take numbers, as they are with tensors."""
+
+
+def _store(module: fx.GraphModule, node: fx.Node) -> None:
+    """Gives an operation in float64 its numbers as tensors."""
+    known = [node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes)]
+    double = any(isinstance(v, Tensor) and v.dtype == torch.float64 for v in known)
+    rounded = any(isinstance(a, float) and not math.isnan(a) and _float32(a) != a for a in node.args)
+    target: Any = node.target
+    if not (double and rounded and (target in FILLED or target in TENSOR_FORMS)):
+        return
+    with module.graph.inserting_before(node):
+        args = [_buffer(module, a) if isinstance(a, int | float) else a for a in node.args]
+        if target in FILLED:
+            node.replace_all_uses_with(_filled(module.graph, node, args))
+            module.graph.erase_node(node)
+            return
+    node.target, node.args = TENSOR_FORMS[target], tuple(args)
+
+
+def _filled(graph: fx.Graph, node: fx.Node, args: Sequence[Any]) -> Any:
+    """The number args[-1] in the node's shape."""
+    if node.target is aten.scalar_tensor.default:
+        return args[0]
+    if node.target is aten.full_like.default:
+        return graph.call_function(aten.expand_as.default, (args[1], args[0]))
+    return graph.call_function(aten.expand.default, (args[1], args[0]))
+
+
+def _buffer(module: fx.GraphModule, value: float) -> fx.Node:
+    name = f"number_{len(list(module.buffers(recurse=False)))}"
+    while hasattr(module, name):
+        name += "_"
+    module.register_buffer(name, torch.tensor(value, dtype=torch.float64))
+    return module.graph.get_attr(name)
+
+
+def _float32(value: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
+def _tidy(model: Any, sizes: Sizes) -> None:
+    """Calls free sizes by their names, and leaves out where in whose files each operation was written."""
+    names: dict[str, str] = {}
+    for value, known in zip(model.graph.inputs, sizes, strict=True):
+        for i, name in known.items():
+            if not isinstance(value.shape[i], int):
+                names[str(value.shape[i])] = name
+    values = [*model.graph.inputs, *model.graph.initializers.values()]
+    for node in model.graph:
+        node.metadata_props.clear()
+        values += node.outputs
+    for value in values:
+        value.metadata_props.clear()
+        for i, size in enumerate(value.shape or ()):
+            if not isinstance(size, int) and size.value is not None:
+                value.shape[i] = re.sub(r"[A-Za-z_]\w*", lambda found: names.get(found[0], found[0]), size.value)
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode and without gradients; every module is as it was afterwards."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter has to say about itself."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def _reason(error: Exception) -> str:
+    cause = error.__cause__ or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return (lines[0] if lines else type(cause).__name__).rstrip(".")[:300]
+
+
+def _require(*packages: str) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"ONNX files need {' and '.join(missing)}, which is not installed: pip install onnx onnxscript onnxruntime"
+        )
