@@ -53,9 +53,12 @@ def export_onnx(
     """Writes a compiled model, or one that `ah.convert` returned, to an ONNX file.
 
     example: inputs of a converted model, as a tensor, a tuple, or a dictionary of keyword arguments; sizes that the
-        model does not fix, such as batch and length, are free in the file. Of a compiled model's example only the
-        number of dimensions counts; if not given it is (batch, *input_shape), for one variable (batch, length).
+        model does not fix, such as batch and length, are free in the file (a length of one would stay one). Of a
+        compiled model's example only the number of dimensions counts; if not given it is (batch, *input_shape), for
+        one variable (batch, length).
     names: of the inputs in the file; if not given those of the arguments, or x for a compiled model.
+
+    Outputs are named as the model names them, or y. What is no tensor, such as a cache, is left out.
     """
     _require("onnx", "onnxscript")
     if isinstance(model, CompiledModel):
@@ -100,6 +103,8 @@ def check_onnx(model: nn.Module, path: str | os.PathLike[str], inputs: Inputs, *
         found = session.run(None, {name: t.detach().cpu().numpy() for name, t in zip(order, tensors, strict=True)})
     except Exception as error:
         raise InputError(f"{path} does not take these inputs: {_reason(error)}.") from error
+    if len(found) != len(wanted):
+        raise InputError(f"The file returns {len(found)} tensors where the model returns {len(wanted)}.")
     return max(_difference(torch.as_tensor(f), w) for f, w in zip(found, wanted.values(), strict=True))
 
 
@@ -158,10 +163,10 @@ def _call(model: nn.Module, inputs: Any) -> tuple[_Call, tuple[Tensor, ...]]:
 
 
 def _arguments(model: nn.Module, count: int) -> list[str]:
-    known = (
-        [] if isinstance(model, CompiledModel | fx.GraphModule) else list(inspect.signature(model.forward).parameters)
-    )
-    if len(known) < count or {"args", "kwargs"} & set(known[:count]):
+    """The names of a model's first arguments."""
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    known = [name for name, p in inspect.signature(model.forward).parameters.items() if p.kind in plain]
+    if len(known) < count:
         return ["x"] if count == 1 else [f"x{i}" for i in range(count)]
     return known[:count]
 
@@ -192,10 +197,17 @@ def _converted(model: nn.Module, example: Any) -> tuple[_Call, tuple[Tensor, ...
     if example is None:
         raise InputError("What a converted model takes is not known; give an example: export_onnx(model, path, x).")
     call, tensors = _call(model, example)
+    sizes: Sizes = [{} for _ in tensors]
     with _evaluating(call):
-        call(*tensors)
-        tensors = tuple(_longer(t, 0) if t.ndim and len(t) == 1 else t for t in tensors)  # one is taken for a fact
-        sizes: Sizes = [{} for _ in tensors]
+        try:
+            outputs = call(*tensors)
+        except Exception as error:  # whatever the model has against it
+            raise InputError(f"The model does not take the example: {_reason(error)}.") from error
+        if not outputs:
+            raise InputError("The model returns no tensors, so that there is nothing to write.")
+        if all(t.ndim and len(t) == 1 for t in tensors):  # the exporter takes a size of one for a fact
+            twice = tuple(_longer(t, 0) for t in tensors)
+            tensors = twice if _runs(call, twice) else tensors
         for i, size in dict.fromkeys((i, n) for t in tensors for i, n in enumerate(t.shape)):
             alike = [t.ndim > i and t.shape[i] == size for t in tensors]
             if size > 1 and _runs(call, [_longer(t, i) if a else t for t, a in zip(tensors, alike, strict=True)]):
@@ -217,7 +229,7 @@ def _longer(t: Tensor, i: int) -> Tensor:
 def _runs(call: _Call, tensors: Sequence[Tensor]) -> bool:
     try:
         call(*tensors)
-    except Exception:  # whatever the model has against that size
+    except Exception:
         return False
     return True
 
@@ -252,7 +264,7 @@ def _program(call: _Call, tensors: tuple[Tensor, ...], names: Sequence[str], siz
 
     free: Any = (tuple({i: Dim.AUTO for i in known} for known in sizes),)
     with _evaluating(call), _quiet():
-        outputs = list(call(*tensors))
+        outputs = [f"{name}_out" if name in names else name for name in call(*tensors)]
         try:
             if call.numbers and any(t.dtype == torch.float64 for t in (*tensors, *call.parameters())):
                 call = _Call(_stored_numbers(call, tensors, free), call.names)
