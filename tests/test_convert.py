@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import nn
 
 import anchorhead as ah
@@ -112,6 +114,38 @@ def test_gates_say_when_an_input_leaves_their_range():
     low, high = calibrated.report.blocks[0].domain
     assert -16 < low < 0 < high < 16
     assert calibrated.report.blocks[0].gated
+
+
+def test_activations_with_asymptotes_are_proved_on_all_of_r_whatever_calibration_saw():
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+    converted = ah.convert(model, ranges=(-1, 1), calibration=[torch.zeros(1, 4)])
+    assert converted.report.replaced[0].domain == (-math.inf, math.inf)
+    x = torch.full((1, 4), 50.0)
+    assert (converted(x) - model(x)).abs().max() <= 1e-3
+
+
+def test_activations_without_asymptotes_need_a_range_and_check_it(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), transformers.activations.ReLUSquaredActivation(), nn.Linear(8, 2))
+    assert "no affine asymptote" in ah.convert(model).report.refused[0][1]
+    converted = ah.convert(model, ranges=(-4, 4), tol=1e-3)
+    assert converted.report.replaced[0].domain == (-4, 4)
+    x = torch.rand(20, 4)
+    assert (converted(x) - model(x)).abs().max() <= 1e-3
+    ah.save_converted(converted, tmp_path)
+    for other in (converted, ah.load_converted(tmp_path, model)):
+        with pytest.warns(OutsideRangeWarning, match="outside"):
+            other(100 * x)
+
+
+def test_weights_that_do_not_fit_are_not_converted_as_random_ones(tmp_path):
+    from anchorhead.convert.pretrained import load_folder
+
+    made("bert").save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    save_file({"other": torch.zeros(2)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ah.FileError, match="would be random"):
+        load_folder(tmp_path)
 
 
 class Written(nn.Module):

@@ -12,6 +12,7 @@ from anchorhead.certify.network_claim import HeadClaim, NetworkClaim
 from anchorhead.certify.statement import Statement
 from anchorhead.errors import AnchorheadError, FileError, VerificationError
 from anchorhead.expression.circuit import Apply, Attend, Circuit, Largest, Times, U
+from anchorhead.expression.exact import stored
 from anchorhead.expression.forms import lower
 from anchorhead.expression.graph import Expression, Node
 from anchorhead.expression.parse import parse
@@ -155,6 +156,8 @@ def _check_uses(claim: NetworkClaim) -> None:
 def _fits(step: Apply | Times, use: Use, claim: NetworkClaim) -> bool:
     if not 0 <= use.head < len(claim.heads) or not (use.radius > 0 and math.frexp(use.radius)[0] == 0.5):
         return False
+    if any(stored(value, claim.dtype) != value for value in use.values):
+        return False  # the network could not hold them exactly
     statement = claim.heads[use.head].statement
     if isinstance(step, Times) and any(statement.gains):
         return False  # a partner is carried in constants only

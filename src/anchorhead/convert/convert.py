@@ -43,31 +43,36 @@ def convert(
 
     tol: the error of an activation, half of which its approximation gets.
     ranges: for gated blocks (SwiGLU, GEGLU) and activations without asymptotes, the interval of their arguments: one
-        for all, or by the place that the report names.
+        for all, or by the place that the report names. Other activations are proved on all of R, whatever is said here.
     calibration: inputs of the model (tensors, tuples or dictionaries of keyword arguments) on which such intervals are
         measured, and made half as wide again.
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"convert takes a torch module, and got a {type(module).__name__}.")
     tol, report = check_tol(tol), progress or (lambda text: None)
-    model = copy.deepcopy(module)
+    model: Any = copy.deepcopy(module)
     sites, refused, graphs = find_sites(model)
     found = ConversionReport(tol, refused=list(refused))
     seen = _calibrated(model, sites, graphs, calibration) if calibration is not None else {}
     heads = _Heads(tol, _dtype_of(model), report)
-    made: list[tuple[Site, ActivationHead | GateHead]] = []
+    made: list[tuple[Site, nn.Module]] = []
     for site in sites:
         declared = _range(site, ranges, seen)
         try:
-            head = heads.gated(site.formula, declared) if site.gated else heads.plain(site.formula, declared)
+            compiled = heads.gated(site.formula, declared) if site.gated else heads.plain(site.formula, declared)
         except (InputError, ToleranceError) as error:
             found.refused.append((site.place, str(error)))
             continue
-        found.replaced.append(_described(model, site, head, graphs.get(site.owner)))
-        made.append((site, head))
+        found.replaced.append(_described(model, site, compiled, graphs.get(site.owner)))
+        made.append(
+            (
+                site,
+                (GateHead if site.gated else ActivationHead)(compiled.head, site.formula, *found.replaced[-1].domain),
+            )
+        )
     model = put(model, made, graphs)
     found.remaining = remaining(model)
-    model.report = found  # type: ignore[assignment]
+    model.report = found
     return model
 
 
@@ -86,28 +91,32 @@ class _Heads:
 
     def __init__(self, tol: float, dtype: torch.dtype, progress: Progress) -> None:
         self.tol, self.dtype, self.progress = tol, dtype, progress
-        self.known: dict[tuple[str, Range | None], CompiledHead] = {}
-        self.gates: dict[str, dict[Range, CompiledHead]] = {}
+        self.known: dict[tuple[str, Range | None, bool], CompiledHead] = {}
 
-    def plain(self, formula: str, declared: Range | None) -> ActivationHead:
-        key = (formula, declared)
+    def plain(self, formula: str, declared: Range | None) -> CompiledHead:
+        """On all of R; on the declared interval only where the activation has no asymptotes."""
+        try:
+            return self._known(formula, None, gated=False)
+        except InputError:
+            if declared is None:
+                raise
+        return self._known(formula, declared, gated=False)
+
+    def gated(self, formula: str, declared: Range | None) -> CompiledHead:
+        """With constant values, on an interval."""
+        return self._known(formula, declared or DEFAULT_RANGE, gated=True)
+
+    def _known(self, formula: str, declared: Range | None, *, gated: bool) -> CompiledHead:
+        key = (formula, declared, gated)
         if key not in self.known:
-            self.progress(f"{formula}: compiling")
-            self.known[key] = compile(formula, declared, tol=self.tol / 2, dtype=self.dtype)  # type: ignore[assignment]
-        model = self.known[key]
-        head = ActivationHead(model.head, formula)
-        head.certificate, head.method = model.certificate, model.method  # type: ignore[assignment]
-        return head
-
-    def gated(self, formula: str, declared: Range | None) -> GateHead:
-        declared = declared or DEFAULT_RANGE
-        if declared not in self.gates.setdefault(formula, {}):
-            self.progress(f"{formula} times a partner on [{declared[0]:.4g}, {declared[1]:.4g}]: compiling")
-            self.gates[formula][declared] = gate_model(formula, declared, self.tol / 2, self.dtype)
-        model = self.gates[formula][declared]
-        head = GateHead(model.head, formula, *declared)
-        head.certificate, head.method = model.certificate, model.method  # type: ignore[assignment]
-        return head
+            self.progress(f"{formula}{' times a partner' if gated else ''}: compiling")
+            if gated and declared is not None:
+                self.known[key] = gate_model(formula, declared, self.tol / 2, self.dtype)
+            else:
+                model = compile(formula, declared, tol=self.tol / 2, dtype=self.dtype)
+                assert isinstance(model, CompiledHead)
+                self.known[key] = model
+        return self.known[key]
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:
@@ -117,7 +126,7 @@ def _dtype_of(model: nn.Module) -> torch.dtype:
 
 
 def _range(site: Site, ranges: Range | Mapping[str, Range] | None, seen: Mapping[str, Range]) -> Range | None:
-    given = ranges.get(site.place) if isinstance(ranges, Mapping) else ranges if site.gated else None
+    given = ranges.get(site.place) if isinstance(ranges, Mapping) else ranges
     if given is None:
         return seen.get(site.place)
     low, high = (float(e) for e in given)
@@ -126,15 +135,15 @@ def _range(site: Site, ranges: Range | Mapping[str, Range] | None, seen: Mapping
     return low, high
 
 
-def _described(model: nn.Module, site: Site, head: ActivationHead | GateHead, graph: fx.Graph | None) -> Replaced:
-    certificate: Any = head.certificate
+def _described(model: nn.Module, site: Site, head: CompiledHead, graph: fx.Graph | None) -> Replaced:
+    certificate = head.certificate
     neurons, linear = around(model, site, graph)
     bound = None if linear is None else row_sum(linear[1]) * certificate.approximation
     return Replaced(
         place=site.place,
         formula=site.formula,
-        method=str(head.method),
-        keys=head.keys,
+        method=head.method,
+        keys=head.head.keys,
         error=certificate.approximation,
         rounding=certificate.rounding,
         domain=certificate.domain[0],
@@ -149,12 +158,12 @@ def _described(model: nn.Module, site: Site, head: ActivationHead | GateHead, gr
 def _replace(model: nn.Module, site: Site, head: nn.Module, graphs: dict[str, fx.Graph],
              rewritten: dict[str, fx.Graph]) -> nn.Module:  # fmt: skip
     """Puts a head in its place; gates and calls change the traced forward of their owner, which is installed later."""
-    owner = model.get_submodule(site.owner)
+    owner: Any = model.get_submodule(site.owner)
     if site.kind == "module" and not site.name:
         return head
     if site.kind == "attribute":
         owner.activation = head
-        owner.activation_relu_or_gelu = 0  # type: ignore[assignment]  # torch's fast path has activations of its own
+        owner.activation_relu_or_gelu = 0  # torch's fast path has activations of its own
         return model
     if site.kind == "module" and not site.gated:
         setattr(owner, site.name, head)

@@ -64,9 +64,12 @@ def load_converted(folder: str | os.PathLike[str], module: nn.Module | None = No
         weights, numbers = load_file(where / WEIGHTS), load_file(where / HEADS)
         if record["format"] != FORMAT:
             raise FileError(f"{where} has format {record['format']}, and this version reads {FORMAT}.")
-        model = copy.deepcopy(module) if module is not None else _from_config(where, record)
+        model: Any = copy.deepcopy(module) if module is not None else _from_config(where, record)
         report = _report(record["report"])
-        placed = {(r.place): _head(entry, numbers) for r, entry in zip(report.replaced, record["heads"], strict=True)}
+        placed = {
+            (r.place): _head(entry, numbers, r.domain)
+            for r, entry in zip(report.replaced, record["heads"], strict=True)
+        }
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise FileError(f"{where} is not a converted model that can be read: {error}.") from error
     sites, _, graphs = find_sites(model)
@@ -87,8 +90,10 @@ def load_converted(folder: str | os.PathLike[str], module: nn.Module | None = No
     tie: Any = getattr(model, "tie_weights", None)
     if tie is not None:
         tie()
-    model.report = report  # type: ignore[assignment]
-    return model.eval()
+    model.report = report
+    model.eval()
+    found_model: nn.Module = model
+    return found_model
 
 
 def _from_config(where: Path, record: dict[str, Any]) -> nn.Module:
@@ -106,19 +111,19 @@ def _from_config(where: Path, record: dict[str, Any]) -> nn.Module:
     return made(config)
 
 
-def _heads(model: nn.Module) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+def _heads(model: Any) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
     """The numbers of the distinct heads, and for each replaced activation which one it uses."""
     tensors: dict[str, torch.Tensor] = {}
     known: dict[int, int] = {}
     placed = []
-    for replaced in model.report.replaced:  # type: ignore[union-attr]
+    for replaced in model.report.replaced:
         module = _at(model, replaced)
         head = module.head
         index = known.setdefault(id(head), len(known))
         for name in NUMBERS:
             tensors[f"{index}.{name}"] = getattr(head, name).detach().clone()
         placed.append({"head": index, "formula": module.formula, "uniform": head.uniform, "sizes": list(head.sizes),
-                       "gate": [module.low, module.high] if isinstance(module, GateHead) else None})  # fmt: skip
+                       "gate": isinstance(module, GateHead)})  # fmt: skip
     return tensors, placed
 
 
@@ -131,12 +136,10 @@ def _at(model: nn.Module, replaced: Replaced) -> Any:
     raise InputError(f"The model has no head at {replaced.place} any more; convert it again.")
 
 
-def _head(entry: dict[str, Any], numbers: dict[str, torch.Tensor]) -> ActivationHead | GateHead:
+def _head(entry: dict[str, Any], numbers: dict[str, torch.Tensor], domain: tuple[float, float]) -> nn.Module:
     tensors = {name: numbers[f"{entry['head']}.{name}"] for name in NUMBERS}
     head = HeadAttention(**tensors, uniform=bool(entry["uniform"]), sizes=[int(n) for n in entry["sizes"]])
-    gate = entry["gate"]
-    formula = str(entry["formula"])
-    return ActivationHead(head, formula) if gate is None else GateHead(head, formula, float(gate[0]), float(gate[1]))
+    return (GateHead if entry["gate"] else ActivationHead)(head, str(entry["formula"]), *domain)
 
 
 def _weights(model: nn.Module) -> dict[str, torch.Tensor]:

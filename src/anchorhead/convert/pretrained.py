@@ -55,5 +55,18 @@ def load_folder(folder: Path) -> nn.Module:
 
     names = config.get("architectures") or ["AutoModel"]
     made: Any = getattr(transformers, str(names[0]), transformers.AutoModel)
-    model: nn.Module = made.from_pretrained(folder, local_files_only=True, use_safetensors=True)
-    return model.eval()
+    asked = {"local_files_only": True, "use_safetensors": True, "output_loading_info": True}
+    try:
+        model, info = made.from_pretrained(folder, **asked)
+    except Exception as error:  # whatever the library finds wrong with the folder
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise FileError(f"{folder} cannot be loaded as {made.__name__}: {reason[:200]}.") from error
+    missing = sorted(set(info["missing_keys"]) | {str(row[0]) for row in info.get("mismatched_keys", ())})
+    if missing:
+        raise FileError(
+            f"The weights in {folder} do not fit {made.__name__}: {len(missing)} tensors are missing or of another "
+            "shape, "
+            f"{', '.join(missing[:3])} among them, and would be random. Give a complete model."
+        )
+    loaded: nn.Module = model.eval()
+    return loaded

@@ -73,7 +73,8 @@ class ConversionReport:
         ]
         for r in self.replaced:
             where = "R" if r.domain == (-float("inf"), float("inf")) else f"[{r.domain[0]:.4g}, {r.domain[1]:.4g}]"
-            after = f"; {r.feeds} moves by at most {r.output_bound:.2e}" if r.feeds else ""
+            unit = " for partners up to 1" if r.gated else ""
+            after = f"; {r.feeds} moves by at most {r.output_bound:.2e}{unit}, rounding apart" if r.feeds else ""
             gate = " times its partner" if r.gated else ""
             lines.append(f"  {r.place}: {r.formula}{gate}, {r.keys} keys, proved {r.error:.2e} on {where}{after}")
         lines += [f"  NOT converted, {place}: {why}" for place, why in self.refused]

@@ -7,6 +7,7 @@ model that is itself compiled or exported the plain form is used, and fused with
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -24,37 +25,10 @@ class OutsideRangeWarning(UserWarning):
     """An input of a head left the range on which it is proved."""
 
 
-class ActivationHead(nn.Module):
-    """phi(x) for every element: softmax over fixed keys, values affine in x. `formula` says what phi is."""
+class _Placed(nn.Module):
+    """A head with its formula and the interval on which it is proved; leaving that is reported once, and counted."""
 
-    def __init__(self, head: HeadAttention, formula: str) -> None:
-        super().__init__()
-        self.head, self.formula = head, formula
-
-    @property
-    def keys(self) -> int:
-        return self.head.keys
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dtype != self.head.dtype:
-            return self.forward(x.to(self.head.dtype)).to(x.dtype)
-        return evaluate(self.head, x)
-
-    def literal(self) -> LiteralHead:
-        """The same numbers as scores, softmax and values."""
-        return self.head.literal()
-
-    def extra_repr(self) -> str:
-        return f"{self.formula}, {self.keys} keys"
-
-
-class GateHead(nn.Module):
-    """phi(u)·v for every element: softmax over fixed keys, whose values are constants times v.
-
-    Proved for u in [low, high]; an input outside is reported once, as OutsideRangeWarning.
-    """
-
-    def __init__(self, head: HeadAttention, formula: str, low: float, high: float) -> None:
+    def __init__(self, head: HeadAttention, formula: str, low: float = -math.inf, high: float = math.inf) -> None:
         super().__init__()
         self.head, self.formula = head, formula
         self.low, self.high = low, high
@@ -65,15 +39,11 @@ class GateHead(nn.Module):
     def keys(self) -> int:
         return self.head.keys
 
-    def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        if not torch.compiler.is_compiling():
-            self._check(u)
-        if u.dtype != self.head.dtype:
-            return evaluate(self.head, u.to(self.head.dtype)).to(u.dtype) * v
-        return evaluate(self.head, u) * v
-
-    def _check(self, u: Tensor) -> None:
-        least, most = torch.aminmax(u.detach()) if u.numel() else (u.new_zeros(()), u.new_zeros(()))
+    def check(self, u: Tensor) -> None:
+        """Says when an input leaves the interval; nothing to do on all of R, or while a model is being compiled."""
+        if (self.low, self.high) == (-math.inf, math.inf) or torch.compiler.is_compiling() or not u.numel():
+            return
+        least, most = torch.aminmax(u.detach())
         if least < self.low or most > self.high:
             count = int(((u < self.low) | (u > self.high)).sum())
             if not self.outside:
@@ -82,16 +52,40 @@ class GateHead(nn.Module):
                     f"[{self.low:g}, {self.high:g}] where it is proved. Convert again with wider ranges, or calibrate "
                     "with data like these.",
                     OutsideRangeWarning,
-                    stacklevel=3,
+                    stacklevel=4,
                 )
             self.outside += count
+
+    def value(self, u: Tensor) -> Tensor:
+        """The head at every element, in its own dtype, and back in that of u."""
+        self.check(u)
+        return evaluate(self.head, u.to(self.head.dtype)).to(u.dtype)
+
+    def extra_repr(self) -> str:
+        where = "" if (self.low, self.high) == (-math.inf, math.inf) else f" on [{self.low:g}, {self.high:g}]"
+        return f"{self.formula}{where}, {self.keys} keys"
+
+
+class ActivationHead(_Placed):
+    """phi(x) for every element: softmax over fixed keys, values affine in x. `formula` says what phi is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.value(x)
+
+    def literal(self) -> LiteralHead:
+        """The same numbers as scores, softmax and values."""
+        return self.head.literal()
+
+
+class GateHead(_Placed):
+    """phi(u)·v for every element: softmax over fixed keys, whose values are constants times v."""
+
+    def forward(self, u: Tensor, v: Tensor) -> Tensor:
+        return self.value(u) * v
 
     def literal(self) -> LiteralGate:
         """The same numbers as scores, softmax and values."""
         return LiteralGate(self)
-
-    def extra_repr(self) -> str:
-        return f"({self.formula})·v on [{self.low:g}, {self.high:g}], {self.keys} keys"
 
 
 class LiteralGate(nn.Module):
