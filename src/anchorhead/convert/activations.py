@@ -29,8 +29,13 @@ BY_CLASS = {
     "MishActivation": "mish(x)",
     "QuickGELUActivation": "x*sigmoid(1.702*x)",
     "ReLUSquaredActivation": "relu(x)**2",
+    "ReLU": "relu(x)",
+    "SiLU": "silu(x)",
+    "Mish": "mish(x)",
+    "Tanh": "tanh(x)",
+    "Sigmoid": "sigmoid(x)",
 }
-"""Classes of the transformers library; FastGELU rounds sqrt(2/pi) to ten digits, which is below float32."""
+"""Classes of torch and of the transformers library; FastGELU rounds sqrt(2/pi) to ten digits, below float32."""
 
 FUNCTIONS: dict[Callable[..., Any], str] = {
     F.gelu: "gelu", F.relu: "relu", torch.relu: "relu", F.silu: "silu", F.mish: "mish", F.elu: "elu", F.selu: "selu",
@@ -56,7 +61,7 @@ def is_activation(module: nn.Module) -> bool:
 def formula_of(module: nn.Module) -> str | None:
     """The formula of an activation module, or None where it is not an elementwise function."""
     known = BY_CLASS.get(type(module).__name__)
-    if known is not None and not list(module.parameters()):
+    if known is not None and is_activation(module) and not list(module.parameters()):
         return known
     try:
         return trace(module).text[0]

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from anchorhead.convert.convert import put
+from anchorhead.convert.placing import put
 from anchorhead.convert.report import ConversionReport, Replaced
 from anchorhead.convert.sites import find_sites
 from anchorhead.errors import FileError, InputError
@@ -46,7 +46,7 @@ def save_converted(model: nn.Module, folder: str | os.PathLike[str]) -> None:
         record["class"] = type(model).__name__
         config.save_pretrained(where)
     try:
-        save_file(weights, where / WEIGHTS)
+        save_file(weights, where / WEIGHTS, metadata={"format": "pt"})
         save_file(heads, where / HEADS)
         (where / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
     except (OSError, SafetensorError) as error:
@@ -61,7 +61,7 @@ def load_converted(folder: str | os.PathLike[str], module: nn.Module | None = No
     where = Path(folder)
     try:
         record = json.loads((where / RECORD).read_text(encoding="utf-8"))
-        weights, numbers = load_file(where / WEIGHTS), load_file(where / HEADS)
+        numbers = load_file(where / HEADS)
         if record["format"] != FORMAT:
             raise FileError(f"{where} has format {record['format']}, and this version reads {FORMAT}.")
         model: Any = copy.deepcopy(module) if module is not None else _from_config(where, record)
@@ -79,21 +79,30 @@ def load_converted(folder: str | os.PathLike[str], module: nn.Module | None = No
             f"The model has no activation at {', '.join(sorted(missing)[:3])}; give the class that was saved."
         )
     model = put(model, [(site, placed[site.place]) for site in sites if site.place in placed], graphs)
-    found = model.load_state_dict(weights, strict=False)
-    held = model.state_dict(keep_vars=True)
-    filled = {id(held[name]) for name in weights if name in held}  # tied weights are stored once
-    lost = [n for n in found.missing_keys if ".head." not in n and id(held[n]) not in filled]
-    if lost or found.unexpected_keys:
-        raise FileError(
-            f"The weights in {where} do not fit the model ({', '.join((*lost, *found.unexpected_keys)[:3])})."
-        )
-    tie: Any = getattr(model, "tie_weights", None)
-    if tie is not None:
-        tie()
+    if module is not None:
+        _fill(model, where)
     model.report = report
     model.eval()
     found_model: nn.Module = model
     return found_model
+
+
+def _fill(model: Any, where: Path) -> None:
+    """The stored weights, one tensor at a time, so that there are never two copies of all of them."""
+    held = model.state_dict(keep_vars=True)
+    try:
+        stored = safe_open(where / WEIGHTS, framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"{where / WEIGHTS} cannot be read: {error}.") from error
+    with stored, torch.no_grad():
+        names = list(stored.keys())
+        filled = {id(held[name]) for name in names if name in held}  # tied weights are stored once
+        lost = [n for n in held if n not in names and ".head." not in n and id(held[n]) not in filled]
+        wrong = [n for n in names if n not in held or tuple(held[n].shape) != tuple(stored.get_slice(n).get_shape())]
+        if lost or wrong:
+            raise FileError(f"The weights in {where} do not fit the model ({', '.join((*lost, *wrong)[:3])}).")
+        for name in names:
+            held[name].data = stored.get_tensor(name).to(held[name].device)  # and its dtype
 
 
 def _from_config(where: Path, record: dict[str, Any]) -> nn.Module:
@@ -104,11 +113,18 @@ def _from_config(where: Path, record: dict[str, Any]) -> nn.Module:
         )
     import transformers
 
-    config = transformers.AutoConfig.from_pretrained(where, local_files_only=True)
     made = getattr(transformers, str(name), None)
     if not (isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)):
         raise FileError(f"{where} names the class {name!r}, which the transformers library does not have.")
-    return made(config)
+    made_any: Any = made
+    model, found = made_any.from_pretrained(
+        where, use_safetensors=True, local_files_only=True, dtype="auto", output_loading_info=True
+    )
+    wrong = [*found["missing_keys"], *found["unexpected_keys"], *(m[0] for m in found["mismatched_keys"])]
+    if wrong:
+        raise FileError(f"The weights in {where} do not fit the model ({', '.join(map(str, wrong[:3]))}).")
+    loaded: nn.Module = model
+    return loaded
 
 
 def _heads(model: Any) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
