@@ -69,7 +69,7 @@ def _gated(target: Target) -> Fit:
 def _kinked(target: Target) -> Fit:
     if not target.kinks:
         raise InputError(f"{target.expression} has no kinks in the domain; use method='gated' or 'auto'.")
-    kinks = [_kink(target, left, right) for left, right in itertools.pairwise(target.pieces)]
+    kinks = [kink_between(target, left, right) for left, right in itertools.pairwise(target.pieces)]
     smooth_pieces = sum(affine_form(p.node, target.variable, p.low, p.high) is None for p in target.pieces)
 
     fits = [PieceFit(target, piece) for piece in target.pieces]
@@ -111,7 +111,7 @@ def _share(keys: int, fits: list[PieceFit]) -> list[int]:
     return shares
 
 
-def _kink(target: Target, left: Piece, right: Piece) -> Kink:
+def kink_between(target: Target, left: Piece, right: Piece) -> Kink:
     """Where two pieces meet, and how much slope and curvature jump, read off their Taylor coefficients."""
     place = arb(right.low)
     before, after = (jet(p.node, target.variable, place, 2) for p in (left, right))

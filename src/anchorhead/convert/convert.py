@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from anchorhead.compiler.compile import check_tol, compile
-from anchorhead.convert.gates import gate_model
+from anchorhead.compiler.carrying import carrying_model
 from anchorhead.convert.linear import around, row_sum
 from anchorhead.convert.placing import put
 from anchorhead.convert.report import ConversionReport, Replaced
@@ -102,7 +102,7 @@ class _Heads:
         if key not in self.known:
             self.progress(f"{formula}{' times a partner' if gated else ''}: compiling")
             if gated and declared is not None:
-                self.known[key] = gate_model(formula, declared, self.tol / 2, self.dtype)
+                self.known[key] = carrying_model(formula, declared, self.tol / 2, self.dtype)
             else:
                 model = compile(formula, declared, tol=self.tol / 2, dtype=self.dtype)
                 assert isinstance(model, CompiledHead)

@@ -1,0 +1,113 @@
+"""Heads that carry a partner: constant values, so that phi(u)·v is phi's head with every value times v.
+
+Three ways, the cheapest first. A function that settles on constants on both sides (sigmoid, tanh) may be blended from
+those constants by two keys or a few. A function with kinks is cut there, and its pieces, a constant by one key, any
+other by a smooth head, are joined by gates (`heads/kinked.py`), so that clip carries its partner at any tolerance with
+about ten keys. Everything else is a smooth head.
+
+In float32 what limits them is rounding: keys must tell u from its neighbours, so scores are large and lose digits,
+about a millionth of the range. Values are therefore kept close to those of phi itself, keys are added until the
+approximation is below that or the tolerance, and the certificate says both, approximation and rounding.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+from anchorhead.certify.approximation import Refutation
+from anchorhead.compiler.assembling import attention_of
+from anchorhead.compiler.fits import fit_for, kink_between
+from anchorhead.compiler.piece import Goal
+from anchorhead.compiler.proving import prove_head, sampled_error, statement
+from anchorhead.compiler.search import NUMPY, UNIT
+from anchorhead.compiler.target import Target, affine_form, read_target
+from anchorhead.errors import InputError, ToleranceError
+from anchorhead.expression.pieces import Piece
+from anchorhead.heads.head import Head
+from anchorhead.heads.kinked import kinked, single_key
+from anchorhead.heads.smooth import smooth
+from anchorhead.network.compiled_head import CompiledHead
+
+SIZES = (8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96)
+FEW = (2, 3, 4, 6)
+GATES = 0.3
+"""The share of the tolerance that gates get."""
+LARGEST = 1.5
+"""Values, in units of the largest that phi takes on the range."""
+UNITS = 16
+
+
+@lru_cache(maxsize=500)
+def carrying_model(formula: str, declared: tuple[float, float], tol: float, dtype: torch.dtype) -> CompiledHead:
+    """The smallest head with constant values whose approximation keeps tol, or what the dtype can tell apart."""
+    name = str(dtype).removeprefix("torch.")
+    target = read_target(formula, declared)
+    scale = float(np.abs(target.function()(np.linspace(*declared, 2001))).max())
+    goal = Goal(max(tol, UNITS * UNIT[name] * scale), LARGEST * scale)
+    with threadpool_limits(1):
+        for method, head, cuts in _candidates(target, goal):
+            rounded = head.rounded(NUMPY[name])
+            if not sampled_error(target, rounded, cuts) <= 0.9 * goal.error:
+                continue
+            proved = prove_head(target, rounded, name, goal.error, cuts)
+            if not isinstance(proved, Refutation):
+                record = {"variable": target.variable, "edges": proved.edges}
+                layer = attention_of(statement(target, proved.head, name), dtype)
+                return CompiledHead(layer, proved.certificate, method, record)
+    raise ToleranceError(
+        f"{formula} on [{declared[0]:.4g}, {declared[1]:.4g}] needs more than {SIZES[-1]} keys with constant values "
+        f"for {goal.error:.2g}; declare a smaller range, or use a larger tolerance."
+    )
+
+
+def _candidates(target: Target, goal: Goal) -> Iterator[tuple[str, Head, list[float]]]:
+    """Heads with constant values in the order in which they are tried: method, head, where boxes should begin."""
+    if target.kinks:
+        yield from _joined(target, goal)
+        return
+    yield from _settled(target, goal)
+    fit = fit_for(target, "smooth")
+    for keys in SIZES:
+        yield "smooth", fit.build(keys, Goal(goal.error / 2, goal.limit)), []
+
+
+def _settled(target: Target, goal: Goal) -> Iterator[tuple[str, Head, list[float]]]:
+    """Gated heads whose gains all turn out to be zero."""
+    try:
+        fit = fit_for(target, "gated")
+    except InputError:
+        return
+    for keys in FEW:
+        if keys >= fit.least:
+            head = fit.build(keys, Goal(goal.error / 2, goal.limit))
+            if not np.isfinite(head.constants).all() or head.gains.any():
+                return
+            yield "gated", head, []
+
+
+def _joined(target: Target, goal: Goal) -> Iterator[tuple[str, Head, list[float]]]:
+    kinks = [kink_between(target, left, right) for left, right in itertools.pairwise(target.pieces)]
+    sharp = [kink.sharpness(GATES * goal.error) for kink in kinks]
+    places, room = [kink.place for kink in kinks], [30 / s for s in sharp]
+    cuts = [c + t / s for c, s in zip(places, sharp, strict=True) for t in (-30.0, -4.0, 0.0, 4.0, 30.0)]
+    for keys in SIZES:
+        heads = [
+            _piece(target, piece, before, after, keys, goal)
+            for piece, before, after in zip(target.pieces, [0.0, *room], [*room, 0.0], strict=True)
+        ]
+        yield "kinked", kinked(heads, places, sharp), cuts
+
+
+def _piece(target: Target, piece: Piece, before: float, after: float, keys: int, goal: Goal) -> Head:
+    line = affine_form(piece.node, target.variable, piece.low, piece.high)
+    if line is not None and line.gain == 0:
+        return single_key(line.constant, 0.0)
+    share = goal.error * (0.9 - GATES)
+    return smooth(target.function(piece.node), piece.low - before, piece.high + after, keys, goal=share,
+                  limit=goal.limit)[1]  # fmt: skip
