@@ -24,7 +24,7 @@ from anchorhead.errors import (
 )
 
 if TYPE_CHECKING:
-    from anchorhead import theorems
+    from anchorhead import in_context, theorems
     from anchorhead.certify.certificate import Certificate
     from anchorhead.certify.checker import verify
     from anchorhead.compiler.compile import compile
@@ -52,6 +52,7 @@ _WHERE = {
     "load": "anchorhead.compiler.loading",
     "plan": "anchorhead.compiler.planning",
     "verify": "anchorhead.certify.checker",
+    "in_context": "anchorhead.in_context",
     "theorems": "anchorhead.theorems",
     "Walk": "anchorhead.network.structure",
     "walk": "anchorhead.network.structure",
@@ -62,7 +63,7 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'anchorhead' has no attribute {name!r}")
     module = importlib.import_module(_WHERE[name])
-    return module if name == "theorems" else getattr(module, name)
+    return module if name in ("in_context", "theorems") else getattr(module, name)
 
 
 def __dir__() -> list[str]:
@@ -91,6 +92,7 @@ __all__ = [
     "convert",
     "export_onnx",
     "feed_forward_as_attention",
+    "in_context",
     "load",
     "load_converted",
     "plan",

@@ -41,6 +41,8 @@ GATES = 0.3
 LARGEST = 1.5
 """Values, in units of the largest that phi takes on the range."""
 UNITS = 16
+PATIENCE = 2
+"""How many heads that samples like may fail to be proved, before more keys are no longer tried."""
 
 
 @lru_cache(maxsize=500)
@@ -50,6 +52,7 @@ def carrying_model(formula: str, declared: tuple[float, float], tol: float, dtyp
     target = read_target(formula, declared)
     scale = float(np.abs(target.function()(np.linspace(*declared, 2001))).max())
     goal = Goal(max(tol, UNITS * UNIT[name] * scale), LARGEST * scale)
+    unclear = 0
     with threadpool_limits(1):
         for method, head, cuts in _candidates(target, goal):
             rounded = head.rounded(NUMPY[name])
@@ -60,9 +63,12 @@ def carrying_model(formula: str, declared: tuple[float, float], tol: float, dtyp
                 record = {"variable": target.variable, "edges": proved.edges}
                 layer = attention_of(statement(target, proved.head, name), dtype)
                 return CompiledHead(layer, proved.certificate, method, record)
+            unclear += not proved.certain
+            if unclear == PATIENCE:
+                break
     raise ToleranceError(
-        f"{formula} on [{declared[0]:.4g}, {declared[1]:.4g}] needs more than {SIZES[-1]} keys with constant values "
-        f"for {goal.error:.2g}; declare a smaller range, or use a larger tolerance."
+        f"{formula} on [{declared[0]:.4g}, {declared[1]:.4g}] is not reached with at most {SIZES[-1]} keys of constant "
+        f"values for {goal.error:.2g}; declare a smaller range, or use a larger tolerance."
     )
 
 

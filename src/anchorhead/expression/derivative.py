@@ -1,0 +1,78 @@
+"""The derivative of an expression as an expression, by the chain rule over primitives.
+
+Written so that nothing cancels where the function itself does not: sigmoid' = sigmoid(u) sigmoid(-u). abs, min and max
+have no derivative at their kinks, and jump there; they are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from anchorhead.errors import ExpressionError
+from anchorhead.expression.graph import Node, constant, ordered
+from anchorhead.expression.primitives import ONE, PI, ZERO, add, function, minus, mul, power, primitive, scale, sub
+
+_RULES: dict[str, Callable[[Node], Node]] = {
+    "exp": lambda u: function("exp", u),
+    "expm1": lambda u: function("exp", u),
+    "log": lambda u: power(u, -1),
+    "log1p": lambda u: power(add(ONE, u), -1),
+    "sin": lambda u: function("cos", u),
+    "cos": lambda u: minus(function("sin", u)),
+    "tan": lambda u: power(function("cos", u), -2),
+    "asin": lambda u: power(sub(ONE, power(u, 2)), Fraction(-1, 2)),
+    "acos": lambda u: minus(power(sub(ONE, power(u, 2)), Fraction(-1, 2))),
+    "atan": lambda u: power(add(power(u, 2), ONE), -1),
+    "sinh": lambda u: function("cosh", u),
+    "cosh": lambda u: function("sinh", u),
+    "tanh": lambda u: scale(4, mul(function("sigmoid", scale(2, u)), function("sigmoid", scale(-2, u)))),
+    "asinh": lambda u: power(add(power(u, 2), ONE), Fraction(-1, 2)),
+    "acosh": lambda u: power(add(power(u, 2), constant(-1)), Fraction(-1, 2)),
+    "atanh": lambda u: power(sub(ONE, power(u, 2)), -1),
+    "erf": lambda u: mul(_bell(), function("exp", minus(power(u, 2)))),
+    "erfc": lambda u: minus(mul(_bell(), function("exp", minus(power(u, 2))))),
+    "sigmoid": lambda u: mul(function("sigmoid", u), function("sigmoid", minus(u))),
+    "softplus": lambda u: function("sigmoid", u),
+}
+
+
+def _bell() -> Node:
+    """2/sqrt(pi)."""
+    return scale(2, power(PI, Fraction(-1, 2)))
+
+
+def derivative(node: Node, name: str) -> Node:
+    """The partial derivative by that variable."""
+    slopes: dict[Node, Node] = {}
+    for part in ordered([primitive(node)]):
+        slopes[part] = _slope(part, slopes, name)
+    return slopes[primitive(node)]
+
+
+def _slope(part: Node, slopes: dict[Node, Node], name: str) -> Node:
+    if part.op == "variable":
+        return ONE if part.value == name else ZERO
+    inner = [slopes[arg] for arg in part.args]
+    if all(slope is ZERO for slope in inner):
+        return ZERO
+    if part.op == "add":
+        return add(*inner)
+    if part.op == "neg":
+        return minus(inner[0])
+    if part.op == "mul":
+        left, right = part.args
+        return add(_times(inner[0], right), _times(inner[1], left))
+    if part.op == "power":
+        assert isinstance(part.value, int | Fraction)
+        return _times(inner[0], scale(part.value, power(part.args[0], Fraction(part.value) - 1)))
+    if part.op not in _RULES:
+        raise ExpressionError(
+            f"{part} has a kink, where its derivative jumps, so the gradient cannot be formed; use a smooth loss, such "
+            "as a softplus for a relu, or give the gradient itself: ah.in_context.Loss(gradient=...)."
+        )
+    return _times(inner[0], _RULES[part.op](part.args[0]))
+
+
+def _times(slope: Node, factor: Node) -> Node:
+    return ZERO if slope is ZERO else mul(slope, factor)

@@ -1,0 +1,53 @@
+"""Layer 0: products y·x of a label and its example, which some losses need. A head looks at y, its values carry x.
+
+Labels of two kinds are told apart by two keys at a temperature at which softmax is exact to exp(-80); any others are
+multiplied by the smooth head for y itself.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.compiler.carrying import carrying_model
+from anchorhead.in_context.bounds import Bounds
+from anchorhead.in_context.losses import Loss
+from anchorhead.in_context.terms import RELATIVE, Keys
+from anchorhead.network.head_attention import HeadAttention
+
+STEEP = 80.0
+PAIRS = {"zero_one": (0.0, 1.0), "signs": (-1.0, 1.0)}
+
+
+class LabelHead(nn.Module):
+    """y from a head over y: (...) to (...), in float64 inside; `error` bounds |output - y|, rounding included."""
+
+    def __init__(self, head: HeadAttention, error: float) -> None:
+        super().__init__()
+        self.head, self.error = head, error
+        zeros = torch.zeros(head.keys, dtype=torch.float64)
+        self.keys = Keys(zeros, head.slopes.detach(), head.intercepts.detach(), head.constants.detach())
+
+    def forward(self, y: Tensor) -> Tensor:
+        found: Tensor = self.head(y.double())
+        return found.to(y.dtype)
+
+
+def label_head(loss: Loss, bounds: Bounds) -> LabelHead:
+    """The head for a loss's labels."""
+    if loss.labels in PAIRS:
+        return LabelHead(_selecting(*PAIRS[loss.labels]), 2 * math.exp(-STEEP) + 2.0**-51)
+    model = carrying_model("x", (-bounds.y, bounds.y), RELATIVE * bounds.y, torch.float64)
+    return LabelHead(model.head, model.certificate.bound)
+
+
+def _selecting(low: float, high: float) -> HeadAttention:
+    """Two keys, one for each label: scores ±STEEP/2 at the labels, on opposite sides."""
+    slope = STEEP / (high - low)
+    slopes, levels = [-slope / 2, slope / 2], [slope * (low + high) / 4, -slope * (low + high) / 4]
+    zeros = [0.0, 0.0]
+    numbers = [torch.tensor(v, dtype=torch.float64) for v in (slopes, levels, [low, high], zeros)]
+    gates = torch.zeros(1, dtype=torch.float64)
+    return HeadAttention(*numbers, gates, gates, uniform=True, sizes=(2,))

@@ -1,0 +1,125 @@
+"""Losses l(s, y) of a prediction s = w·x and a label y, and what gradient descent needs of them: dl/ds.
+
+A loss is a name of a built-in one, a formula in s and y, which is differentiated, or a `Loss`. Losses with a kink, the
+absolute value and the hinge, have gradients that jump, and no continuous network follows a jump; they are smoothed over
+a stated `width`, and the smoothed loss is what is descended exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+
+from anchorhead.errors import InputError
+from anchorhead.expression.derivative import derivative
+from anchorhead.expression.graph import Expression, Node
+from anchorhead.expression.parse import parse
+
+VARIABLES = ("s", "y")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss by the formula of its derivative dl/ds in s and y.
+
+    labels: which labels it takes: "real", "nonnegative", "zero_one" or "signs" (-1 and 1).
+    """
+
+    gradient: str
+    name: str = "custom"
+    labels: str = "real"
+
+    def __post_init__(self) -> None:
+        if self.labels not in LABELS:
+            raise InputError(f"labels={self.labels!r} must be one of {', '.join(LABELS)}.")
+        self.expression  # noqa: B018  # refuses what cannot be read
+
+    @property
+    def expression(self) -> Expression:
+        """dl/ds as an expression in s and y."""
+        return parse(self.gradient, VARIABLES)
+
+
+LABELS = {
+    "real": "finite numbers",
+    "nonnegative": "numbers that are not negative",
+    "zero_one": "0 or 1",
+    "signs": "-1 or 1",
+}
+
+
+def squared() -> Loss:
+    """(s - y)²/2."""
+    return Loss("s - y", "squared")
+
+
+def logistic() -> Loss:
+    """log(1 + exp(s)) - y s, labels 0 and 1."""
+    return Loss("sigmoid(s) - y", "logistic", "zero_one")
+
+
+def huber(delta: float = 1.35) -> Loss:
+    """(s - y)²/2 where that is within delta of zero, and linear beyond."""
+    size = _positive("delta", delta)
+    return Loss(f"clip(s - y, -{size}, {size})", "huber")
+
+
+def poisson() -> Loss:
+    """exp(s) - y s, labels that are not negative."""
+    return Loss("exp(s) - y", "poisson", "nonnegative")
+
+
+def quantile(level: float = 0.5, width: float = 0.05) -> Loss:
+    """The pinball loss of that level, its corner rounded over `width`: slope -level below y and 1 - level above it."""
+    if not 0 < level < 1:
+        raise InputError(f"level={level!r} must lie between 0 and 1.")
+    return Loss(f"sigmoid((s - y)/{_positive('width', width)}) - {exact_text(level)}", "quantile")
+
+
+def hinge(width: float = 0.05) -> Loss:
+    """max(0, 1 - y s), its corner rounded over `width`, labels -1 and 1.
+
+    Its derivative -y sigmoid((1 - y s)/width) equals sigmoid((s - y)/width) - (1 + y)/2 for both labels.
+    """
+    return Loss(f"sigmoid((s - y)/{_positive('width', width)}) - (1 + y)/2", "hinge", "signs")
+
+
+BUILT_IN = {
+    "squared": squared,
+    "logistic": logistic,
+    "huber": huber,
+    "poisson": poisson,
+    "quantile": quantile,
+    "hinge": hinge,
+}
+
+
+def read_loss(loss: str | Loss) -> Loss:
+    """A `Loss` from a name or a formula in s and y."""
+    if isinstance(loss, Loss):
+        return loss
+    if not isinstance(loss, str):
+        raise InputError(f"loss={loss!r} must be a name, a formula in s and y, or an ah.in_context.Loss.")
+    if loss in BUILT_IN:
+        made: Loss = BUILT_IN[loss]()  # type: ignore[operator]
+        return made
+    if loss.isidentifier() and loss not in VARIABLES:
+        raise InputError(
+            f"There is no loss named {loss!r}; there are {', '.join(BUILT_IN)}, and any formula in the prediction s "
+            "and the label y, such as log(cosh(s - y))."
+        )
+    formula = parse(loss, VARIABLES)
+    slope: Node = derivative(formula.outputs[0], "s")
+    return Loss(Expression((slope,), VARIABLES).text[0], loss)
+
+
+def _positive(name: str, number: float) -> str:
+    if not (math.isfinite(number) and number > 0):
+        raise InputError(f"{name}={number!r} must be a positive number.")
+    return exact_text(number)
+
+
+def exact_text(number: float) -> str:
+    """All digits of a float: 1.35 in a formula would be 27/20, which is another number and no float."""
+    return format(Decimal(float(number)), "f")
