@@ -66,7 +66,12 @@ def compare(first: nn.Module, second: nn.Module, batches: list[dict[str, Tensor]
     cosine, count = 1.0, 0
     with torch.no_grad():
         for batch in batches:
-            a, b = (output(model(**batch)) for model in (first, second))
+            a, b = (_run(model, batch) for model in (first, second))
+            if a.shape != b.shape:
+                raise InputError(
+                    f"The two models return {tuple(a.shape)} and {tuple(b.shape)} on the same input; they are not the "
+                    "same model before and after conversion."
+                )
             difference = max(difference, float((a - b).abs().max()))
             pa, pb = (_pooled(v, batch.get("attention_mask")) for v in (a, b))
             normalised = max(normalised, float((pa - pb).abs().max()))
@@ -80,6 +85,13 @@ def compare(first: nn.Module, second: nn.Module, batches: list[dict[str, Tensor]
                     model(**batch)
                 kept.append(time.perf_counter() - start)
     return Comparison(count, difference, normalised, cosine, *(statistics.median(kept) for kept in seconds))
+
+
+def _run(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    try:
+        return output(model(**batch))
+    except (IndexError, RuntimeError, TypeError) as error:
+        raise InputError(f"A model does not take the inputs of the other: {error}") from error
 
 
 def output(found: Any) -> Tensor:

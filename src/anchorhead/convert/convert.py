@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
-from anchorhead.compiler.compile import check_tol, compile
 from anchorhead.compiler.carrying import carrying_model
+from anchorhead.compiler.compile import check_tol, compile
+from anchorhead.convert.calibrating import calibrated
 from anchorhead.convert.linear import around, row_sum
 from anchorhead.convert.placing import put
 from anchorhead.convert.report import ConversionReport, Replaced
@@ -28,8 +29,6 @@ from anchorhead.network.compiled_head import CompiledHead
 Progress = Callable[[str], None]
 Range = tuple[float, float]
 DEFAULT_RANGE = (-16.0, 16.0)
-ROOM = 1.5
-"""How much wider than what calibration has seen a range is made."""
 
 
 def convert(
@@ -50,11 +49,16 @@ def convert(
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"convert takes a torch module, and got a {type(module).__name__}.")
+    if any(isinstance(m, ActivationHead | GateHead) for m in module.modules()):
+        raise InputError(
+            "This model is converted already; convert the original, with the tolerance and ranges you want."
+        )
     tol, report = check_tol(tol), progress or (lambda text: None)
     model: Any = copy.deepcopy(module)
     sites, refused, graphs = find_sites(model)
     found = ConversionReport(tol, refused=list(refused))
-    seen = _calibrated(model, sites, graphs, calibration) if calibration is not None else {}
+    _check_ranges(ranges, sites)
+    seen = calibrated(model, calibration) if calibration is not None else {}
     heads = _Heads(tol, _dtype_of(model), report)
     made: list[tuple[Site, nn.Module]] = []
     for site in sites:
@@ -126,10 +130,28 @@ def _range(site: Site, ranges: Range | Mapping[str, Range] | None, seen: Mapping
     return low, high
 
 
+def _check_ranges(ranges: Any, sites: list[Site]) -> None:
+    """Refuses what is not a pair or a mapping from places that there are."""
+    if ranges is None:
+        return
+    if isinstance(ranges, Mapping):
+        unknown = sorted(set(map(str, ranges)) - {site.place for site in sites})
+        if unknown:
+            raise InputError(
+                f"ranges names {', '.join(unknown[:3])}, which is no activation of this model; there are "
+                f"{', '.join(site.place for site in sites[:3])}{' and others' if len(sites) > 3 else ''}."
+            )
+        pairs = list(ranges.values())
+    else:
+        pairs = [ranges]
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        raise InputError(f"ranges={ranges!r} must be a pair (low, high), or pairs by place.")
+
+
 def _described(model: nn.Module, site: Site, head: CompiledHead, graph: fx.Graph | None) -> Replaced:
     certificate = head.certificate
-    neurons, linear = around(model, site, graph)
-    bound = None if linear is None else row_sum(linear[1]) * certificate.approximation
+    near = around(model, site, graph)
+    bound = max(row_sum(m) for _, m in near.feeds) * certificate.approximation if near.direct and near.feeds else None
     return Replaced(
         place=site.place,
         formula=site.formula,
@@ -139,48 +161,8 @@ def _described(model: nn.Module, site: Site, head: CompiledHead, graph: fx.Graph
         rounding=certificate.rounding,
         domain=certificate.domain[0],
         dtype=certificate.dtype,
-        neurons=neurons,
+        neurons=near.neurons,
         gated=site.gated,
-        feeds=None if linear is None else linear[0],
+        feeds=", ".join(path for path, _ in near.feeds) or None,
         output_bound=bound,
     )
-
-
-def _calibrated(
-    model: nn.Module, sites: list[Site], graphs: Mapping[str, fx.Graph], inputs: Iterable[Any]
-) -> dict[str, Range]:
-    """The intervals that arguments of gated activations take on the inputs, with room on both sides."""
-    seen: dict[str, Range] = {}
-    hooks = []
-    for site in sites:
-        if site.kind == "module" and site.name:
-            child = model.get_submodule(site.owner).get_submodule(site.name)
-            hooks.append(child.register_forward_pre_hook(_watch(seen, site.place)))
-    try:
-        with torch.no_grad():
-            for item in inputs:
-                if isinstance(item, Mapping):
-                    model(**item)
-                elif isinstance(item, tuple | list):
-                    model(*item)
-                else:
-                    model(item)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return {place: _wider(pair) for place, pair in seen.items()}
-
-
-def _watch(seen: dict[str, Range], place: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-    def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-        if args and isinstance(args[0], Tensor):
-            low, high = (float(v) for v in torch.aminmax(args[0].float()))
-            before = seen.get(place, (low, high))
-            seen[place] = min(low, before[0]), max(high, before[1])
-
-    return hook
-
-
-def _wider(pair: Range) -> Range:
-    reach = ROOM * max(abs(pair[0]), abs(pair[1]), 1e-3)
-    return -reach, reach

@@ -65,17 +65,18 @@ def feed_forward_as_attention(block: nn.Module, tol: float = 1e-6) -> FeedForwar
 
     block: a module whose two linear layers are in the order in which they act, or one that `ah.convert` returned.
     """
+    if not isinstance(block, nn.Module):
+        raise InputError(f"feed_forward_as_attention takes a torch module, and got a {type(block).__name__}.")
     linears = [m for m in block.modules() if sizes(m) is not None]
     if len(linears) != 2:
         raise InputError(
             f"A feed-forward block has two linear layers around one activation, and this module has {len(linears)}; "
-            "give "
-            "the block itself."
+            "give the block itself."
         )
     first, second = (_weights(m) for m in linears)
     found = [m for m in block.modules() if isinstance(m, ActivationHead)]
     if found:
-        return FeedForwardAttention(first, found[0].head, second)
+        return _checked(block, FeedForwardAttention(first, found[0].head, second), tol)
     sites = find_sites(block)[0]
     if len(sites) != 1 or sites[0].gated:
         raise InputError(
@@ -84,7 +85,34 @@ def feed_forward_as_attention(block: nn.Module, tol: float = 1e-6) -> FeedForwar
     dtype = first[0].dtype if first[0].dtype == torch.float64 else torch.float32
     model = compile(sites[0].formula, tol=tol, dtype=dtype)
     assert isinstance(model, CompiledHead)
-    return FeedForwardAttention(first, model.head, second)
+    return _checked(block, FeedForwardAttention(first, model.head, second), tol)
+
+
+def _checked(block: nn.Module, shown: FeedForwardAttention, tol: float) -> FeedForwardAttention:
+    """Refuses a block that computes something else, a residual connection or a norm beside the two layers."""
+    if shown.second_weight.shape[1] != shown.neurons:
+        raise InputError("The block's linear layers do not follow each other; the first must act first.")
+    dtype = shown.first_weight.dtype
+    if dtype != shown.head.dtype:
+        raise InputError(f"The block is {dtype}; give it in float32 or float64, block.float(), to look at it.")
+    x = torch.randn(16, shown.first_weight.shape[1], generator=torch.Generator().manual_seed(0)).to(dtype)
+    training = block.training
+    with torch.no_grad():
+        try:
+            expected = block.eval()(x)
+        except Exception as error:
+            raise InputError(f"The block does not take inputs (..., {x.shape[1]}): {error}") from error
+        finally:
+            block.train(training)
+        found = shown(x)
+    reach = float(shown.second_weight.abs().sum(1).max())
+    room = (tol + 1e-5 * (1 + float(expected.abs().max()))) * (1 + reach)
+    if not isinstance(expected, Tensor) or expected.shape != found.shape or not (expected - found).abs().max() <= room:
+        raise InputError(
+            "The block is not linear, activation, linear alone: on random inputs it computes something else. Give the "
+            "block without its residual connection and norms."
+        )
+    return shown
 
 
 def _weights(module: Any) -> tuple[Tensor, Tensor]:

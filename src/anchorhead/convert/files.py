@@ -9,6 +9,7 @@ fills in the weights.
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -36,8 +37,11 @@ def save_converted(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     report = getattr(model, "report", None)
     if not isinstance(report, ConversionReport):
         raise InputError("Only a model that ah.convert returned can be saved this way; it has a .report.")
-    where = Path(folder)
-    where.mkdir(parents=True, exist_ok=True)
+    where = _folder(folder)
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{where} is no folder that can be written: {error}.") from error
     heads, placed = _heads(model)
     weights = {n: t.contiguous() for n, t in _weights(model).items()}
     record: dict[str, Any] = {"format": FORMAT, "report": report.as_dict(), "heads": placed}
@@ -45,9 +49,13 @@ def save_converted(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     if hasattr(config, "save_pretrained"):
         record["class"] = type(model).__name__
         config.save_pretrained(where)
+        generation: Any = getattr(model, "generation_config", None)
+        if generation is not None:
+            generation.save_pretrained(where)
     try:
         save_file(weights, where / WEIGHTS, metadata={"format": "pt"})
         save_file(heads, where / HEADS)
+        record["digest"] = _digest(where)
         (where / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
     except (OSError, SafetensorError) as error:
         raise FileError(f"{where} cannot be written: {error}.") from error
@@ -58,12 +66,16 @@ def load_converted(folder: str | os.PathLike[str], module: nn.Module | None = No
 
     module: for a model that is not of the transformers library, an instance of the original class, with any weights.
     """
-    where = Path(folder)
+    where = _folder(folder)
     try:
         record = json.loads((where / RECORD).read_text(encoding="utf-8"))
         numbers = load_file(where / HEADS)
         if record["format"] != FORMAT:
             raise FileError(f"{where} has format {record['format']}, and this version reads {FORMAT}.")
+        if record["digest"] != _digest(where):
+            raise FileError(
+                f"{where / HEADS} is not the file that was saved, so its proofs do not hold; convert again."
+            )
         model: Any = copy.deepcopy(module) if module is not None else _from_config(where, record)
         report = _report(record["report"])
         placed = {
@@ -85,6 +97,17 @@ def load_converted(folder: str | os.PathLike[str], module: nn.Module | None = No
     model.eval()
     found_model: nn.Module = model
     return found_model
+
+
+def _folder(folder: str | os.PathLike[str]) -> Path:
+    if not isinstance(folder, str | os.PathLike):
+        raise InputError(f"A folder is a path, not {folder!r}.")
+    return Path(folder)
+
+
+def _digest(where: Path) -> str:
+    """Of the heads' numbers, which the report's proofs speak of."""
+    return hashlib.sha256((where / HEADS).read_bytes()).hexdigest()
 
 
 def _fill(model: Any, where: Path) -> None:
@@ -117,9 +140,12 @@ def _from_config(where: Path, record: dict[str, Any]) -> nn.Module:
     if not (isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)):
         raise FileError(f"{where} names the class {name!r}, which the transformers library does not have.")
     made_any: Any = made
-    model, found = made_any.from_pretrained(
-        where, use_safetensors=True, local_files_only=True, dtype="auto", output_loading_info=True
-    )
+    try:
+        model, found = made_any.from_pretrained(
+            where, use_safetensors=True, local_files_only=True, dtype="auto", output_loading_info=True
+        )
+    except Exception as error:  # the library raises whatever its parts raise
+        raise FileError(f"{where} cannot be loaded as a {name}: {error}") from error
     wrong = [*found["missing_keys"], *found["unexpected_keys"], *(m[0] for m in found["mismatched_keys"])]
     if wrong:
         raise FileError(f"The weights in {where} do not fit the model ({', '.join(map(str, wrong[:3]))}).")

@@ -17,6 +17,9 @@ def put(model: nn.Module, made: Iterable[tuple[Site, nn.Module]], graphs: dict[s
         model = _replace(model, site, head, graphs, rewritten)
     for path, graph in rewritten.items():
         model = _install(model, path, graph)
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder):
+            module.enable_nested_tensor = module.use_nested_tensor = False  # torch's fast path has no heads
     return model
 
 
@@ -32,6 +35,8 @@ def _replace(model: nn.Module, site: Site, head: nn.Module, graphs: dict[str, fx
         return model
     if site.kind == "module" and not site.gated:
         setattr(owner, site.name, head)
+        if isinstance(owner, nn.TransformerEncoderLayer):
+            owner.activation_relu_or_gelu = 0
         return model
     graph = rewritten.setdefault(site.owner, graphs[site.owner])
     name = site.name if site.kind == "module" else f"{site.name}_head"

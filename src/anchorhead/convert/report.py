@@ -13,8 +13,9 @@ class Replaced:
     place: its path in the model. formula: what it computed. keys, error: of the head, the error proved for the numbers
     as stored in `dtype`; rounding: what evaluating adds, as a multiple of 1 + |x| where the domain is unbounded.
     domain: where that is proved. neurons: how many it serves, None if not known. gated: it carries a partner. feeds:
-    the linear layer that follows, and output_bound: how far that layer's output moves at most, the largest row sum of
-    its weights times the error; for a gated head for partners of size one.
+    the linear layers that follow, and output_bound: how far their output moves at most, the largest row sum of their
+    weights times the error, rounding apart; for a gated head for partners of size one, and None where something other
+    than dropout stands between.
     """
 
     place: str
@@ -74,9 +75,16 @@ class ConversionReport:
         for r in self.replaced:
             where = "R" if r.domain == (-float("inf"), float("inf")) else f"[{r.domain[0]:.4g}, {r.domain[1]:.4g}]"
             unit = " for partners up to 1" if r.gated else ""
-            after = f"; {r.feeds} moves by at most {r.output_bound:.2e}{unit}, rounding apart" if r.feeds else ""
+            after = f"; {r.feeds} moves by at most {r.output_bound:.2e}{unit}, rounding apart" if r.output_bound else ""
+            if r.feeds and r.output_bound is None:
+                after = f"; {r.feeds} follows, not directly, so no bound on its output is claimed"
             gate = " times its partner" if r.gated else ""
-            lines.append(f"  {r.place}: {r.formula}{gate}, {r.keys} keys, proved {r.error:.2e} on {where}{after}")
+            above = ", above tol" if r.error > self.tol else ""
+            scale = "" if where != "R" else " (1 + |x|)"
+            lines.append(
+                f"  {r.place}: {r.formula}{gate}, {r.keys} keys, proved {r.error:.2e} on {where}{above} for the stored "
+                f"numbers, {r.dtype} rounding adds at most {r.rounding:.1e}{scale}{after}"
+            )
         lines += [f"  NOT converted, {place}: {why}" for place, why in self.refused]
         for kind in dict.fromkeys(what for _, what in self.remaining):
             places = [place for place, what in self.remaining if what == kind]

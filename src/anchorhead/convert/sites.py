@@ -1,29 +1,32 @@
 """Where a model's pointwise nonlinearities are: modules, attributes that hold functions, calls inside forward.
 
-A module's forward is read twice: its source is scanned for the names of nonlinear functions, so that nothing is missed
-silently, and where there is something to replace, or an activation may gate a partner, it is traced by torch.fx with
-its children as they are, which gives the calls themselves and what multiplies what.
+A module's forward is read twice: its source is scanned for the names of nonlinear functions (`scanning.py`), so that
+nothing is missed silently, and where there is something to replace, or an activation may gate a partner, it is traced
+by torch.fx with its children as they are, which gives the calls themselves and what multiplies what. A forward that
+tracing would freeze is left as it is: its child activations are still replaced, its calls are reported.
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
 import operator
 import re
-import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx, nn
 
 from anchorhead.convert.activations import FUNCTIONS, METHODS, formula_of, formula_of_call, is_activation
+from anchorhead.convert.scanning import (
+    ACTIVATION_NAMES,
+    NONLINEAR_NAMES,
+    frozen,
+    held_functions,
+    nonlinear_calls,
+    sources,
+)
+from anchorhead.network.activation_head import ActivationHead, GateHead
 
-ACTIVATION_NAMES = {*FUNCTIONS.values(), *METHODS}
-OTHERS = "softmax log_softmax exp sqrt rsqrt erf pow norm layer_norm scaled_dot_product_attention glu sin cos abs"
-NONLINEAR_NAMES = ACTIVATION_NAMES | set(OTHERS.split())
 AFFINE = re.compile(
     "Linear|Bilinear|Conv|LazyConv|Embedding|Identity|Dropout|Alpha|FeatureAlpha|Flatten|Unflatten|Module|Sequential|"
     "Parameter|AvgPool|AdaptiveAvg|Upsample|Pixel|ZeroPad|ConstantPad|ReflectionPad|ReplicationPad|CircularPad|Fold|Unfold|"
@@ -59,13 +62,17 @@ def find_sites(model: nn.Module) -> tuple[list[Site], list[tuple[str, str]], dic
     for path, module in model.named_modules():
         if is_activation(module):
             continue
-        own = _own_calls(module)
+        own = nonlinear_calls(module) & ACTIVATION_NAMES
         children = {n: c for n, c in module._modules.items() if c is not None and is_activation(c)}  # shared ones too
         attribute = _attribute(module)
         if attribute is not None:
             sites.append(Site("attribute", path, "activation", attribute, False))
-            own = own - ACTIVATION_NAMES
-        graph = _traced(module) if children or (own & ACTIVATION_NAMES and attribute is None) else None
+        if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+            own = set()
+        else:
+            refused += [(f"{path}.{name}" if path else name, why) for name, why in held_functions(module)]
+        why = frozen(module) if children or own else None
+        graph = traced(module) if (children or own) and why is None else None
         if graph is not None:
             graphs[path] = graph
         for name, child in children.items():
@@ -75,8 +82,8 @@ def find_sites(model: nn.Module) -> tuple[list[Site], list[tuple[str, str]], dic
                 refused.append((place, f"{type(child).__name__} is not an elementwise function that can be read"))
                 continue
             sites.append(Site("module", path, name, formula, graph is not None and _gates(graph, name)))
-        if own & ACTIVATION_NAMES and attribute is None:
-            found, missed = _calls(path, graph, own & ACTIVATION_NAMES)
+        if own:
+            found, missed = _calls(path, graph, own, why)
             sites += found
             refused += missed
     if is_activation(model):
@@ -94,12 +101,18 @@ def _attribute(module: nn.Module) -> str | None:
     return None
 
 
-def _calls(path: str, graph: fx.Graph | None, names: set[str]) -> tuple[list[Site], list[tuple[str, str]]]:
+def _calls(
+    path: str, graph: fx.Graph | None, names: set[str], why: str | None
+) -> tuple[list[Site], list[tuple[str, str]]]:
     """Function calls inside a forward, or why they cannot be replaced."""
     said = ", ".join(sorted(names))
     if graph is None:
         return [], [
-            (path or "the model", f"its forward calls {said}, and torch.fx cannot trace it; use a module instead")
+            (
+                path or "the model",
+                f"its forward calls {said}, and cannot be rewritten, since "
+                f"{why or 'torch.fx cannot trace it'}; use a module, such as nn.GELU(), instead",
+            )
         ]
     sites = []
     for node in graph.nodes:
@@ -110,6 +123,10 @@ def _calls(path: str, graph: fx.Graph | None, names: set[str]) -> tuple[list[Sit
                     (path or "the model", f"a call of {node.name} inside forward is not an elementwise function")
                 ]
             sites.append(Site("call", path, node.name, formula, _partner(node) is not None))
+    if not sites:
+        return [], [
+            (path or "the model", f"its code calls {said} where torch.fx does not see it; use a module instead")
+        ]
     return sites, []
 
 
@@ -141,36 +158,12 @@ class _Shallow(fx.Tracer):
         return True
 
 
-def _traced(module: nn.Module) -> fx.Graph | None:
+def traced(module: nn.Module) -> fx.Graph | None:
+    """The forward of one module as a graph; None where torch.fx cannot follow it."""
     try:
         return _Shallow().trace(module)
     except Exception:  # torch.fx fails in many ways on code that it cannot follow
         return None
-
-
-def _own_calls(module: nn.Module) -> set[str]:
-    """Names of nonlinear functions that the source of a module's forward calls."""
-    if type(module).__module__.startswith("torch.nn.modules") or isinstance(module, fx.GraphModule):
-        return set()
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(type(module).forward)))
-    except (OSError, TypeError, SyntaxError):
-        return set()
-    return {name for name in _called(tree) if name in NONLINEAR_NAMES}
-
-
-def _called(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Attribute) and not _is_own(node.func):
-                yield node.func.attr
-            elif isinstance(node.func, ast.Name):
-                yield node.func.id
-
-
-def _is_own(function: ast.Attribute) -> bool:
-    """self.relu(x): a child, which is seen by itself."""
-    return isinstance(function.value, ast.Name) and function.value.id == "self"
 
 
 def remaining(model: nn.Module) -> list[tuple[str, str]]:
@@ -187,13 +180,41 @@ def remaining(model: nn.Module) -> list[tuple[str, str]]:
         elif type(module).__module__.startswith("torch.nn.modules"):
             if not AFFINE.match(kind) and not list(module.children()):
                 found.append((name, kind))
+        elif isinstance(module, fx.GraphModule):
+            found += [(name, f"{what} in {kind}") for what in _left_in(module.graph)]
         else:
-            calls = _own_calls(module) - ACTIVATION_NAMES
-            if calls and not list(module.named_children()):
+            calls = nonlinear_calls(module)
+            if calls:
                 found.append((name, f"{', '.join(sorted(calls))} in {kind}"))
+            if any(isinstance(child, ActivationHead | GateHead) for child in module.children()) and _multiplies(module):
+                found.append((name, f"a product with an activation in {kind}, whose forward cannot be traced"))
     return found
 
 
-def calls_of(graph: fx.Graph) -> list[Any]:
-    """The activation calls of a traced forward."""
-    return [node for node in graph.nodes if _is_call(node)]
+def _left_in(graph: fx.Graph) -> list[str]:
+    """What a rewritten forward still calls that is not affine."""
+    names = []
+    for node in graph.nodes:
+        if node.op in ("call_function", "call_method"):
+            name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+            tensors = [a for a in node.args if isinstance(a, fx.Node)]
+            if name.removesuffix("_") in NONLINEAR_NAMES or name in ("where", "gt", "lt", "ge", "le"):
+                names.append(name)
+            elif node.target in PRODUCTS and len(tensors) > 1:
+                names.append("a product of two tensors")
+            elif node.target in (operator.pow, operator.truediv, torch.div) and len(tensors) == len(node.args):
+                names.append(name)
+            elif node.target is operator.pow:
+                names.append("**")
+    return list(dict.fromkeys(names))
+
+
+def _multiplies(module: nn.Module) -> bool:
+    """Whether the forward multiplies a child's output by something."""
+    for parsed, _ in sources(module):
+        for node in ast.walk(parsed):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+                operands = (node.left, node.right)
+                if not any(isinstance(side, ast.Constant) for side in operands):
+                    return True
+    return False

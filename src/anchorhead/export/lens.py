@@ -31,7 +31,7 @@ try:
     from transformer_lens import HookedRootModule  # type: ignore[import-not-found]
     from transformer_lens.hook_points import HookPoint  # type: ignore[import-not-found]
 except ImportError as error:
-    raise ImportError("Hook points need TransformerLens: pip install transformer-lens.") from error
+    raise ImportError("Hook points need TransformerLens: pip install "anchorhead[lens]".") from error
 
 
 class HookedAttention(nn.Module):

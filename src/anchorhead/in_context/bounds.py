@@ -81,7 +81,9 @@ def check_shapes(X: Tensor, y: Tensor, features: int, examples: int, dtype: torc
     if X.ndim < 2 or X.shape[-1] != features:
         raise ShapeError(f"X must be (..., examples, {features}), and is {tuple(X.shape)}.")
     if y.shape != X.shape[:-1]:
-        raise ShapeError(f"y must have the shape of X without features, {tuple(X.shape[:-1])}, and is {tuple(y.shape)}.")
+        raise ShapeError(
+            f"y must have the shape of X without features, {tuple(X.shape[:-1])}, and is {tuple(y.shape)}."
+        )
     if not 1 <= X.shape[-2] <= examples:
         raise ShapeError(
             f"The prompt has {X.shape[-2]} examples and the network takes 1 to {examples}; make it with examples="

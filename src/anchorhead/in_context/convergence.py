@@ -44,9 +44,7 @@ class Convergence:
         )
 
 
-def converge(
-    model: GradientDescent, X: Tensor, y: Tensor, w0: Tensor | None, mask: Tensor | None
-) -> Convergence:
+def converge(model: GradientDescent, X: Tensor, y: Tensor, w0: Tensor | None, mask: Tensor | None) -> Convergence:
     """See `Convergence`."""
     iterates = model.trajectory(X, y, w0, mask).double()
     prompt = model.prompt(X, y, w0, mask)

@@ -138,9 +138,7 @@ class GradientDescent(nn.Module):
 
         return plain_iterates(self.algorithm, self.prompt(X, y, w0, mask))
 
-    def convergence(
-        self, X: Tensor, y: Tensor, w0: Tensor | None = None, mask: Tensor | None = None
-    ) -> Convergence:
+    def convergence(self, X: Tensor, y: Tensor, w0: Tensor | None = None, mask: Tensor | None = None) -> Convergence:
         """Measured deviation, proved deviation and distance to the optimum, step by step."""
         from anchorhead.in_context.convergence import converge
 
@@ -158,9 +156,7 @@ class GradientDescent(nn.Module):
 
         return SelfAttentionDescent(self, self.algorithm.examples if examples is None else examples)
 
-    def _run(
-        self, X: Tensor, y: Tensor, w0: Tensor | None, mask: Tensor | None, *, keep: bool = False
-    ) -> list[Tensor]:
+    def _run(self, X: Tensor, y: Tensor, w0: Tensor | None, mask: Tensor | None, *, keep: bool = False) -> list[Tensor]:
         prompt = self.prompt(X, y, w0, mask)
         before = w = prompt.start
         kept, reached, sizes = [w], [], [w.abs().amax()]

@@ -47,7 +47,6 @@ def _selecting(low: float, high: float) -> HeadAttention:
     """Two keys, one for each label: scores ±STEEP/2 at the labels, on opposite sides."""
     slope = STEEP / (high - low)
     slopes, levels = [-slope / 2, slope / 2], [slope * (low + high) / 4, -slope * (low + high) / 4]
-    zeros = [0.0, 0.0]
-    numbers = [torch.tensor(v, dtype=torch.float64) for v in (slopes, levels, [low, high], zeros)]
-    gates = torch.zeros(1, dtype=torch.float64)
-    return HeadAttention(*numbers, gates, gates, uniform=True, sizes=(2,))
+    first, second, third = (torch.tensor(v, dtype=torch.float64) for v in (slopes, levels, [low, high]))
+    gate = torch.zeros(1, dtype=torch.float64)
+    return HeadAttention(first, second, third, torch.zeros_like(third), gate, gate, uniform=True, sizes=(2,))

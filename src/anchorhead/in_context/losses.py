@@ -102,7 +102,7 @@ def read_loss(loss: str | Loss) -> Loss:
     if not isinstance(loss, str):
         raise InputError(f"loss={loss!r} must be a name, a formula in s and y, or an ah.in_context.Loss.")
     if loss in BUILT_IN:
-        made: Loss = BUILT_IN[loss]()  # type: ignore[operator]
+        made: Loss = BUILT_IN[loss]()
         return made
     if loss.isidentifier() and loss not in VARIABLES:
         raise InputError(

@@ -116,7 +116,7 @@ class SelfAttentionDescent(nn.Module):
     @property
     def layers(self) -> list[Layer]:
         """Layer 0, where there is one, and the layers of a step; a step's layers are repeated."""
-        return [*self.first, *self.step]  # type: ignore[list-item]
+        return [*self.first, *self.step]
 
     def matrices(self) -> dict[str, Tensor]:
         """Every matrix and mask by name; those of a step are the same in all steps."""

@@ -52,5 +52,3 @@ def _clip(threshold: float) -> CompiledHead:
 def shrinking(l1: Sequence[float], rate: float) -> Shrink:
     """The step for penalties l1 and a learning rate."""
     return Shrink([rate * penalty for penalty in l1])
-
-

@@ -24,7 +24,7 @@ from anchorhead.compiler.carrying import carrying_model
 from anchorhead.compiler.compile import compile
 from anchorhead.errors import AnchorheadError, InputError, ToleranceError
 from anchorhead.expression.balls import enclose, gradient_enclosure
-from anchorhead.expression.circuit import U, Apply, Line, Times
+from anchorhead.expression.circuit import Apply, Line, Times, U
 from anchorhead.expression.derivative import derivative
 from anchorhead.expression.exact import as_float
 from anchorhead.expression.forms import lower
@@ -147,7 +147,9 @@ def line_term(function: Node, line: Line, carry: tuple[float, float], bounds: Bo
     first, last = slope_range(function, low, high)
     slope = (min(a * first, a * last), max(a * first, a * last))
     facts = Facts(head.certificate.bound, max(map(abs, values)), slope, lipschitz * (reach + abs(c)))
-    return Term(lambda s, y: head.head(a * s + b * y + c), head.head, keys, facts, carry, f"{function} of {_text(line)}")
+    return Term(
+        lambda s, y: head.head(a * s + b * y + c), head.head, keys, facts, carry, f"{function} of {_text(line)}"
+    )
 
 
 def _carrying(function: Node, low: float, high: float) -> CompiledHead:

@@ -40,12 +40,16 @@ class _Placed(nn.Module):
         return self.head.keys
 
     def check(self, u: Tensor) -> None:
-        """Says when an input leaves the interval; nothing to do on all of R, or while a model is being compiled."""
-        if (self.low, self.high) == (-math.inf, math.inf) or torch.compiler.is_compiling() or not u.numel():
+        """Says when an input leaves the interval; nothing to do on all of R. In an exported model there is no check."""
+        if (self.low, self.high) == (-math.inf, math.inf) or torch.compiler.is_exporting() or not u.numel():
             return
-        least, most = torch.aminmax(u.detach())
-        if least < self.low or most > self.high:
-            count = int(((u < self.low) | (u > self.high)).sum())
+        self._say(u.detach())
+
+    @torch.compiler.disable
+    def _say(self, u: Tensor) -> None:
+        least, most = torch.aminmax(u)
+        if not (least >= self.low and most <= self.high):
+            count = int((~((u >= self.low) & (u <= self.high))).sum())
             if not self.outside:
                 warnings.warn(
                     f"An input of the head for {self.formula} is {float(least):.4g} to {float(most):.4g}, outside "

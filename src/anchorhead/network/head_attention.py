@@ -61,6 +61,11 @@ class HeadAttention(nn.Module):
         top = torch.finfo(slopes.dtype).max
         self._evaluate = _polynomials(numbers, top) if self.uniform else _by_piece(numbers, self.sizes, gates, top)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> HeadAttention:
+        """Moves to another device; the dtype stays, since the numbers are proved in that."""
+        super()._apply(lambda t: t.to(fn(t).device), recurse)
+        return self
+
     @property
     def keys(self) -> int:
         """How many keys there are."""

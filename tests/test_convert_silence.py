@@ -1,0 +1,339 @@
+"""Conversion says what it does not do: forwards that tracing would freeze, activations out of reach, missing bounds."""
+
+import functools
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import anchorhead as ah
+from anchorhead.network.activation_head import ActivationHead, OutsideRangeWarning
+
+X = torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.c = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.mul = 2.0
+
+
+class Scale(Block):
+    def forward(self, x, scale=None):
+        h = F.gelu(self.a(x))
+        return self.c(h if scale is None else h * 2)
+
+
+class Mask(Block):
+    def forward(self, x, mask=None):
+        h = F.gelu(self.a(x))
+        if mask is not None:
+            h = h * mask
+        return self.c(h)
+
+
+class Drops(Block):
+    def forward(self, x):
+        return self.c(F.dropout(F.gelu(self.a(x)), 0.5, self.training))
+
+
+class Kind(Block):
+    def forward(self, x):
+        if not isinstance(x, torch.Tensor):
+            x = x * 3
+        return self.c(F.gelu(self.a(x)))
+
+
+class Catches(Block):
+    def forward(self, x):
+        h = F.gelu(self.a(x))
+        try:
+            if h.sum() > 0:
+                h = h * 2
+        except Exception:
+            h = h * 100
+        return self.c(h)
+
+
+class Counts(Block):
+    def forward(self, x):
+        self.mul = self.mul + 1
+        return self.c(F.gelu(self.a(x))) * self.mul
+
+
+class Random(Block):
+    def forward(self, x):
+        return self.c(F.gelu(self.a(x)) + 0 * torch.rand(()))
+
+
+@pytest.mark.parametrize("kind", [Scale, Mask, Drops, Kind, Catches, Counts, Random])
+def test_forwards_that_tracing_would_freeze_are_left_alone_and_named(kind):
+    model = kind().train()
+    converted = ah.convert(model)
+    assert "cannot be rewritten" in converted.report.refused[0][1]
+    assert torch.equal(converted.eval()(X), model.eval()(X))
+
+
+def test_a_child_activation_is_replaced_even_there():
+    class Child(Mask):
+        def __init__(self):
+            super().__init__()
+            self.act = nn.GELU()
+
+        def forward(self, x, mask=None):
+            h = self.act(self.a(x))
+            return self.c(h if mask is None else h * mask)
+
+    model = Child()
+    converted = ah.convert(model)
+    mask = torch.rand(16)
+    for args in ((X,), (X, mask)):
+        assert (converted(*args) - model(*args)).abs().max() < 1e-5
+    assert isinstance(converted.act, ActivationHead)
+    assert converted.report.replaced[0].feeds == "c"
+    assert converted.report.replaced[0].output_bound is None
+    assert any("product" in what for _, what in converted.report.remaining)
+
+
+class Helper(Block):
+    def forward(self, x):
+        return self.encode(x)
+
+    def encode(self, x):
+        return self.c(F.gelu(self.a(x)))
+
+
+class InPlace(Block):
+    def forward(self, x):
+        return self.c(self.a(x).relu_())
+
+
+class Glu(Block):
+    def forward(self, x):
+        return self.c(torch.cat([F.glu(self.a(x))] * 2, -1))
+
+
+class Beside(Block):
+    def forward(self, x):
+        h = torch.sigmoid(self.a(x))
+        return self.c(h.clamp(min=0) + torch.erf(h) + h.abs() + torch.sin(h) + h**2 + torch.maximum(h, -h))
+
+
+class Made(Block):
+    def forward(self, x):
+        return self.c(nn.ReLU()(self.a(x)))
+
+
+class Held(Block):
+    def __init__(self, act):
+        super().__init__()
+        self.act = act
+
+    def forward(self, x):
+        return self.c(self.act(self.a(x)))
+
+
+class Opaque(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * torch.sigmoid(x)
+
+
+class Applies(Block):
+    def forward(self, x):
+        return self.c(Opaque.apply(self.a(x)))
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        (Helper(), ["gelu"]),
+        (InPlace(), ["relu"]),
+        (Glu(), ["glu"]),
+        (Beside(), ["clamp", "erf", "abs", "sin", "maximum", "pow"]),
+        (Made(), ["ReLU"]),
+        (Held(lambda x: F.gelu(x)), ["act"]),
+        (Held(functools.partial(F.gelu, approximate="tanh")), ["act"]),
+        (Applies(), ["Opaque"]),
+    ],
+)
+def test_nothing_is_missed_silently(model, names):
+    converted = ah.convert(model)
+    report = str(converted.report)
+    assert (converted(X) - model(X)).abs().max() < 1e-5
+    for name in names:
+        assert name in report or any(r.formula.startswith(name) for r in converted.report.replaced), (name, report)
+
+
+def between(*middle):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), *middle, nn.Linear(16, 8)).double()
+
+
+@pytest.mark.parametrize("middle", [nn.LayerNorm(16), nn.Hardshrink()])
+def test_no_bound_is_claimed_where_something_stands_between(middle):
+    assert ah.convert(between(middle), tol=1e-3).report.replaced[0].output_bound is None
+
+
+class Scaled(Block):
+    def forward(self, x):
+        return self.c(1000 * F.gelu(self.a(x)))
+
+
+def test_a_bound_that_is_claimed_holds():
+    assert ah.convert(Scaled(), tol=1e-3).report.replaced[0].output_bound is None
+    model = between(nn.Dropout(0.5)).eval()
+    converted = ah.convert(model, tol=1e-3)
+    x = 3 * torch.randn(2000, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    assert (converted(x) - model(x)).abs().max() <= converted.report.replaced[0].output_bound
+
+
+def test_gates_between_their_partner_and_the_linear_layer():
+    class Gated(Block):
+        def __init__(self):
+            super().__init__()
+            self.b, self.act = nn.Linear(8, 16), nn.SiLU()
+
+        def forward(self, x):
+            return self.c(self.act(self.a(x)) * self.b(x))
+
+    report = ah.convert(Gated()).report
+    assert report.replaced[0].gated
+    assert report.replaced[0].output_bound > 0
+
+
+def test_torch_layers_given_a_module_run_the_head_without_gradients_too():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, activation=nn.GELU(), batch_first=True).eval()
+    converted = ah.convert(layer, tol=1e-1)
+    z = torch.randn(2, 5, 16)
+    with torch.no_grad():
+        assert (converted(z) - layer(z)).abs().max() > 1e-4
+    assert converted.report.blocks[0].feeds == "linear2"
+
+
+def test_padding_masks_of_torch_encoders():
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
+    converted = ah.convert(encoder)
+    x, mask = torch.randn(2, 6, 16), torch.zeros(2, 6, dtype=torch.bool)
+    mask[1, 4:] = True
+    with torch.no_grad():
+        difference = (converted(x, src_key_padding_mask=mask) - encoder(x, src_key_padding_mask=mask))[~mask]
+    assert difference.abs().max() < 1e-5
+
+
+def test_what_is_converted_is_not_converted_again():
+    converted = ah.convert(between())
+    with pytest.raises(ah.InputError, match="converted already"):
+        ah.convert(converted)
+
+
+class Residual(Block):
+    def forward(self, x):
+        return x + self.c(F.gelu(self.a(x)))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        Residual(),
+        nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.SiLU(), nn.Linear(16, 8)),
+        nn.Sequential(nn.Linear(8, 16), nn.SiLU(), nn.LayerNorm(16), nn.Linear(16, 8)),
+    ],
+)
+def test_a_block_that_is_more_than_two_layers_is_not_shown_as_them(block):
+    with pytest.raises(ah.InputError, match="something else"):
+        ah.feed_forward_as_attention(block)
+
+
+def test_blocks_shown_as_attention_want_modules_in_a_dtype_of_heads():
+    with pytest.raises(ah.InputError, match="takes a torch module"):
+        ah.feed_forward_as_attention(None)
+    with pytest.raises(ah.InputError, match="float32 or float64"):
+        ah.feed_forward_as_attention(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).bfloat16())
+
+
+class Chunked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.wi, self.wo = nn.Linear(8, 32), nn.Linear(16, 8)
+
+    def forward(self, x):
+        g, u = self.wi(x).chunk(2, -1)
+        return self.wo(F.silu(g) * u)
+
+
+def test_gates_written_as_functions_are_calibrated():
+    model = Chunked()
+    converted = ah.convert(model, calibration=[10 * X])
+    low, high = converted.report.replaced[0].domain
+    assert low < -17
+    assert high > 17
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OutsideRangeWarning)
+        difference = (converted(10 * X) - model(10 * X)).abs().max()
+    assert difference < 0.01
+    with pytest.raises(ah.InputError, match="no inputs"):
+        ah.convert(model, calibration=[])
+    with pytest.raises(ah.InputError, match="does not take"):
+        ah.convert(model, calibration=["text"])
+
+
+def test_ranges_that_fit_no_place_are_refused():
+    with pytest.raises(ah.InputError, match="no activation"):
+        ah.convert(Chunked(), ranges={"nope": (0, 1)})
+    with pytest.raises(ah.InputError, match="must be a pair"):
+        ah.convert(Chunked(), ranges=5)
+
+
+@pytest.mark.heavy
+def test_compiled_gates_check_their_range_too():
+    compiled = torch.compile(ah.convert(Chunked()))
+    with pytest.warns(OutsideRangeWarning):
+        compiled(100 * X)
+
+
+def test_inputs_that_are_not_numbers_are_outside():
+    with pytest.warns(OutsideRangeWarning):
+        ah.convert(Chunked())(torch.full((1, 8), float("nan")))
+
+
+def test_half_precision_keeps_the_heads_numbers():
+    model = between().float()
+    converted = ah.convert(model).half()
+    assert (converted(X.half()).float() - model(X)).abs().max() < 1e-2
+
+
+def test_edited_heads_are_refused(tmp_path):
+    model = between().float()
+    ah.save_converted(ah.convert(model), tmp_path)
+    tensors = load_file(tmp_path / "heads.safetensors")
+    tensors["0.constants"] = tensors["0.constants"] + 0.1
+    save_file(tensors, tmp_path / "heads.safetensors")
+    with pytest.raises(ah.FileError, match="not the file that was saved"):
+        ah.load_converted(tmp_path, model)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ah.FileError, match="no folder"):
+        ah.save_converted(ah.convert(model), tmp_path / "file")
+    with pytest.raises(ah.InputError, match="is a path"):
+        ah.load_converted(None)
+
+
+def test_settings_of_generation_are_kept(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=20))
+    model.generation_config.repetition_penalty = 1.7
+    ah.save_converted(ah.convert(model), tmp_path)
+    assert ah.load_converted(tmp_path).generation_config.repetition_penalty == 1.7
+
+
+def test_the_report_says_what_rounding_adds_and_when_tol_is_not_kept():
+    text = str(ah.convert(Chunked(), tol=1e-9).report)
+    assert "above tol" in text
+    assert "rounding adds at most" in text
