@@ -28,10 +28,10 @@ from anchorhead.export.stock import StockLayer, to_stock_attention
 from anchorhead.network.affine import constant
 
 try:
-    from transformer_lens import HookedRootModule  # type: ignore[import-not-found]
-    from transformer_lens.hook_points import HookPoint  # type: ignore[import-not-found]
+    from transformer_lens import HookedRootModule
+    from transformer_lens.hook_points import HookPoint
 except ImportError as error:
-    raise ImportError("Hook points need TransformerLens: pip install "anchorhead[lens]".") from error
+    raise ImportError("Hook points need TransformerLens: pip install 'anchorhead[lens]'.") from error
 
 
 class HookedAttention(nn.Module):
