@@ -1,6 +1,7 @@
 """The derivative of an expression as an expression, by the chain rule over primitives.
 
-Written so that nothing cancels where the function itself does not: sigmoid' = sigmoid(u) sigmoid(-u). abs, min and max
+Written so that nothing cancels where the function itself does not: sigmoid' = sigmoid(u) sigmoid(-u), and log(cosh u)'
+is tanh(u), which is no quotient of large numbers. abs, min and max
 have no derivative at their kinks, and jump there; they are refused.
 """
 
@@ -66,6 +67,9 @@ def _slope(part: Node, slopes: dict[Node, Node], name: str) -> Node:
     if part.op == "power":
         assert isinstance(part.value, int | Fraction)
         return _times(inner[0], scale(part.value, power(part.args[0], Fraction(part.value) - 1)))
+    if part.op == "log" and part.args[0].op == "cosh":
+        angle = part.args[0].args[0]
+        return _times(slopes[angle], function("tanh", angle))
     if part.op not in _RULES:
         raise ExpressionError(
             f"{part} has a kink, where its derivative jumps, so the gradient cannot be formed; use a smooth loss, such "

@@ -1,20 +1,31 @@
 """Learning algorithms that run inside one forward pass of softmax attention, on the examples in the prompt."""
 
 from anchorhead.in_context.bounds import Bounds, ClippedWarning, OutsideBoundsError
+from anchorhead.in_context.convergence import Convergence
 from anchorhead.in_context.gradient_descent import GradientDescent, gradient_descent
 from anchorhead.in_context.losses import Loss, hinge, huber, logistic, poisson, quantile, squared
+from anchorhead.in_context.network_step import NetworkStep, network_step
+from anchorhead.in_context.newton import Newton, newton
+from anchorhead.in_context.truncated_linear import TruncatedLinear, truncated_linear
 
 __all__ = [
     "Bounds",
     "ClippedWarning",
+    "Convergence",
     "GradientDescent",
     "Loss",
+    "NetworkStep",
+    "Newton",
     "OutsideBoundsError",
+    "TruncatedLinear",
     "gradient_descent",
     "hinge",
     "huber",
     "logistic",
+    "network_step",
+    "newton",
     "poisson",
     "quantile",
     "squared",
+    "truncated_linear",
 ]

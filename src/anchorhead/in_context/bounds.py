@@ -114,7 +114,7 @@ def check_labels(y: Tensor, kind: str, name: str) -> None:
         raise InputError(f"A label is {wrong:g}; the loss {name} takes {LABELS[kind]}.")
 
 
-def within(value: Tensor, limit: float, name: str, *, clip: bool) -> Tensor:
+def within(value: Tensor, limit: float, name: str, *, clip: bool, option: str = "") -> Tensor:
     """The tensor, refused or clipped where an entry exceeds the limit, and refused where it is not finite."""
     if not torch.isfinite(value).all():
         raise InputError(f"{name} has an entry that is not finite; remove or impute it.")
@@ -124,7 +124,7 @@ def within(value: Tensor, limit: float, name: str, *, clip: bool) -> Tensor:
     if not clip:
         raise OutsideBoundsError(
             f"An entry of {name} is {largest:.6g} in absolute value, outside the declared {limit:g}. Standardise the "
-            f"data, or declare bounds={{{name.lower()!r}: {largest:.3g}}}, or clip with outside='clip'."
+            f"data, or declare bounds={{{name.lower()!r}: {largest:.3g}}}{option}."
         )
     count = int((value.abs() > limit).sum())
     warnings.warn(f"{count} entries of {name} were clipped to [-{limit:g}, {limit:g}], the declared bound.",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from anchorhead.in_context.literal import LiteralDescent
     from anchorhead.in_context.self_attention import SelfAttentionDescent
 
+CLIP = ", or clip with outside='clip'"
 DTYPES = {torch.float64: "float64", torch.float32: "float32"}
 
 
@@ -188,9 +189,9 @@ class GradientDescent(nn.Module):
         limits.check_mask(mask, y)
         if mask is not None:
             X, y = torch.where(mask.unsqueeze(-1), X, 0.0), torch.where(mask, y, self._neutral_label())
-        X = limits.within(X, self.bounds.x, "X", clip=self.clip)
+        X = limits.within(X, self.bounds.x, "X", clip=self.clip, option=CLIP)
         limits.check_labels(y, algorithm.loss.labels, algorithm.loss.name)
-        y = limits.within(y, self.bounds.y, "y", clip=self.clip)
+        y = limits.within(y, self.bounds.y, "y", clip=self.clip, option=CLIP)
         weights = limits.mean_weights(X, mask)
         self._check_curvature(X, weights)
         start = self._start(X, w0)

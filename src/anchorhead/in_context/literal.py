@@ -35,15 +35,15 @@ class LiteralDescent(nn.Module):
 
     def __init__(self, model: GradientDescent) -> None:
         super().__init__()
-        self.algorithm, self.gradient, self.dtype = model.algorithm, model.gradient, model.dtype
+        self.algorithm, self.gradient = model.algorithm, model.gradient
         self.labels = model.labels
         self.shrink = model.shrink
         heads = [] if model.shrink is None else [m.head.literal() for m in model.shrink.models.values()]
         self.shrinking = nn.ModuleList(heads)
 
     def forward(self, X: Tensor, y: Tensor, w0: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """w_T."""
-        return self.run(X, y, w0, mask)[0].to(self.dtype)
+        """w_T, in float64."""
+        return self.run(X, y, w0, mask)[0]
 
     def attention(self, X: Tensor, y: Tensor, w0: Tensor | None = None, mask: Tensor | None = None) -> list[Tensor]:
         """The attention weights of every step's heads, (..., n, keys) each, in order."""

@@ -99,13 +99,13 @@ class Layer(nn.Module):
 
 
 class SelfAttentionDescent(nn.Module):
-    """The whole network: (X, y, w0) to w_T through `layers`."""
+    """The whole network: (X, y, w0) to w_T through `layers`, in float64."""
 
     def __init__(self, model: GradientDescent, examples: int) -> None:
         super().__init__()
         if not 1 <= examples <= model.algorithm.examples:
             raise InputError(f"examples={examples} must be 1 to {model.algorithm.examples}.")
-        self.examples, self.model, self.dtype = examples, [model], model.dtype
+        self.examples, self.model = examples, [model]
         n, d = examples, model.algorithm.features
         self.sizes = {"X": n * d, "y": n, "w": d, "before": d, "products": n * d}
         self.size = sum(self.sizes.values())
@@ -131,7 +131,7 @@ class SelfAttentionDescent(nn.Module):
         for _ in range(self.model[0].algorithm.steps):
             for layer in self.step:
                 z = layer(z)
-        return self._blocks(z)["w"].to(self.dtype)
+        return self._blocks(z)["w"]
 
     def _blocks(self, z: Tensor) -> Blocks:
         return dict(zip(self.sizes, z.split(list(self.sizes.values()), -1), strict=True))

@@ -95,6 +95,7 @@ def _literal_form(module: nn.Module) -> nn.Module:
 def _require_agreement(network: nn.Module, literal: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     with torch.no_grad():
         fast, slow = network(*inputs), literal(*inputs)
+        slow = slow.to(fast.dtype)
     scale = 1 + slow.abs().max().item() if slow.numel() else 1.0
     if fast.shape != slow.shape or not torch.allclose(
         fast, slow, rtol=0, atol=scale * math.sqrt(_eps(slow)), equal_nan=True

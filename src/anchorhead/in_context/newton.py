@@ -1,0 +1,185 @@
+"""Least squares by Newton's method inside one forward pass: the inverse of the Hessian by Newton and Schulz.
+
+With A = X^T X/n + l2 and b = X^T y/n:   M_{k+1} = 2 M_k - M_k A M_k,  M_0 = 1/Λ,   w = M_T b
+
+Λ >= the largest eigenvalue of A. Every product is a head (`products.py`): keys look at one factor, values carry the
+other factor's row. So A and b take a layer, a step two, the end one. R_k = 1 - A M_k has eigenvalues in [0, 1), and
+R_{k+1} = R_k²: digits double with each step, after about log2(Λ/λ) of them, where gradient descent needs Λ/λ.
+
+*Deviation.* For a matrix N near M_k, F(N) = 2N - NAN: F(M + Δ) - F(M) = Δ(1 - AM) + (1 - MA)Δ - ΔAΔ, so
+D_{k+1} <= 2‖R_k‖ D_k + Λ D_k² + E_k, where E_k collects heads and rounding at ‖M‖ <= ‖M_k‖ + D_k; all norms spectral,
+that of an entrywise error d times its largest entry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.certify.certificate import Certificate
+from anchorhead.certify.rounding import ASSUMPTIONS
+from anchorhead.errors import InputError, ToleranceError
+from anchorhead.in_context import bounds as limits
+from anchorhead.in_context.bounds import Bounds, read_bounds
+from anchorhead.in_context.products import Factor, LiteralFactor
+from anchorhead.in_context.stability import UNIT, gamma
+
+DTYPES = {torch.float64: "float64", torch.float32: "float32"}
+
+
+def newton(
+    *,
+    features: int,
+    examples: int,
+    steps: int,
+    l2: float = 0.0,
+    bounds: Mapping[str, float] | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Newton:
+    """A network that solves least squares with penalty l2·w²/2 on its prompt by `steps` steps of Newton and Schulz.
+
+    bounds: as for `gradient_descent`; w is not needed, and curvature decides how many steps are needed.
+    """
+    for name, value in (("features", features), ("examples", examples), ("steps", steps)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{name}={value!r} must be a positive integer.")
+    if not (math.isfinite(l2) and l2 >= 0):
+        raise InputError(f"l2={l2!r} must be finite and not negative.")
+    if dtype not in DTYPES:
+        raise InputError(f"dtype={dtype} must be torch.float64 or torch.float32.")
+    return Newton(features, examples, steps, float(l2), read_bounds(bounds, features), dtype)
+
+
+class Newton(nn.Module):
+    """See `newton`. `certificate` bounds |w - the algorithm's w|; `to_optimum` its distance from the minimiser."""
+
+    def __init__(
+        self, features: int, examples: int, steps: int, l2: float, declared: Bounds, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.features, self.examples, self.steps, self.l2 = features, examples, steps, l2
+        self.bounds, self.dtype = declared, dtype
+        self.top = declared.curvature + l2
+        self.sizes = self._inverse_sizes()
+        self.x, self.label = Factor(declared.x), Factor(declared.y)
+        self.moment, self.inverse = Factor(1.01 * self.top), Factor(1.01 * max(self.sizes))
+        error = self._deviation(UNIT[DTYPES[dtype]])
+        self.certificate = Certificate(
+            expression=f"w after {steps} steps of Newton and Schulz on least squares",
+            domain=((-declared.x, declared.x), (-declared.y, declared.y)),
+            dtype=DTYPES[dtype],
+            level="proved",
+            approximation=error,
+            rounding=0.0,
+            boxes=0,
+            assumptions=(*ASSUMPTIONS, "rounding is included in the approximation", self._condition()),
+            variables=("x", "y"),
+        )
+
+    def _condition(self) -> str:
+        return f"the largest eigenvalue of X^T X/n is at most {self.bounds.curvature:.4g}, which every run checks"
+
+    @property
+    def to_optimum(self) -> float:
+        """A bound on the distance of the algorithm's w from the minimiser; infinite without l2."""
+        if self.l2 == 0:
+            return math.inf
+        size = math.sqrt(self.features) * self.bounds.x * self.bounds.y
+        return (1 - self.l2 / self.top) ** (2.0**self.steps) / self.l2 * size
+
+    def forward(self, X: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        """w, (..., d)."""
+        X, y, weights = self._checked(X, y, mask)
+        A = (self.x(X) * weights.unsqueeze(-1)).mT @ X + self.l2 * torch.eye(self.features, dtype=X.dtype)
+        b = ((self.label(y) * weights).unsqueeze(-2) @ X).squeeze(-2)
+        seen = self.moment(A)
+        M = torch.eye(self.features, dtype=X.dtype).expand_as(A) / self.top
+        for _ in range(self.steps):
+            M = 2 * M - self.inverse(M) @ (seen @ M)
+        return (self.inverse(M) @ b.unsqueeze(-1)).squeeze(-1)
+
+    def exact(self, X: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The algorithm itself in float64."""
+        X, y, weights = (v.double() for v in self._checked(X, y, mask))
+        A = (X * weights.unsqueeze(-1)).mT @ X + self.l2 * torch.eye(self.features, dtype=X.dtype)
+        M = torch.eye(self.features, dtype=X.dtype).expand_as(A) / self.top
+        for _ in range(self.steps):
+            M = 2 * M - M @ (A @ M)
+        return (M @ ((y * weights).unsqueeze(-2) @ X).mT).squeeze(-1)
+
+    def literal(self) -> LiteralNewton:
+        """The same with every softmax written out."""
+        return LiteralNewton(self)
+
+    def _checked(self, X: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        limits.check_shapes(X, y, self.features, self.examples, self.dtype)
+        limits.check_mask(mask, y)
+        if mask is not None:
+            X, y = torch.where(mask.unsqueeze(-1), X, 0.0), torch.where(mask, y, 0.0)
+        X, y = limits.within(X, self.bounds.x, "X", clip=False), limits.within(y, self.bounds.y, "y", clip=False)
+        weights = limits.mean_weights(X, mask)
+        if self.bounds.curvature < self.features * self.bounds.x**2:
+            found = limits.largest_curvature(X, weights)
+            if found > self.bounds.curvature * (1 + 1e-6):
+                raise limits.OutsideBoundsError(
+                    f"The largest eigenvalue of X^T X/n is {found:.4g}, outside the declared curvature "
+                    f"{self.bounds.curvature:.4g}. Declare a larger bounds['curvature'], or standardise the data."
+                )
+        return X, y, weights
+
+    def _inverse_sizes(self) -> list[float]:
+        """‖M_k‖ <= 1/λ (1 - (1 - λ/Λ)^(2^k)), at most 2^k/Λ and 1/l2."""
+        return [min(2.0**k / self.top, 1 / self.l2 if self.l2 else math.inf) for k in range(self.steps + 1)]
+
+    def _deviation(self, unit: float) -> float:
+        """A bound on |w - the algorithm's w|, rounding included; refused where it would not stay finite."""
+        d, n, x, y = self.features, self.examples, self.bounds.x, self.bounds.y
+        many = gamma(n + 8, unit) + gamma(2 * d + 8, unit)
+        in_A = d * (self.x.error * x + many * x * x) + self.moment.error * d + unit * d * self.top
+        off = 0.0
+        for k in range(self.steps):
+            size = self.sizes[k] + off
+            residual = (1 - self.l2 / self.top) ** (2.0**k)
+            product = (self.top + in_A) * size
+            error = size * size * in_A + d * self.inverse.error * product
+            error += many * d * (self.top * size * size + 4 * size)
+            off = 2 * residual * off + self.top * off * off + error
+            if not off < 0.5 * max(self.sizes):
+                raise ToleranceError(
+                    f"After {k + 1} steps the inverse of X^T X/n + l2 may be wrong by as much as itself. Use a larger "
+                    "l2 or fewer steps, or declare a smaller bounds['curvature']."
+                )
+        length = math.sqrt(d) * x * y
+        in_b = math.sqrt(d) * (self.label.error * x + many * x * y)
+        size = self.sizes[-1] + off
+        return (off + d * self.inverse.error + many * d * size) * (length + in_b) + size * in_b
+
+
+class LiteralNewton(nn.Module):
+    """Newton and Schulz with every product as weights over keys times values, in float64."""
+
+    def __init__(self, model: Newton) -> None:
+        super().__init__()
+        self.steps, self.l2, self.top = model.steps, model.l2, model.top
+        self.x, self.label = LiteralFactor(model.x), LiteralFactor(model.label)
+        self.moment, self.inverse = LiteralFactor(model.moment), LiteralFactor(model.inverse)
+
+    def forward(self, X: Tensor, y: Tensor) -> Tensor:
+        X, y, d = X.double(), y.double(), X.shape[-1]
+        eye = torch.eye(d, dtype=torch.float64)
+        rows, partners = X.unsqueeze(-1).expand(*X.shape, d), X.unsqueeze(-2).expand(*X.shape, d)
+        A = self.x.times(rows, partners).mean(-3) + self.l2 * eye
+        b = self.label.times(y.unsqueeze(-1).expand_as(X), X).mean(-2)
+        M = eye.expand_as(A) / self.top + 0 * A
+        for _ in range(self.steps):
+            M = 2 * M - _matrix_product(self.inverse, M, _matrix_product(self.moment, A, M))
+        return _matrix_product(self.inverse, M, b.unsqueeze(-1)).squeeze(-1)
+
+
+def _matrix_product(factor: LiteralFactor, left: Tensor, right: Tensor) -> Tensor:
+    """left @ right: keys look at left's entries, values carry right's rows."""
+    rows = left.unsqueeze(-1).expand(*left.shape, right.shape[-1])
+    return factor.times(rows, right.unsqueeze(-3).expand_as(rows)).sum(-2)

@@ -1,0 +1,156 @@
+"""clip(w·x_i + t, a, b) with w and t in the prompt: the paper's first in-context result, with a smooth head.
+
+The score of key k is slope_k·(w·x_i + t) + intercept_k, an inner product of (x_i, 1) with (slope_k w, slope_k t +
+intercept_k): the weights of the network never see w. The paper selects one of p anchors and errs by (b - a)/p; the
+head here is three pieces, a, a smooth head for the middle, b, joined by gates, and errs by about 1e-12 with ten keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.certify.certificate import Certificate
+from anchorhead.certify.rounding import ASSUMPTIONS
+from anchorhead.errors import InputError, ShapeError
+from anchorhead.expression.circuit import Line
+from anchorhead.expression.parse import parse
+from anchorhead.in_context import bounds as limits
+from anchorhead.in_context.bounds import Bounds
+from anchorhead.in_context.literal import attention
+from anchorhead.in_context.losses import exact_text
+from anchorhead.in_context.self_attention import Head
+from anchorhead.in_context.stability import UNIT, gamma
+from anchorhead.in_context.terms import Term, line_term
+
+DTYPES = {torch.float64: "float64", torch.float32: "float32"}
+DEFAULTS = {"x": 6.0, "w": 20.0, "t": 50.0}
+
+
+def truncated_linear(
+    *,
+    features: int,
+    low: float,
+    high: float,
+    bounds: Mapping[str, float] | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> TruncatedLinear:
+    """A network that takes X (..., n, d), w (..., d) and t (...) and returns clip(w·x_i + t, low, high), (..., n).
+
+    bounds: the largest absolute entry of x, w and t, by default 6, 20 and 50.
+    """
+    if isinstance(features, bool) or not isinstance(features, int) or features < 1:
+        raise InputError(f"features={features!r} must be a positive integer.")
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InputError(f"low={low!r} and high={high!r} must be finite, the lower first.")
+    if dtype not in DTYPES:
+        raise InputError(f"dtype={dtype} must be torch.float64 or torch.float32.")
+    given = dict(bounds or {})
+    unknown = sorted(set(given) - set(DEFAULTS))
+    if unknown or not all(isinstance(v, int | float) and math.isfinite(v) and v > 0 for v in given.values()):
+        raise InputError(f"bounds={given!r} must give positive numbers for x, w and t.")
+    x, w, t = (float(given.get(name, DEFAULTS[name])) for name in ("x", "w", "t"))
+    return TruncatedLinear(features, low, high, Bounds(x, t, w, features * x * w, math.inf), dtype)
+
+
+class TruncatedLinear(nn.Module):
+    """See `truncated_linear`."""
+
+    def __init__(self, features: int, low: float, high: float, declared: Bounds, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.features, self.low, self.high, self.bounds, self.dtype = features, low, high, declared, dtype
+        function = parse(f"clip(u, {exact_text(low)}, {exact_text(high)})", ("u",)).outputs[0]
+        self.term: Term = line_term(function, Line({0: 1, 1: 1}), (1.0, 0.0), declared)
+        unit = UNIT[DTYPES[dtype]]
+        sum_of = features * declared.x * declared.w + declared.y
+        rounding = gamma(features + 4, unit) * sum_of + unit * max(abs(low), abs(high))
+        self.certificate = Certificate(
+            expression=f"clip(w·x + t, {low:g}, {high:g})",
+            domain=tuple((-v, v) for v in (declared.x, declared.w, declared.y)),
+            dtype=DTYPES[dtype],
+            level="proved",
+            approximation=self.term.facts.error,
+            rounding=rounding,
+            boxes=0,
+            assumptions=tuple(ASSUMPTIONS),
+            variables=("x", "w", "t"),
+        )
+
+    @property
+    def keys(self) -> int:
+        """Keys an example attends to."""
+        return len(self.term.keys)
+
+    def forward(self, X: Tensor, w: Tensor, t: Tensor) -> Tensor:
+        return self.term(*self._scores(X, w, t))
+
+    def exact(self, X: Tensor, w: Tensor, t: Tensor) -> Tensor:
+        """clip(w·x + t, low, high) in float64."""
+        return ((X.double() @ w.double().unsqueeze(-1)).squeeze(-1) + t.double().unsqueeze(-1)).clamp(
+            self.low, self.high
+        )
+
+    def literal(self) -> LiteralTruncated:
+        """The same with its softmax written out."""
+        return LiteralTruncated(self)
+
+    def as_self_attention(self, examples: int) -> SelfAttentionTruncated:
+        """The same as self-attention with its matrices."""
+        return SelfAttentionTruncated(self, examples)
+
+    def _scores(self, X: Tensor, w: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """w·x and t, both (..., n), checked."""
+        for name, value, limit in (("X", X, self.bounds.x), ("w", w, self.bounds.w), ("t", t, self.bounds.y)):
+            if not isinstance(value, Tensor) or value.dtype != self.dtype:
+                raise ShapeError(f"{name} must be a {self.dtype} tensor.")
+            limits.within(value, limit, name, clip=False)
+        if X.ndim < 2 or X.shape[-1] != self.features or w.shape[-1:] != X.shape[-1:]:
+            raise ShapeError(
+                f"X must be (..., n, {self.features}) and w (..., {self.features}); they are {tuple(X.shape)} and "
+                f"{tuple(w.shape)}."
+            )
+        s = (X @ w.unsqueeze(-1)).squeeze(-1)
+        return s, t.unsqueeze(-1).expand_as(s)
+
+
+class LiteralTruncated(nn.Module):
+    """Scores, softmax, values, in float64."""
+
+    def __init__(self, model: TruncatedLinear) -> None:
+        super().__init__()
+        self.keys = model.term.keys
+
+    def forward(self, X: Tensor, w: Tensor, t: Tensor) -> Tensor:
+        s = (X.double() @ w.double().unsqueeze(-1)).squeeze(-1)
+        return attention(self.keys, s, t.double().unsqueeze(-1).expand(s.shape)) @ self.keys.value
+
+
+class SelfAttentionTruncated(nn.Module):
+    """n·K tokens (x_i, 1, 1 | on_s_k w, on_y_k t, level_k | value_k); an example's tokens see each other only."""
+
+    def __init__(self, model: TruncatedLinear, examples: int) -> None:
+        super().__init__()
+        n, d, keys = examples, model.features, model.term.keys
+        self.sizes = [n * d, d, 1]
+
+        def tokens(z: Tensor) -> Tensor:
+            X, w, t = z.split(self.sizes)
+            query = torch.cat([X.reshape(n, d), torch.ones(n, 2, dtype=torch.float64)], -1)
+            key = torch.cat([torch.outer(keys.on_s, w), torch.outer(keys.on_y, t), keys.level.unsqueeze(-1)], -1)
+            value = keys.value.unsqueeze(-1).repeat(n, 1)
+            return torch.cat([query.repeat_interleave(len(keys), 0), key.repeat(n, 1), value], -1)
+
+        self.head = Head(tokens, sum(self.sizes), d + 2, torch.arange(n).repeat_interleave(len(keys)))
+        self.first = len(keys)
+
+    def matrices(self) -> dict[str, Tensor]:
+        """Every matrix and mask by name."""
+        return dict(self.named_buffers())
+
+    def forward(self, X: Tensor, w: Tensor, t: Tensor) -> Tensor:
+        z = torch.cat([X.flatten(-2), w, t.unsqueeze(-1)], -1).double()
+        found: Tensor = self.head(z)[..., :: self.first, 0]
+        return found
