@@ -1,5 +1,7 @@
 """Learning algorithms that run inside one forward pass of softmax attention, on the examples in the prompt."""
 
+from typing import Any
+
 from anchorhead.in_context.bounds import Bounds, ClippedWarning, OutsideBoundsError
 from anchorhead.in_context.convergence import Convergence
 from anchorhead.in_context.gradient_descent import GradientDescent, gradient_descent
@@ -29,3 +31,16 @@ __all__ = [
     "squared",
     "truncated_linear",
 ]
+
+ESTIMATORS = ("HuberRegressor", "Lasso", "LinearRegression", "LogisticRegression", "PoissonRegressor", "Ridge")
+
+
+def __getattr__(name: str) -> Any:
+    """Estimators need scikit-learn, and are loaded when first used."""
+    if name not in ESTIMATORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from anchorhead.in_context import estimators
+    except ModuleNotFoundError as error:
+        raise ImportError("Estimators need scikit-learn: pip install 'anchorhead[sklearn]'.") from error
+    return getattr(estimators, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +58,16 @@ def read_bounds(bounds: Mapping[str, float] | None, features: int) -> Bounds:
     values = {name: float(given.get(name, default)) for name, default in DEFAULTS.items()}
     implied = {"s": features * values["x"] * values["w"], "curvature": features * values["x"] ** 2}
     return Bounds(**values, **{n: min(float(given.get(n, v)), v) for n, v in implied.items()})
+
+
+def read_penalties(name: str, given: float | Sequence[float], features: int) -> tuple[float, ...]:
+    """A penalty for each coordinate, from one number or one for each."""
+    values = [float(given)] * features if isinstance(given, int | float) else [float(v) for v in given]
+    if len(values) != features:
+        raise InputError(f"{name} has {len(values)} entries for {features} features; give one number, or one for each.")
+    if not all(math.isfinite(v) and v >= 0 for v in values):
+        raise InputError(f"{name}={given!r} must be finite and not negative.")
+    return tuple(values)
 
 
 def mean_weights(X: Tensor, mask: Tensor | None) -> Tensor:

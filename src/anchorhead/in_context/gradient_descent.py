@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from anchorhead.certify.certificate import Certificate
 from anchorhead.errors import InputError, ShapeError
 from anchorhead.in_context import bounds as limits
-from anchorhead.in_context.bounds import Bounds, OutsideBoundsError, read_bounds
+from anchorhead.in_context.bounds import Bounds, OutsideBoundsError, read_bounds, read_penalties
 from anchorhead.in_context.certifying import certify
 from anchorhead.in_context.labels import LabelHead, label_head
 from anchorhead.in_context.losses import Loss, read_loss
@@ -255,14 +255,5 @@ def _read(loss: Loss, features: int, examples: int, steps: int, rate: float, l2:
         raise InputError(f"learning_rate={rate!r} must be a positive finite number.")
     if not (isinstance(momentum, int | float) and 0 <= momentum < 1):
         raise InputError(f"momentum={momentum!r} must be at least 0 and below 1.")
-    return Algorithm(loss, features, examples, steps, float(rate), _penalties("l2", l2, features),
-                     _penalties("l1", l1, features), float(momentum))  # fmt: skip
-
-
-def _penalties(name: str, given: float | Sequence[float], features: int) -> tuple[float, ...]:
-    values = [float(given)] * features if isinstance(given, int | float) else [float(v) for v in given]
-    if len(values) != features:
-        raise InputError(f"{name} has {len(values)} entries for {features} features; give one number, or one for each.")
-    if not all(math.isfinite(v) and v >= 0 for v in values):
-        raise InputError(f"{name}={given!r} must be finite and not negative.")
-    return tuple(values)
+    return Algorithm(loss, features, examples, steps, float(rate), read_penalties("l2", l2, features),
+                     read_penalties("l1", l1, features), float(momentum))  # fmt: skip

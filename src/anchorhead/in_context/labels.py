@@ -11,10 +11,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from anchorhead.compiler.carrying import carrying_model
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.losses import Loss
-from anchorhead.in_context.terms import RELATIVE, Keys
+from anchorhead.in_context.products import identity_head
+from anchorhead.in_context.terms import Keys
 from anchorhead.network.head_attention import HeadAttention
 
 STEEP = 80.0
@@ -39,8 +39,8 @@ def label_head(loss: Loss, bounds: Bounds) -> LabelHead:
     """The head for a loss's labels."""
     if loss.labels in PAIRS:
         return LabelHead(_selecting(*PAIRS[loss.labels]), 2 * math.exp(-STEEP) + 2.0**-51)
-    model = carrying_model("x", (-bounds.y, bounds.y), RELATIVE * bounds.y, torch.float64)
-    return LabelHead(model.head, model.certificate.bound)
+    head, _, error = identity_head(bounds.y)
+    return LabelHead(head, error)
 
 
 def _selecting(low: float, high: float) -> HeadAttention:

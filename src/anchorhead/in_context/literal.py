@@ -38,8 +38,7 @@ class LiteralDescent(nn.Module):
         self.algorithm, self.gradient = model.algorithm, model.gradient
         self.labels = model.labels
         self.shrink = model.shrink
-        heads = [] if model.shrink is None else [m.head.literal() for m in model.shrink.models.values()]
-        self.shrinking = nn.ModuleList(heads)
+        self.clip = None if model.shrink is None else model.shrink.head.literal()
 
     def forward(self, X: Tensor, y: Tensor, w0: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """w_T, in float64."""
@@ -70,6 +69,6 @@ class LiteralDescent(nn.Module):
                 outputs = outputs + carried(seen[-1], term.keys, value)
             step = (mean @ outputs).squeeze(-2) + l2 * w
             before, w = w, w - algorithm.rate * step + algorithm.momentum * (w - before)
-            if self.shrink is not None:
-                w = self.shrink.apply_heads(w, list(self.shrinking))
+            if self.shrink is not None and self.clip is not None:
+                w = self.shrink.by(self.clip, w)
         return w, seen

@@ -1,6 +1,6 @@
 """Least squares by Newton's method inside one forward pass: the inverse of the Hessian by Newton and Schulz.
 
-With A = X^T X/n + l2 and b = X^T y/n:   M_{k+1} = 2 M_k - M_k A M_k,  M_0 = 1/Λ,   w = M_T b
+With A = X^T X/n + diag(l2) and b = X^T y/n:   M_{k+1} = 2 M_k - M_k A M_k,  M_0 = 1/Λ,   w = M_T b
 
 Λ >= the largest eigenvalue of A. Every product is a head (`products.py`): keys look at one factor, values carry the
 other factor's row. So A and b take a layer, a step two, the end one. R_k = 1 - A M_k has eigenvalues in [0, 1), and
@@ -14,7 +14,7 @@ that of an entrywise error d times its largest entry.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from anchorhead.certify.certificate import Certificate
 from anchorhead.certify.rounding import ASSUMPTIONS
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.in_context import bounds as limits
-from anchorhead.in_context.bounds import Bounds, read_bounds
+from anchorhead.in_context.bounds import Bounds, read_bounds, read_penalties
 from anchorhead.in_context.products import Factor, LiteralFactor
 from anchorhead.in_context.stability import UNIT, gamma
 
@@ -35,7 +35,7 @@ def newton(
     features: int,
     examples: int,
     steps: int,
-    l2: float = 0.0,
+    l2: float | Sequence[float] = 0.0,
     bounds: Mapping[str, float] | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Newton:
@@ -46,23 +46,23 @@ def newton(
     for name, value in (("features", features), ("examples", examples), ("steps", steps)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{name}={value!r} must be a positive integer.")
-    if not (math.isfinite(l2) and l2 >= 0):
-        raise InputError(f"l2={l2!r} must be finite and not negative.")
+    penalties = read_penalties("l2", l2, features)
     if dtype not in DTYPES:
         raise InputError(f"dtype={dtype} must be torch.float64 or torch.float32.")
-    return Newton(features, examples, steps, float(l2), read_bounds(bounds, features), dtype)
+    return Newton(features, examples, steps, penalties, read_bounds(bounds, features), dtype)
 
 
 class Newton(nn.Module):
     """See `newton`. `certificate` bounds |w - the algorithm's w|; `to_optimum` its distance from the minimiser."""
 
     def __init__(
-        self, features: int, examples: int, steps: int, l2: float, declared: Bounds, dtype: torch.dtype
+        self, features: int, examples: int, steps: int, l2: tuple[float, ...], declared: Bounds, dtype: torch.dtype
     ) -> None:
         super().__init__()
-        self.features, self.examples, self.steps, self.l2 = features, examples, steps, l2
+        self.features, self.examples, self.steps = features, examples, steps
+        self.l2, self.weakest = torch.tensor(l2, dtype=dtype), min(l2)
         self.bounds, self.dtype = declared, dtype
-        self.top = declared.curvature + l2
+        self.top = declared.curvature + max(l2)
         self.sizes = self._inverse_sizes()
         self.x, self.label = Factor(declared.x), Factor(declared.y)
         self.moment, self.inverse = Factor(1.01 * self.top), Factor(1.01 * max(self.sizes))
@@ -85,15 +85,15 @@ class Newton(nn.Module):
     @property
     def to_optimum(self) -> float:
         """A bound on the distance of the algorithm's w from the minimiser; infinite without l2."""
-        if self.l2 == 0:
+        if self.weakest == 0:
             return math.inf
         size = math.sqrt(self.features) * self.bounds.x * self.bounds.y
-        return (1 - self.l2 / self.top) ** (2.0**self.steps) / self.l2 * size
+        return (1 - self.weakest / self.top) ** (2.0**self.steps) / self.weakest * size
 
     def forward(self, X: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
         """w, (..., d)."""
         X, y, weights = self._checked(X, y, mask)
-        A = (self.x(X) * weights.unsqueeze(-1)).mT @ X + self.l2 * torch.eye(self.features, dtype=X.dtype)
+        A = (self.x(X) * weights.unsqueeze(-1)).mT @ X + torch.diag(self.l2)
         b = ((self.label(y) * weights).unsqueeze(-2) @ X).squeeze(-2)
         seen = self.moment(A)
         M = torch.eye(self.features, dtype=X.dtype).expand_as(A) / self.top
@@ -104,7 +104,7 @@ class Newton(nn.Module):
     def exact(self, X: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
         """The algorithm itself in float64."""
         X, y, weights = (v.double() for v in self._checked(X, y, mask))
-        A = (X * weights.unsqueeze(-1)).mT @ X + self.l2 * torch.eye(self.features, dtype=X.dtype)
+        A = (X * weights.unsqueeze(-1)).mT @ X + torch.diag(self.l2.double())
         M = torch.eye(self.features, dtype=X.dtype).expand_as(A) / self.top
         for _ in range(self.steps):
             M = 2 * M - M @ (A @ M)
@@ -132,7 +132,7 @@ class Newton(nn.Module):
 
     def _inverse_sizes(self) -> list[float]:
         """‖M_k‖ <= 1/λ (1 - (1 - λ/Λ)^(2^k)), at most 2^k/Λ and 1/l2."""
-        return [min(2.0**k / self.top, 1 / self.l2 if self.l2 else math.inf) for k in range(self.steps + 1)]
+        return [min(2.0**k / self.top, 1 / self.weakest if self.weakest else math.inf) for k in range(self.steps + 1)]
 
     def _deviation(self, unit: float) -> float:
         """A bound on |w - the algorithm's w|, rounding included; refused where it would not stay finite."""
@@ -142,7 +142,7 @@ class Newton(nn.Module):
         off = 0.0
         for k in range(self.steps):
             size = self.sizes[k] + off
-            residual = (1 - self.l2 / self.top) ** (2.0**k)
+            residual = (1 - self.weakest / self.top) ** (2.0**k)
             product = (self.top + in_A) * size
             error = size * size * in_A + d * self.inverse.error * product
             error += many * d * (self.top * size * size + 4 * size)
@@ -163,7 +163,7 @@ class LiteralNewton(nn.Module):
 
     def __init__(self, model: Newton) -> None:
         super().__init__()
-        self.steps, self.l2, self.top = model.steps, model.l2, model.top
+        self.steps, self.l2, self.top = model.steps, model.l2.double(), model.top
         self.x, self.label = LiteralFactor(model.x), LiteralFactor(model.label)
         self.moment, self.inverse = LiteralFactor(model.moment), LiteralFactor(model.inverse)
 
@@ -171,7 +171,7 @@ class LiteralNewton(nn.Module):
         X, y, d = X.double(), y.double(), X.shape[-1]
         eye = torch.eye(d, dtype=torch.float64)
         rows, partners = X.unsqueeze(-1).expand(*X.shape, d), X.unsqueeze(-2).expand(*X.shape, d)
-        A = self.x.times(rows, partners).mean(-3) + self.l2 * eye
+        A = self.x.times(rows, partners).mean(-3) + torch.diag(self.l2)
         b = self.label.times(y.unsqueeze(-1).expand_as(X), X).mean(-2)
         M = eye.expand_as(A) / self.top + 0 * A
         for _ in range(self.steps):

@@ -182,18 +182,17 @@ class SelfAttentionDescent(nn.Module):
     def _shrink_layer(self) -> Layer:
         shrink = self.model[0].shrink
         assert shrink is not None
-        heads = [self._clip_head(m.head, shrink.places[t]) for t, m in shrink.models.items()]
+        head, where, sizes = shrink.head, shrink.where, shrink.sizes
 
         def combine(z: Tensor, out: list[Tensor]) -> Tensor:
             w = self._blocks(z)["w"].clone()
-            for where, found in zip(shrink.places.values(), out, strict=True):
-                w[where] = w[where] - found.reshape(len(where), -1)[:, 0]
+            w[where] = w[where] - sizes * out[0].reshape(len(where), -1)[:, 0]
             return self._changed(z, w=w)
 
-        return Layer(heads, self.size, combine)
+        return Layer([self._clip_head(head, where, sizes)], self.size, combine)
 
-    def _clip_head(self, head: HeadAttention, where: Tensor) -> Head:
-        """Tokens (w_j, 1 | slope_k, level_k | constant_k + gain_k w_j)."""
+    def _clip_head(self, head: HeadAttention, where: Tensor, sizes: Tensor) -> Head:
+        """Tokens (v, 1 | slope_k, level_k | constant_k + gain_k v) with v = w_j over its threshold."""
         pieces = torch.arange(len(head.sizes)).repeat_interleave(torch.tensor(head.sizes))
         slopes = head.slopes.detach() + head.gate_slopes.detach()[pieces]
         levels = head.intercepts.detach() + head.gate_levels.detach()[pieces]
@@ -201,9 +200,9 @@ class SelfAttentionDescent(nn.Module):
         count = head.keys
 
         def tokens(z: Tensor) -> Tensor:
-            w = self._blocks(z)["w"][where].repeat_interleave(count)
-            columns = [w, torch.ones_like(w), slopes.repeat(len(where)), levels.repeat(len(where))]
-            value = constants.repeat(len(where)) + gains.repeat(len(where)) * w
+            v = (self._blocks(z)["w"][where] / sizes).repeat_interleave(count)
+            columns = [v, torch.ones_like(v), slopes.repeat(len(where)), levels.repeat(len(where))]
+            value = constants.repeat(len(where)) + gains.repeat(len(where)) * v
             return torch.stack([*columns, value], -1)
 
         return Head(tokens, self.size, 2, torch.arange(len(where)).repeat_interleave(count))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from flint import arb
@@ -31,12 +32,10 @@ from anchorhead.expression.forms import lower
 from anchorhead.expression.graph import Expression, Node
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.losses import Loss
+from anchorhead.in_context.products import RELATIVE, identity_head
 from anchorhead.network.compiled_grid import CompiledGrid
 from anchorhead.network.compiled_head import CompiledHead
 from anchorhead.network.grid_attention import GridAttention
-
-RELATIVE = 1e-13
-"""The approximation asked for, in units of the function's largest value; where it is not reached, ten times as much."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +134,11 @@ def line_term(function: Node, line: Line, carry: tuple[float, float], bounds: Bo
     c = as_float(line.bias)
     reach = (abs(a) * bounds.s + abs(b) * bounds.y) * (1 + 1e-12)
     low, high = c - reach, c + reach
-    head = _carrying(function, low, high)
-    numbers = head.head
+    if function is U:
+        numbers, _, error = identity_head(max(-low, high))
+    else:
+        model = _carrying(function, low, high)
+        numbers, error = model.head, model.certificate.bound
     pieces = torch.arange(len(numbers.sizes)).repeat_interleave(torch.tensor(numbers.sizes))
     slopes = numbers.slopes.detach() + numbers.gate_slopes.detach()[pieces]
     levels = numbers.intercepts.detach() + numbers.gate_levels.detach()[pieces]
@@ -146,14 +148,13 @@ def line_term(function: Node, line: Line, carry: tuple[float, float], bounds: Bo
     lipschitz = steepest(function, low, high)
     first, last = slope_range(function, low, high)
     slope = (min(a * first, a * last), max(a * first, a * last))
-    facts = Facts(head.certificate.bound, max(map(abs, values)), slope, lipschitz * (reach + abs(c)))
-    return Term(
-        lambda s, y: head.head(a * s + b * y + c), head.head, keys, facts, carry, f"{function} of {_text(line)}"
-    )
+    facts = Facts(error, max(map(abs, values)), slope, lipschitz * (reach + abs(c)))
+    return Term(lambda s, y: numbers(a * s + b * y + c), numbers, keys, facts, carry, f"{function} of {_text(line)}")
 
 
+@lru_cache(maxsize=500)
 def _carrying(function: Node, low: float, high: float) -> CompiledHead:
-    """The head with the smallest error that the search reaches."""
+    """The head with the smallest error that the search reaches, to a power of ten."""
     formula = Expression((function,), ("u",))
     values = value_range(function, low, high)
     if values is None or max(map(abs, values)) > 1e12:
@@ -167,8 +168,11 @@ def _carrying(function: Node, low: float, high: float) -> CompiledHead:
     raise refusal
 
 
+@lru_cache(maxsize=500)
 def slope_range(function: Node, low: float, high: float) -> tuple[float, float]:
     """Bounds of function' on [low, high]; kinks count with the slopes on both sides."""
+    if function is U:
+        return 1.0, 1.0
     try:
         found = value_range(derivative(function, "u"), low, high)
     except InputError:
