@@ -31,6 +31,8 @@ from anchorhead.in_context.reference import slope
 STEPS = 400
 """Steps of one network; it is run again from its last iterate."""
 WIDENINGS = 14
+MOST_LABELS = 64.0
+"""Labels are bounded by this at least, so that heads made for one data set serve another."""
 
 
 class Scaled(NamedTuple):
@@ -87,7 +89,11 @@ def descend(loss: Loss, data: Tensor, y: Tensor, l2: list[float], l1: list[float
     top = float(eigenvalues[-1]) * (1 + 1e-6) + 1e-12
     w = torch.zeros(d, dtype=torch.float64) if start is None else start
     first = _residual(loss, data, y, torch.zeros_like(w), l2, l1)
-    sizes = {"x": _power(float(data.abs().max())), "y": _power(float(y.abs().max()) + 1e-3), "curvature": top}
+    sizes = {
+        "x": _power(float(data.abs().max())),
+        "y": _power(max(float(y.abs().max()), MOST_LABELS)),
+        "curvature": top,
+    }
     limit = {"w": _power(4 * (1 + float(w.abs().max()))), "s": _power(reach or 4.0)}
     steps, network = 0, None
     for _ in range(WIDENINGS):
@@ -96,7 +102,7 @@ def descend(loss: Loss, data: Tensor, y: Tensor, l2: list[float], l1: list[float
         try:
             while steps < most:
                 w, steps = network(data, y, w0=w), steps + STEPS
-                if _residual(loss, data, y, w, l2, l1) <= tol * max(first, 1e-12):
+                if _residual(loss, data, y, w, l2, l1) <= tol * max(first, 0.01):
                     return Solved(w, network, steps, True)
             return Solved(w, network, steps, False)
         except OutsideBoundsError:
@@ -190,7 +196,7 @@ def _by_newton(data: Scaled, y: Tensor, l2: list[float], tol: float) -> Solved |
 class LinearRegression(_Regressor):
     """Ordinary least squares."""
 
-    def __init__(self, *, fit_intercept: bool = True, tol: float = 1e-10, max_iter: int = 200_000) -> None:
+    def __init__(self, *, fit_intercept: bool = True, tol: float = 1e-10, max_iter: int = 20_000) -> None:
         self.fit_intercept, self.tol, self.max_iter = fit_intercept, tol, max_iter
 
     def fit(self, X: Any, y: Any) -> LinearRegression:
@@ -202,7 +208,7 @@ class Ridge(_Regressor):
     """Least squares with a penalty alpha·|w|²."""
 
     def __init__(
-        self, alpha: float = 1.0, *, fit_intercept: bool = True, tol: float = 1e-10, max_iter: int = 200_000
+        self, alpha: float = 1.0, *, fit_intercept: bool = True, tol: float = 1e-10, max_iter: int = 20_000
     ) -> None:
         self.alpha, self.fit_intercept, self.tol, self.max_iter = alpha, fit_intercept, tol, max_iter
 
@@ -215,7 +221,7 @@ class Lasso(_Regressor):
     """Mean squared error/2 with a penalty alpha·|w|_1."""
 
     def __init__(
-        self, alpha: float = 1.0, *, fit_intercept: bool = True, tol: float = 1e-10, max_iter: int = 200_000
+        self, alpha: float = 1.0, *, fit_intercept: bool = True, tol: float = 1e-10, max_iter: int = 20_000
     ) -> None:
         self.alpha, self.fit_intercept, self.tol, self.max_iter = alpha, fit_intercept, tol, max_iter
 
@@ -228,7 +234,7 @@ class LogisticRegression(ClassifierMixin, _Linear):
     """Two classes: mean logistic loss with a penalty |w|²/(2 C n)."""
 
     def __init__(
-        self, C: float = 1.0, *, fit_intercept: bool = True, tol: float = 1e-9, max_iter: int = 200_000
+        self, C: float = 1.0, *, fit_intercept: bool = True, tol: float = 1e-9, max_iter: int = 20_000
     ) -> None:
         self.C, self.fit_intercept, self.tol, self.max_iter = C, fit_intercept, tol, max_iter
 
@@ -278,7 +284,7 @@ class PoissonRegressor(_Regressor):
     """Counts with a logarithmic link: mean exp(s) - y s with a penalty alpha·|w|²/2."""
 
     def __init__(
-        self, alpha: float = 1.0, *, fit_intercept: bool = True, tol: float = 1e-9, max_iter: int = 400_000
+        self, alpha: float = 1.0, *, fit_intercept: bool = True, tol: float = 1e-9, max_iter: int = 20_000
     ) -> None:
         self.alpha, self.fit_intercept, self.tol, self.max_iter = alpha, fit_intercept, tol, max_iter
 
@@ -311,7 +317,7 @@ class HuberRegressor(_Regressor):
     """
 
     def __init__(self, epsilon: float = 1.35, alpha: float = 0.0001, *, fit_intercept: bool = True, tol: float = 1e-9,
-                 max_iter: int = 200_000) -> None:  # fmt: skip
+                 max_iter: int = 20_000) -> None:  # fmt: skip
         self.epsilon, self.alpha, self.fit_intercept = epsilon, alpha, fit_intercept
         self.tol, self.max_iter = tol, max_iter
 
@@ -329,7 +335,8 @@ class HuberRegressor(_Regressor):
             target = torch.tensor((y - centre) / scale, dtype=torch.float64)
             l2 = data.penalties(_penalty("alpha", self.alpha) * scale / len(y), 2)
             start = last["w"] * (last["scale"] / scale) if last else None
-            solved = descend(huber(self.epsilon), data.X, target, l2, [0.0] * len(l2), self.tol, self.max_iter, start)
+            solved = descend(huber(self.epsilon), data.X, target, l2, [0.0] * len(l2), self.tol, self.max_iter, start,
+                             reach=256.0)  # fmt: skip
             last.update(w=solved.w, scale=scale, solved=solved)
             r = (data.X @ solved.w - target).abs()
             inside = r <= self.epsilon

@@ -1,4 +1,4 @@
-"""Soft thresholding, the proximal step of an l1 penalty: v - t·clip(v/t, -1, 1), by one three-key head for clip on R."""
+"""Soft thresholding, the proximal step of an l1 penalty: v - t·clip(v/t, -1, 1), by a three-key head for clip on R."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ is no such sum is taken as a function of the two variables s and y, by one head 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -66,17 +65,27 @@ class Facts:
 
 
 class Term(nn.Module):
-    """phi(u)·(p + q y): the head's value from s and y, its keys, and what is proved of it."""
+    """phi(u)·(p + q y): the head's value from s and y, its keys, and what is proved of it.
 
-    def __init__(self, evaluate: Callable[[Tensor, Tensor], Tensor], head: nn.Module, keys: Keys, facts: Facts,
+    line: (a, b, c) with u = a s + b y + c, or None for a head that looks at s and y by themselves.
+    """
+
+    def __init__(self, head: nn.Module, line: tuple[float, float, float] | None, keys: Keys, facts: Facts,
                  carry: tuple[float, float], label: str) -> None:  # fmt: skip
         super().__init__()
-        self.head, self.keys, self.facts, self.carry, self.label = head, keys, facts, carry, label
-        self._evaluate = evaluate
+        self.head, self.line, self.keys, self.facts, self.carry, self.label = head, line, keys, facts, carry, label
 
     def forward(self, s: Tensor, y: Tensor) -> Tensor:
         """phi(u), in float64 whatever the dtype of s: keys are few, and digits cost little here."""
-        return self._evaluate(s.double(), y.double()).to(s.dtype)
+        dtype, s, y = s.dtype, s.double(), y.double()
+        if self.line is None:
+            found: Tensor = self.head(torch.stack([s, y], -1)).squeeze(-1)
+        else:
+            a, b, c = self.line
+            u = s if a == 1 else a * s
+            u = u + b * y if b else u
+            found = self.head(u + c if c else u)
+        return found.to(dtype)
 
 
 @dataclass(frozen=True)
@@ -149,7 +158,7 @@ def line_term(function: Node, line: Line, carry: tuple[float, float], bounds: Bo
     first, last = slope_range(function, low, high)
     slope = (min(a * first, a * last), max(a * first, a * last))
     facts = Facts(error, max(map(abs, values)), slope, lipschitz * (reach + abs(c)))
-    return Term(lambda s, y: numbers(a * s + b * y + c), numbers, keys, facts, carry, f"{function} of {_text(line)}")
+    return Term(numbers, (a, b, c), keys, facts, carry, f"{function} of {_text(line)}")
 
 
 @lru_cache(maxsize=500)
@@ -217,8 +226,7 @@ def _grid_term(loss: Loss, bounds: Bounds) -> Term:
     steep = float(abs(slopes["s"]).upper()) * bounds.s + float(abs(slopes["y"]).upper()) * bounds.y
     grid = model.grid
     facts = Facts(model.certificate.bound, size, (low, high), steep)
-    return Term(lambda s, y: grid(torch.stack([s, y], -1)).squeeze(-1), grid, _grid_keys(grid), facts, (1.0, 0.0),
-                f"{loss.gradient} over a grid")  # fmt: skip
+    return Term(grid, None, _grid_keys(grid), facts, (1.0, 0.0), f"{loss.gradient} over a grid")
 
 
 def _grid_keys(grid: GridAttention) -> Keys:

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from anchorhead.errors import ShapeError
 from anchorhead.network.affine import constant
 
+Evaluation = Callable[[Tensor], Tensor]
 CHUNK = 1 << 15
 """Elements at a time when evaluated without a compiler, so that temporaries stay in cache."""
 
@@ -56,10 +57,21 @@ class HeadAttention(nn.Module):
         self.constants, self.gains = constant(constants), constant(gains)
         self.gate_slopes, self.gate_levels = constant(gate_slopes), constant(gate_levels)
         self.uniform, self.sizes = uniform and len(slopes) > 1, tuple(sizes)
-        numbers = [x.detach().double().cpu() for x in (slopes, intercepts, constants, gains)]
-        gates = list(zip(gate_slopes.tolist(), gate_levels.tolist(), strict=True))
-        top = torch.finfo(slopes.dtype).max
-        self._evaluate = _polynomials(numbers, top) if self.uniform else _by_piece(numbers, self.sizes, gates, top)
+        self._evaluate = self._evaluation()
+
+    def _evaluation(self) -> Evaluation:
+        """The fast evaluation, with the numbers as constants."""
+        numbers = [x.detach().double().cpu() for x in (self.slopes, self.intercepts, self.constants, self.gains)]
+        gates = list(zip(self.gate_slopes.tolist(), self.gate_levels.tolist(), strict=True))
+        top = torch.finfo(self.slopes.dtype).max
+        return _polynomials(numbers, top) if self.uniform else _by_piece(numbers, self.sizes, gates, top)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_evaluate"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._evaluate = self._evaluation()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> HeadAttention:
         """Moves to another device; the dtype stays, since the numbers are proved in that."""
@@ -142,9 +154,6 @@ class LiteralHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         values = x.unsqueeze(-1) * self.gains + self.constants
         return (self.weights(x).unsqueeze(-2) @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1)
-
-
-Evaluation = Callable[[Tensor], Tensor]
 
 
 def _by_piece(
