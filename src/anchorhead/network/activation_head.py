@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from anchorhead.network.head_attention import HeadAttention, LiteralHead
 
 WORTH_COMPILING = 1 << 14
 _fused: dict[tuple[Any, ...], Callable[[Tensor], Tensor] | None] = {}
+_fused_of: WeakKeyDictionary[HeadAttention, Callable[[Tensor], Tensor] | None] = WeakKeyDictionary()
 
 
 class OutsideRangeWarning(UserWarning):
@@ -104,15 +106,22 @@ class LiteralGate(nn.Module):
         return (self.head.weights(u).unsqueeze(-2) @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1)
 
 
-def evaluate(head: HeadAttention, x: Tensor) -> Tensor:
-    """The head at every element: fused where that pays, else in plain torch."""
-    if torch.compiler.is_compiling() or x.numel() < WORTH_COMPILING or x.device.type != "cpu":
+def evaluate(head: HeadAttention, x: Tensor, worth: int = WORTH_COMPILING) -> Tensor:
+    """The head at every element: fused where that pays, from `worth` elements on, else in plain torch."""
+    if torch.compiler.is_compiling() or x.numel() < worth or x.device.type != "cpu":
         return head(x)
     run = _fused_evaluation(head)
     return head(x) if run is None else run(x.reshape(-1)).reshape(x.shape)
 
 
 def _fused_evaluation(head: HeadAttention) -> Callable[[Tensor], Tensor] | None:
+    """The fused evaluation of a head, one for all heads with the same numbers."""
+    if head not in _fused_of:
+        _fused_of[head] = _fused_by_numbers(head)
+    return _fused_of[head]
+
+
+def _fused_by_numbers(head: HeadAttention) -> Callable[[Tensor], Tensor] | None:
     key = (head.dtype, head.sizes, *(tuple(getattr(head, name).tolist()) for name in ("slopes", "intercepts",
            "constants", "gains", "gate_slopes", "gate_levels")))  # fmt: skip
     if key not in _fused:
