@@ -124,7 +124,9 @@ def _network(loss: Loss, shape: torch.Size, bounds: dict[str, float], l2: list[f
 
 def _residual(loss: Loss, X: Tensor, y: Tensor, w: Tensor, l2: list[float], l1: list[float]) -> float:
     """The largest entry of the least subgradient of the objective."""
-    gradient = (slope(loss, X @ w, y).unsqueeze(-2) @ X).squeeze(-2) / len(X) + torch.tensor(l2) * w
+    gradient = (slope(loss, X @ w, y).unsqueeze(-2) @ X).squeeze(-2) / len(X) + torch.tensor(
+        l2, dtype=torch.float64
+    ) * w
     penalty = torch.tensor(l1, dtype=torch.float64)
     free = (gradient.abs() - penalty).clamp(min=0)
     return float(torch.where(w == 0, free, (gradient + penalty * w.sign()).abs()).max())

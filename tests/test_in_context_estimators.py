@@ -1,0 +1,113 @@
+"""scikit-learn estimators fitted by attention: scikit-learn's own checks, and its own coefficients."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import anchorhead as ah
+
+sklearn = pytest.importorskip("sklearn")
+from sklearn import linear_model  # noqa: E402
+from sklearn.datasets import load_breast_cancer, load_diabetes  # noqa: E402
+from sklearn.exceptions import ConvergenceWarning  # noqa: E402
+from sklearn.preprocessing import StandardScaler  # noqa: E402
+from sklearn.utils.estimator_checks import check_estimator  # noqa: E402
+
+ic = ah.in_context
+SKIPPED = {"check_array_api_input", "check_regressor_data_not_an_array", "check_classifier_data_not_an_array"}
+"""Skipped by scikit-learn itself: the array API is not switched on, and pandas is not installed."""
+
+
+def diabetes():
+    X, y = load_diabetes(return_X_y=True)
+    return StandardScaler().fit_transform(X), y
+
+
+def cancer():
+    X, y = load_breast_cancer(return_X_y=True)
+    return StandardScaler().fit_transform(X), y.astype(float)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ic.ESTIMATORS)
+def test_scikit_learns_own_checks(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(getattr(ic, name)(), on_fail=None)
+    assert len(results) > 40
+    assert not [r for r in results if r["status"] == "failed"]
+    assert {r["check_name"] for r in results if r["status"] != "passed"} <= SKIPPED
+
+
+EXACT = {"tol": 1e-12, "max_iter": 100_000}
+PAIRS = [
+    (ic.LinearRegression(), linear_model.LinearRegression(), diabetes),
+    (ic.Ridge(1.0), linear_model.Ridge(1.0), diabetes),
+    (ic.Ridge(1.0), linear_model.Ridge(1.0), cancer),
+    (ic.Lasso(1.0), linear_model.Lasso(1.0, **EXACT), diabetes),
+    (ic.Lasso(0.05), linear_model.Lasso(0.05, **EXACT), cancer),
+    (ic.LogisticRegression(), linear_model.LogisticRegression(**EXACT), cancer),
+    (ic.PoissonRegressor(), linear_model.PoissonRegressor(**EXACT), diabetes),
+]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("ours", "theirs", "data"), PAIRS)
+def test_coefficients_are_scikit_learns(ours, theirs, data):
+    X, y = data()
+    ours.fit(X, y)
+    theirs.fit(X, y)
+    for name in ("coef_", "intercept_"):
+        found, expected = np.ravel(getattr(ours, name)), np.ravel(getattr(theirs, name))
+        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert np.allclose(ours.predict(X), theirs.predict(X), rtol=1e-4)
+    assert ours.certificate_.level == "proved"
+
+
+@pytest.mark.heavy
+def test_huber_finds_a_better_minimum_than_scikit_learn_stops_at():
+    X, y = diabetes()
+    ours, theirs = ic.HuberRegressor().fit(X, y), linear_model.HuberRegressor(tol=1e-12, max_iter=100_000).fit(X, y)
+
+    def objective(model):
+        z = np.abs(y - model.predict(X)) / model.scale_
+        loss = np.where(z <= 1.35, z**2, 2 * 1.35 * z - 1.35**2)
+        return model.scale_ * (len(y) + loss.sum()) + 1e-4 * (model.coef_**2).sum()
+
+    assert objective(ours) <= objective(theirs)
+    assert np.abs(ours.coef_ - theirs.coef_).max() <= 1e-4 * np.abs(theirs.coef_).max()
+    assert ours.scale_ == pytest.approx(theirs.scale_, rel=1e-5)
+    assert (ours.outliers_ == theirs.outliers_).mean() > 0.99
+
+
+def test_penalties_are_on_the_original_columns():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 3)) * [1, 10, 0.1] + [5, 0, 1]
+    y = X @ [1.0, -0.2, 3.0] + 0.1 * rng.standard_normal(60)
+    for ours, theirs in ((ic.Ridge(2.0), linear_model.Ridge(2.0)), (ic.Lasso(0.1), linear_model.Lasso(0.1, **EXACT))):
+        assert np.allclose(ours.fit(X, y).coef_, theirs.fit(X, y).coef_, rtol=1e-6, atol=1e-8)
+    ours, theirs = ic.Ridge(2.0, fit_intercept=False), linear_model.Ridge(2.0, fit_intercept=False)
+    assert np.allclose(ours.fit(X, y).coef_, theirs.fit(X, y).coef_, rtol=1e-6)
+
+
+def test_probabilities_and_wrong_labels():
+    X, y = cancer()
+    model = ic.LogisticRegression(C=0.01).fit(X[:100, :3], y[:100])
+    probabilities = model.predict_proba(X[:5, :3])
+    assert np.allclose(probabilities.sum(1), 1)
+    assert np.allclose(probabilities[:, 1], 1 / (1 + np.exp(-model.decision_function(X[:5, :3]))))
+    with pytest.raises(ValueError, match="Only binary"):
+        model.fit(X[:9, :3], np.arange(9) % 3)
+    with pytest.raises(ValueError, match="Poisson"):
+        ic.PoissonRegressor().fit(X[:9, :3], -np.ones(9))
+    with pytest.raises(ValueError, match="epsilon"):
+        ic.HuberRegressor(epsilon=0.5).fit(X[:9, :3], y[:9])
+    with pytest.raises(ValueError, match="alpha"):
+        ic.Ridge(-1.0).fit(X[:9, :3], y[:9])
+
+
+def test_a_run_that_does_not_converge_says_so():
+    X, y = diabetes()
+    with pytest.warns(ConvergenceWarning, match="not yet small"):
+        ic.Lasso(0.01, max_iter=400).fit(X, y)
