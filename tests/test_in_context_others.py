@@ -90,9 +90,10 @@ def test_newton_is_attention_and_says_what_it_cannot():
 
 @pytest.mark.parametrize("activation", ["tanh(u)", "softplus(u)"])
 def test_a_step_of_a_two_layer_network(activation):
-    model = ic.network_step(activation, width=5, features=3, examples=10, learning_rate=0.1, bounds={"x": 4})
-    X, y = draw(2, 10, 3), draw(2, 10, seed=1)
-    W, a = draw(2, 5, 3, seed=2).clamp(-2, 2), draw(2, 5, seed=3).clamp(-2, 2)
+    model = ic.network_step(activation, width=5, features=3, examples=10, learning_rate=0.1,
+                            bounds={"x": 2, "w": 0.5})  # fmt: skip
+    X, y = draw(2, 10, 3).clamp(-2, 2), draw(2, 10, seed=1)
+    W, a = draw(2, 5, 3, seed=2).clamp(-0.5, 0.5), draw(2, 5, seed=3).clamp(-2, 2)
     free = [v.clone().requires_grad_() for v in (W, a)]
     phi = torch.tanh if activation == "tanh(u)" else torch.nn.functional.softplus
     loss = ((phi(X @ free[0].mT) @ free[1].unsqueeze(-1)).squeeze(-1) - y).square() / 2
@@ -107,7 +108,7 @@ def test_a_step_of_a_two_layer_network(activation):
 
 
 def test_network_steps_refuse_what_is_wrong():
-    model = ic.network_step(width=2, features=3, examples=4, learning_rate=0.1)
+    model = ic.network_step(width=2, features=3, examples=4, learning_rate=0.1, bounds={"x": 4, "w": 0.25})
     with pytest.raises(ah.ShapeError, match="W must be"):
         model(draw(4, 3), draw(4), draw(3, 2), draw(2))
     with pytest.raises(ic.OutsideBoundsError):

@@ -28,6 +28,7 @@ from anchorhead.compiler.proving import prove_head, sampled_error, statement
 from anchorhead.compiler.search import NUMPY, UNIT
 from anchorhead.compiler.target import Target, affine_form, read_target
 from anchorhead.errors import InputError, ToleranceError
+from anchorhead.expression.graph import Expression
 from anchorhead.expression.pieces import Piece
 from anchorhead.heads.head import Head
 from anchorhead.heads.kinked import kinked, single_key
@@ -46,11 +47,16 @@ PATIENCE = 2
 
 
 @lru_cache(maxsize=500)
-def carrying_model(formula: str, declared: tuple[float, float], tol: float, dtype: torch.dtype) -> CompiledHead:
-    """The smallest head with constant values whose approximation keeps tol, or what the dtype can tell apart."""
+def carrying_model(
+    formula: str | Expression, declared: tuple[float, float] | None, tol: float, dtype: torch.dtype
+) -> CompiledHead:
+    """The smallest head with constant values whose approximation keeps tol, or what the dtype can tell apart.
+
+    declared: the interval, or None for all of R, which a function that settles on constants on both sides can have.
+    """
     name = str(dtype).removeprefix("torch.")
     target = read_target(formula, declared)
-    scale = float(np.abs(target.function()(np.linspace(*declared, 2001))).max())
+    scale = float(np.abs(target.function()(np.linspace(*target.window, 2001))).max())
     goal = Goal(max(tol, UNITS * UNIT[name] * scale), LARGEST * scale)
     unclear = 0
     with threadpool_limits(1):
@@ -67,7 +73,7 @@ def carrying_model(formula: str, declared: tuple[float, float], tol: float, dtyp
             if unclear == PATIENCE:
                 break
     raise ToleranceError(
-        f"{formula} on [{declared[0]:.4g}, {declared[1]:.4g}] is not reached with at most {SIZES[-1]} keys of constant "
+        f"{formula} on [{target.low:.4g}, {target.high:.4g}] is not reached with at most {SIZES[-1]} keys of constant "
         f"values for {goal.error:.2g}; declare a smaller range, or use a larger tolerance."
     )
 
@@ -78,6 +84,8 @@ def _candidates(target: Target, goal: Goal) -> Iterator[tuple[str, Head, list[fl
         yield from _joined(target, goal)
         return
     yield from _settled(target, goal)
+    if not target.bounded:
+        return
     fit = fit_for(target, "smooth")
     for keys in SIZES:
         yield "smooth", fit.build(keys, Goal(goal.error / 2, goal.limit)), []
@@ -98,6 +106,8 @@ def _settled(target: Target, goal: Goal) -> Iterator[tuple[str, Head, list[float
 
 
 def _joined(target: Target, goal: Goal) -> Iterator[tuple[str, Head, list[float]]]:
+    if not all(np.isfinite([p.low, p.high]).all() or _constant(target, p) is not None for p in target.pieces):
+        return
     kinks = [kink_between(target, left, right) for left, right in itertools.pairwise(target.pieces)]
     sharp = [kink.sharpness(GATES * goal.error) for kink in kinks]
     places, room = [kink.place for kink in kinks], [30 / s for s in sharp]
@@ -111,9 +121,15 @@ def _joined(target: Target, goal: Goal) -> Iterator[tuple[str, Head, list[float]
 
 
 def _piece(target: Target, piece: Piece, before: float, after: float, keys: int, goal: Goal) -> Head:
-    line = affine_form(piece.node, target.variable, piece.low, piece.high)
-    if line is not None and line.gain == 0:
-        return single_key(line.constant, 0.0)
+    constant = _constant(target, piece)
+    if constant is not None:
+        return single_key(constant, 0.0)
     share = goal.error * (0.9 - GATES)
     return smooth(target.function(piece.node), piece.low - before, piece.high + after, keys, goal=share,
                   limit=goal.limit)[1]  # fmt: skip
+
+
+def _constant(target: Target, piece: Piece) -> float | None:
+    """The value of a piece that is constant."""
+    line = affine_form(piece.node, target.variable, piece.low, piece.high)
+    return line.constant if line is not None and line.gain == 0 else None

@@ -28,7 +28,7 @@ from anchorhead.in_context.losses import Loss, huber, logistic, poisson, squared
 from anchorhead.in_context.newton import Newton, newton
 from anchorhead.in_context.reference import slope
 
-STEPS = 400
+STEPS = 200
 """Steps of one network; it is run again from its last iterate."""
 WIDENINGS = 14
 MOST_LABELS = 64.0
@@ -94,7 +94,8 @@ def descend(loss: Loss, data: Tensor, y: Tensor, l2: list[float], l1: list[float
         "y": _power(max(float(y.abs().max()), MOST_LABELS)),
         "curvature": top,
     }
-    limit = {"w": _power(4 * (1 + float(w.abs().max()))), "s": _power(reach or 4.0)}
+    expected = 1 + max(float(w.abs().max()), float(y.abs().max()) if loss.name == "huber" else 0.0)
+    limit = {"w": _power(4 * expected), "s": _power(max(reach or 4.0, 2 * expected))}
     steps, network = 0, None
     for _ in range(WIDENINGS):
         limit["s"] = min(limit["s"], _power(d * sizes["x"] * limit["w"]))
@@ -360,12 +361,12 @@ class HuberRegressor(_Regressor):
             if excess(high) < 0:
                 break
             high += 1.0
-        for _ in range(12):
+        for _ in range(5):
             if excess(low) > 0:
                 break
-            low -= 1.0
+            low -= 3.0
         else:
-            return math.exp(low)
+            return math.exp(low + 3.0)
         root = float(brentq(excess, low, high, xtol=1e-8, rtol=1e-12))
         excess(root)
         return math.exp(root)

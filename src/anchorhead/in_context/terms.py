@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from anchorhead.certify.variation import steepest, value_range
 from anchorhead.compiler.carrying import carrying_model
 from anchorhead.compiler.compile import compile
+from anchorhead.compiler.target import Target
 from anchorhead.errors import AnchorheadError, InputError, ToleranceError
 from anchorhead.expression.balls import enclose, gradient_enclosure
 from anchorhead.expression.circuit import Apply, Line, Times, U
@@ -152,8 +153,9 @@ def line_term(function: Node, line: Line, carry: tuple[float, float], bounds: Bo
     if function is U:
         numbers, _, error = identity_head(max(-low, high))
     else:
-        model = _carrying(function, low, high)
-        numbers, error = model.head, model.certificate.bound
+        model = _on_the_line(function) or _carrying(function, low, high)
+        numbers, proof = model.head, model.certificate
+        error = proof.bound if proof.bounded else proof.approximation + proof.rounding * (1 + max(-low, high))
     pieces = torch.arange(len(numbers.sizes)).repeat_interleave(torch.tensor(numbers.sizes))
     slopes = numbers.slopes.detach() + numbers.gate_slopes.detach()[pieces]
     levels = numbers.intercepts.detach() + numbers.gate_levels.detach()[pieces]
@@ -165,6 +167,23 @@ def line_term(function: Node, line: Line, carry: tuple[float, float], bounds: Bo
     slope = (min(a * first, a * last), max(a * first, a * last))
     facts = Facts(error, max(map(abs, values)), slope, lipschitz * (reach + abs(c)))
     return Term(numbers, (a, b, c), keys, facts, carry, f"{function} of {_text(line)}")
+
+
+@lru_cache(maxsize=500)
+def _on_the_line(function: Node) -> CompiledHead | None:
+    """A head on all of R, for functions that settle on constants: one for all bounds. None if there is none."""
+    formula = Expression((function,), ("u",))
+    ends = [Target(formula, -math.inf, math.inf).asymptote(sign) for sign in (-1, 1)]
+    if any(end is None or end[0].gain != 0 for end in ends):
+        return None
+    for relative in (1, 10, 100, 1e3):
+        try:
+            return carrying_model(formula, None, RELATIVE * relative, torch.float64)
+        except ToleranceError:
+            continue
+        except AnchorheadError:
+            return None
+    return None
 
 
 @lru_cache(maxsize=500)
