@@ -138,4 +138,4 @@ def step_error(algorithm: Algorithm, gradient: Gradient, bounds: Bounds, labels:
     reach = bounds.w + rate * (size + l2 * bounds.w) + 2 * algorithm.momentum * bounds.w
     rounding = rate * rounding + 8 * unit * reach
     shrunk = 0.0 if shrink is None else shrink.error(reach) + 2 * unit * reach
-    return StepError(rate * heads + shrunk, rounding * (1 + 1e-6))
+    return StepError((rate * heads + shrunk) * (1 + 1e-6), rounding * (1 + 1e-6))

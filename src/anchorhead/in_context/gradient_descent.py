@@ -220,7 +220,7 @@ class GradientDescent(nn.Module):
         if size <= self.bounds.curvature:
             return
         found = limits.largest_curvature(X, weights)
-        if not found <= self.bounds.curvature * (1 + 1e-6):
+        if not found <= self.bounds.curvature:
             raise OutsideBoundsError(
                 f"The largest eigenvalue of X^T X/n is {found:.4g}, and learning_rate={self.algorithm.rate:g} is "
                 f"proved stable up to {self.bounds.curvature:.4g}. Use a learning rate that is "

@@ -123,7 +123,7 @@ class Newton(nn.Module):
         weights = limits.mean_weights(X, mask)
         if self.bounds.curvature < self.features * self.bounds.x**2:
             found = limits.largest_curvature(X, weights)
-            if found > self.bounds.curvature * (1 + 1e-6):
+            if not found <= self.bounds.curvature:
                 raise limits.OutsideBoundsError(
                     f"The largest eigenvalue of X^T X/n is {found:.4g}, outside the declared curvature "
                     f"{self.bounds.curvature:.4g}. Declare a larger bounds['curvature'], or standardise the data."

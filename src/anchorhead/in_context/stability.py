@@ -53,8 +53,8 @@ def contraction(spread: Spread, rate: float) -> float:
 def deviations(steps: int, error: float, spread: Spread, rate: float, momentum: float) -> list[float]:
     """D_0, ..., D_T."""
     q = contraction(spread, rate)
-    if 1 < q < 1 + 1e-12:
-        q = 1.0 + 4e-16 if spread.low < 0 else 1.0  # 1 - η·2/η in floats
+    if 1 < q < 1 + 1e-12 and spread.low >= 0:
+        q = 1.0  # 1 - η·2/η in floats
     found = [0.0]
     if momentum and spread.quadratic:
         root = _largest_root(spread, rate, momentum)

@@ -148,7 +148,7 @@ def line_term(function: Node, line: Line, carry: tuple[float, float], bounds: Bo
     """The head for a function of u = a s + b y + c."""
     a, b = (as_float(line.terms.get(wire, 0)) for wire in (0, 1))
     c = as_float(line.bias)
-    reach = (abs(a) * bounds.s + abs(b) * bounds.y) * (1 + 1e-12)
+    reach = (abs(a) * bounds.s + abs(b) * bounds.y) * (1 + 1e-8)  # runs allow a billionth more than the bounds
     low, high = c - reach, c + reach
     if function is U:
         numbers, _, error = identity_head(max(-low, high))
@@ -230,9 +230,10 @@ def _slopes_by_boxes(function: Node, low: float, high: float, boxes: int = 2000)
 
 def _grid_term(loss: Loss, bounds: Bounds) -> Term:
     """A function of s and y that is no sum of terms: one head over a tensor grid of keys."""
-    box = {"s": (-bounds.s, bounds.s), "y": (-bounds.y, bounds.y)}
+    reach, most = bounds.s * (1 + 1e-8), bounds.y * (1 + 1e-8)
+    box = {"s": (-reach, reach), "y": (-most, most)}
     node = loss.expression.outputs[0]
-    s, y = arb(0, bounds.s), arb(0, bounds.y)
+    s, y = arb(0, reach), arb(0, most)
     size = float(abs(enclose(node, {"s": s, "y": y})).upper())
     model = None
     for relative in (1e-10, 1e-8, 1e-6, 1e-4, 1e-3):
