@@ -233,6 +233,9 @@ GOOD = torch.ones(4, 2, dtype=D), torch.zeros(4, dtype=D)
         (lambda m: m(*GOOD, w0=torch.zeros(3, dtype=D)), "w0 must be"),
         (lambda m: m(*GOOD, mask=torch.zeros(4, dtype=torch.bool)), "without examples"),
         (lambda m: m(*GOOD, mask=torch.ones(4)), "boolean"),
+        (lambda m: m(*GOOD, mask=[True] * 4), "boolean"),
+        (lambda m: m(*GOOD, w0=torch.zeros(3, 2, dtype=D)), "w0 must be"),
+        (lambda m: m(torch.zeros(0, 4, 2, dtype=D), torch.zeros(0, 4, dtype=D)), "no entries"),
     ],
 )
 def test_bad_prompts_get_a_sentence(call, words):
@@ -265,6 +268,10 @@ def test_labels_outside_the_domain_of_the_loss():
         ({"l2": -1}, "not negative"),
         ({"l1": [1, 2, 3]}, "3 entries for 2"),
         ({"bounds": {"z": 1}}, "bounds has z"),
+        ({"bounds": 5}, "must be a dictionary"),
+        ({"bounds": {"x": 1e200}}, "positive finite"),
+        ({"l2": "a"}, "one number"),
+        ({"loss": "logistic", "bounds": {"y": 0.3}}, "leaves out the labels"),
         ({"bounds": {"x": -1}}, "positive finite"),
         ({"dtype": torch.float16}, "float64 or torch.float32"),
         ({"outside": "ignore"}, "refuse"),
@@ -306,6 +313,13 @@ def test_momentum_on_a_quadratic_stays_polynomial_and_otherwise_is_said_to_grow(
     assert quadratic[-1] < 1e4
     assert other[-1] > 1e100
     assert deviations(5, 1.0, Spread(0.5, 0.5, False), 1.0, 0.0)[-1] == pytest.approx(2 - 2 / 32)
+
+
+def test_casts_leave_the_proved_numbers_alone():
+    X, y = (t(a) for a in data("squared", 4, 2))
+    model = ic.gradient_descent("squared", **SMALL, l1=0.01)
+    expected = model(X, y)
+    assert torch.equal(model.half()(X, y), expected)
 
 
 def test_labels_of_two_kinds_are_multiplied_exactly():

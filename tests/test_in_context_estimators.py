@@ -91,6 +91,13 @@ def test_penalties_are_on_the_original_columns():
     assert np.allclose(ours.fit(X, y).coef_, theirs.fit(X, y).coef_, rtol=1e-6)
 
 
+def test_columns_of_any_scale_are_fitted():
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    y = X @ [1.0, -2.0]
+    for scale in (1e-12, 1e9):
+        assert ic.LinearRegression().fit(X * scale, y).score(X * scale, y) > 1 - 1e-9
+
+
 def test_probabilities_and_wrong_labels():
     X, y = cancer()
     model = ic.LogisticRegression(C=0.01).fit(X[:100, :3], y[:100])

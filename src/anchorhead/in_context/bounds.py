@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anchorhead.errors import InputError, ShapeError
 from anchorhead.in_context.losses import LABELS
@@ -21,6 +21,7 @@ from anchorhead.in_context.losses import LABELS
 DEFAULTS = {"x": 6.0, "y": 50.0, "w": 20.0}
 """For standardised data."""
 SLACK = 1e-9
+MOST = 1e60
 
 
 class OutsideBoundsError(InputError):
@@ -48,13 +49,15 @@ class Bounds:
 
 def read_bounds(bounds: Mapping[str, float] | None, features: int) -> Bounds:
     """Bounds from what the caller declares, the rest by default."""
-    given = dict(bounds or {})
+    if bounds is not None and not isinstance(bounds, Mapping):
+        raise InputError(f"bounds={bounds!r} must be a dictionary such as {DEFAULTS}.")
+    given = {str(name): value for name, value in (bounds or {}).items()}
     unknown = sorted(set(given) - {"x", "y", "w", "s", "curvature"})
     if unknown:
         raise InputError(f"bounds has {', '.join(unknown)}; it takes x, y, w, and s and curvature if you know them.")
     for name, value in given.items():
-        if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-            raise InputError(f"bounds[{name!r}]={value!r} must be a positive finite number.")
+        if not (isinstance(value, int | float) and math.isfinite(value) and 0 < value < MOST):
+            raise InputError(f"bounds[{name!r}]={value!r} must be a positive finite number below {MOST:g}.")
     values = {name: float(given.get(name, default)) for name, default in DEFAULTS.items()}
     implied = {"s": features * values["x"] * values["w"], "curvature": features * values["x"] ** 2}
     return Bounds(**values, **{n: min(float(given.get(n, v)), v) for n, v in implied.items()})
@@ -62,12 +65,23 @@ def read_bounds(bounds: Mapping[str, float] | None, features: int) -> Bounds:
 
 def read_penalties(name: str, given: float | Sequence[float], features: int) -> tuple[float, ...]:
     """A penalty for each coordinate, from one number or one for each."""
-    values = [float(given)] * features if isinstance(given, int | float) else [float(v) for v in given]
+    try:
+        values = [float(given)] * features if isinstance(given, int | float) else [float(v) for v in given]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}={given!r} must be one number, or one for each of {features} features.") from error
     if len(values) != features:
         raise InputError(f"{name} has {len(values)} entries for {features} features; give one number, or one for each.")
     if not all(math.isfinite(v) and v >= 0 for v in values):
         raise InputError(f"{name}={given!r} must be finite and not negative.")
     return tuple(values)
+
+
+class FixedDtype(nn.Module):
+    """A module that moves between devices but keeps its numbers, since its certificate speaks of those."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FixedDtype:
+        super()._apply(lambda t: t.to(fn(t).device), recurse)
+        return self
 
 
 def mean_weights(X: Tensor, mask: Tensor | None) -> Tensor:
@@ -84,12 +98,11 @@ def check_shapes(X: Tensor, y: Tensor, features: int, examples: int, dtype: torc
         if not isinstance(value, Tensor):
             raise ShapeError(f"{name} must be a torch tensor, not {type(value).__name__}; use torch.as_tensor.")
         if value.dtype != dtype:
-            raise ShapeError(
-                f"{name} is {value.dtype} and the network {dtype}; convert it with {name}.to({dtype}), or make the "
-                f"network with dtype={value.dtype}."
-            )
+            raise ShapeError(f"{name} is {value.dtype} and the network {dtype}; convert it with {name}.to({dtype}).")
     if X.ndim < 2 or X.shape[-1] != features:
         raise ShapeError(f"X must be (..., examples, {features}), and is {tuple(X.shape)}.")
+    if not X.numel():
+        raise ShapeError(f"X has no entries, {tuple(X.shape)}; give at least one prompt.")
     if y.shape != X.shape[:-1]:
         raise ShapeError(
             f"y must have the shape of X without features, {tuple(X.shape[:-1])}, and is {tuple(y.shape)}."
@@ -105,7 +118,7 @@ def check_mask(mask: Tensor | None, y: Tensor) -> None:
     """Refuses a mask that is not one, or that leaves a prompt without examples."""
     if mask is None:
         return
-    if mask.dtype != torch.bool or mask.shape != y.shape:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != y.shape:
         raise ShapeError(f"mask must be boolean with the shape of y, {tuple(y.shape)}, True for examples that count.")
     if not mask.any(-1).all():
         raise ShapeError("The mask leaves a prompt without examples.")
@@ -134,7 +147,7 @@ def within(value: Tensor, limit: float, name: str, *, clip: bool, option: str = 
     if not clip:
         raise OutsideBoundsError(
             f"An entry of {name} is {largest:.6g} in absolute value, outside the declared {limit:g}. Standardise the "
-            f"data, or declare bounds={{{name.lower()!r}: {largest:.3g}}}{option}."
+            f"data, or declare bounds={{{name.lower().rstrip('0')!r}: {largest:.3g}}}{option}."
         )
     count = int((value.abs() > limit).sum())
     warnings.warn(f"{count} entries of {name} were clipped to [-{limit:g}, {limit:g}], the declared bound.",

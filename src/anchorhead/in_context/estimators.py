@@ -59,7 +59,7 @@ def scaled(X: np.ndarray, intercept: bool) -> Scaled:
     """Centred only where an intercept takes up the means."""
     mean = X.mean(0) if intercept else np.zeros(X.shape[1])
     size = np.sqrt(((X - mean) ** 2).mean(0))
-    size = np.where(size > 1e-12 * (1 + np.abs(X).max()), size, 1.0)
+    size = np.where(size > 1e-12 * np.abs(X).max(0), size, 1.0)
     size = np.where(np.abs(size - 1) < 1e-9, 1.0, size)  # scaled already
     columns = (X - mean) / size
     if intercept:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +27,7 @@ from anchorhead.errors import InputError, ShapeError
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.bounds import Bounds, OutsideBoundsError, read_bounds, read_penalties
 from anchorhead.in_context.certifying import certify
-from anchorhead.in_context.labels import LabelHead, label_head
+from anchorhead.in_context.labels import PAIRS, LabelHead, label_head
 from anchorhead.in_context.losses import Loss, read_loss
 from anchorhead.in_context.shrinking import Shrink, shrinking
 from anchorhead.in_context.terms import Gradient, gradient_terms
@@ -96,12 +97,14 @@ def gradient_descent(
         raise InputError(f"dtype={dtype} must be torch.float64 or torch.float32.")
     if outside not in ("refuse", "clip"):
         raise InputError(f"outside={outside!r} must be 'refuse' or 'clip'.")
-    declared = read_bounds(bounds, features)
+    declared = read_bounds(bounds, algorithm.features)
+    if algorithm.loss.labels in PAIRS and declared.y < 1:
+        raise InputError(f"bounds['y']={declared.y:g} leaves out the labels of the loss {algorithm.loss.name}; use 1.")
     gradient = gradient_terms(algorithm.loss, declared)
     return GradientDescent(algorithm, gradient, declared, dtype, clip=outside == "clip")
 
 
-class GradientDescent(nn.Module):
+class GradientDescent(limits.FixedDtype):
     """The network; see `gradient_descent`. Attributes: `certificate`, `algorithm`, `bounds`."""
 
     def __init__(
@@ -210,6 +213,8 @@ class GradientDescent(nn.Module):
             return X.new_zeros(shape)
         if not isinstance(w0, Tensor) or w0.dtype != self.dtype or w0.shape[-1:] != shape[-1:] or w0.ndim > len(shape):
             raise ShapeError(f"w0 must be a {self.dtype} tensor of shape {shape} or ({shape[-1]},).")
+        if any(own not in (1, size) for own, size in zip(w0.shape[::-1], shape[::-1], strict=False)):
+            raise ShapeError(f"w0 is {tuple(w0.shape)} and the prompt wants {shape}.")
         return limits.within(w0, self.bounds.w, "w0", clip=False).expand(shape)
 
     def _check_curvature(self, X: Tensor, weights: Tensor) -> None:
@@ -237,7 +242,7 @@ class GradientDescent(nn.Module):
                 step = int(wrong[0])
                 what = "|w·x|" if name == "s" else "an entry of w"
                 raise OutsideBoundsError(
-                    f"At step {step} {what} reached {values[step].item():.4g}, outside the declared {limit:g}, so the "
+                    f"At step {step} {what} reached {values[step].item():.10g}, outside the declared {limit:g}, so the "
                     f"heads no longer apply. Declare a larger bounds[{name!r}], or standardise the data."
                 )
 
@@ -249,11 +254,11 @@ class GradientDescent(nn.Module):
 def _read(loss: Loss, features: int, examples: int, steps: int, rate: float, l2: float | Sequence[float],
           l1: float | Sequence[float], momentum: float) -> Algorithm:  # fmt: skip
     for name, value in (("features", features), ("examples", examples), ("steps", steps)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
             raise InputError(f"{name}={value!r} must be a positive integer.")
     if not (isinstance(rate, int | float) and math.isfinite(rate) and rate > 0):
         raise InputError(f"learning_rate={rate!r} must be a positive finite number.")
     if not (isinstance(momentum, int | float) and 0 <= momentum < 1):
         raise InputError(f"momentum={momentum!r} must be at least 0 and below 1.")
-    return Algorithm(loss, features, examples, steps, float(rate), read_penalties("l2", l2, features),
+    return Algorithm(loss, int(features), int(examples), int(steps), float(rate), read_penalties("l2", l2, features),
                      read_penalties("l1", l1, features), float(momentum))  # fmt: skip

@@ -76,7 +76,7 @@ def network_step(
     return NetworkStep(phi, width, features, examples, float(learning_rate), DEFAULTS | given, dtype)
 
 
-class NetworkStep(nn.Module):
+class NetworkStep(limits.FixedDtype):
     """See `network_step`. `certificate` bounds every entry's distance from the exact step."""
 
     def __init__(self, phi: Node, width: int, features: int, examples: int, rate: float, sizes: Mapping[str, float],

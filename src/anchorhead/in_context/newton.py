@@ -52,7 +52,7 @@ def newton(
     return Newton(features, examples, steps, penalties, read_bounds(bounds, features), dtype)
 
 
-class Newton(nn.Module):
+class Newton(limits.FixedDtype):
     """See `newton`. `certificate` bounds |w - the algorithm's w|; `to_optimum` its distance from the minimiser."""
 
     def __init__(

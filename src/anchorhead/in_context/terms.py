@@ -15,6 +15,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from flint import arb
 from torch import Tensor, nn
@@ -198,7 +199,11 @@ def _carrying(function: Node, low: float, high: float) -> CompiledHead:
         try:
             return carrying_model(formula, (low, high), RELATIVE * relative * scale, torch.float64)
         except ToleranceError as error:
-            refusal = error
+            refusal: Exception = error
+        except (ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
+            if isinstance(error, AnchorheadError):
+                raise
+            raise InputError(f"No head was found for {function} on [{low:.4g}, {high:.4g}]: {error}.") from error
     raise refusal
 
 

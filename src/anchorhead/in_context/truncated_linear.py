@@ -56,7 +56,7 @@ def truncated_linear(
     return TruncatedLinear(features, low, high, Bounds(x, t, w, features * x * w, math.inf), dtype)
 
 
-class TruncatedLinear(nn.Module):
+class TruncatedLinear(limits.FixedDtype):
     """See `truncated_linear`."""
 
     def __init__(self, features: int, low: float, high: float, declared: Bounds, dtype: torch.dtype) -> None:
