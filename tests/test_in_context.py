@@ -164,6 +164,8 @@ def test_three_forms_are_one_network_of_attention_only(loss, extra, dtype):
     assert ah.walk(model, X, y).softmax >= 3
     assert ah.walk(matrices, X, y).softmax >= 3
     assert {"step.0.heads.0.W_Q", "step.0.heads.0.W_K", "step.0.heads.0.W_V"} <= set(matrices.matrices())
+    with pytest.raises(ah.ShapeError, match="for 4 examples"):
+        matrices(X[:3], y[:3])
     weights = model.literal().attention(X, y)
     assert weights[0].sum(-1).allclose(torch.ones(4, dtype=D))
 

@@ -56,6 +56,8 @@ def test_truncated_maps_refuse_what_is_wrong():
     model = ic.truncated_linear(features=2, low=-1, high=1)
     with pytest.raises(ah.ShapeError, match="X must be"):
         model(draw(3, 3), draw(2), draw(1)[0])
+    with pytest.raises(ah.ShapeError, match="one for each prompt"):
+        model(draw(3, 2), draw(2), draw(3))
     with pytest.raises(ic.OutsideBoundsError, match="outside"):
         model(10 * torch.ones(3, 2, dtype=D), draw(2), draw(1)[0])
 
@@ -111,6 +113,10 @@ def test_network_steps_refuse_what_is_wrong():
     model = ic.network_step(width=2, features=3, examples=4, learning_rate=0.1, bounds={"x": 4, "w": 0.25})
     with pytest.raises(ah.ShapeError, match="W must be"):
         model(draw(4, 3), draw(4), draw(3, 2), draw(2))
+    with pytest.raises(ah.ShapeError, match="must be torch tensors"):
+        model(draw(4, 3), draw(4), [[1.0]], draw(2))
+    with pytest.raises(ah.ShapeError, match="one for each prompt"):
+        model(draw(4, 3), draw(4), draw(7, 2, 3), draw(2))
     with pytest.raises(ic.OutsideBoundsError):
         model(draw(4, 3), draw(4), 5 * torch.ones(2, 3, dtype=D), draw(2))
     with pytest.raises(ah.InputError, match="x, y, w and a"):

@@ -126,6 +126,11 @@ class NetworkStep(limits.FixedDtype):
 
     def _check(self, X: Tensor, y: Tensor, W: Tensor, a: Tensor) -> None:
         limits.check_shapes(X, y, self.features, self.examples, self.dtype)
+        if not (isinstance(W, Tensor) and isinstance(a, Tensor)):
+            raise ShapeError(f"W and a must be torch tensors, not {type(W).__name__} and {type(a).__name__}.")
+        batches = [v for v in (W.shape[:-2], a.shape[:-1]) if v not in (X.shape[:-2], ())]
+        if batches:
+            raise ShapeError(f"W and a are one for each prompt; X has {tuple(X.shape[:-2])}, they {tuple(batches[0])}.")
         if W.shape[-2:] != (self.width, self.features) or a.shape[-1:] != (self.width,):
             raise ShapeError(
                 f"W must be (..., {self.width}, {self.features}) and a (..., {self.width}); they are "

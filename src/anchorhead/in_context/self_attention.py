@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import InputError, SizeError
+from anchorhead.errors import InputError, ShapeError, SizeError
 from anchorhead.in_context.terms import Keys
 from anchorhead.network.head_attention import HeadAttention
 
@@ -103,7 +103,7 @@ class SelfAttentionDescent(nn.Module):
 
     def __init__(self, model: GradientDescent, examples: int) -> None:
         super().__init__()
-        if not 1 <= examples <= model.algorithm.examples:
+        if not isinstance(examples, int) or not 1 <= examples <= model.algorithm.examples:
             raise InputError(f"examples={examples} must be 1 to {model.algorithm.examples}.")
         self.examples, self.model = examples, [model]
         n, d = examples, model.algorithm.features
@@ -123,6 +123,11 @@ class SelfAttentionDescent(nn.Module):
         return dict(self.named_buffers())
 
     def forward(self, X: Tensor, y: Tensor, w0: Tensor | None = None) -> Tensor:
+        if X.shape[-2:] != (self.examples, self.model[0].algorithm.features):
+            raise ShapeError(
+                f"This network is for {self.examples} examples of {self.model[0].algorithm.features} features, and X "
+                f"is {tuple(X.shape)}."
+            )
         X, y = X.double(), y.double()
         w = X.new_zeros((*X.shape[:-2], X.shape[-1])) if w0 is None else w0.double()
         z = torch.cat([X.flatten(-2), y, w, w, torch.zeros_like(X).flatten(-2)], -1)
