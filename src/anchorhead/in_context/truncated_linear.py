@@ -115,7 +115,8 @@ class TruncatedLinear(limits.FixedDtype):
         if w.shape[:-1] not in (X.shape[:-2], ()) or t.shape not in (X.shape[:-2], ()):
             raise ShapeError(
                 f"w and t are one for each prompt: with X {tuple(X.shape)} they must be "
-                f"{(*X.shape[:-2], self.features)} and {tuple(X.shape[:-2])}, and are {tuple(w.shape)} and {tuple(t.shape)}."
+                f"{(*X.shape[:-2], self.features)} and {tuple(X.shape[:-2])}, and are {tuple(w.shape)} and "
+                f"{tuple(t.shape)}."
             )
         s = (X @ w.unsqueeze(-1)).squeeze(-1)
         return s, t.unsqueeze(-1).expand_as(s)
