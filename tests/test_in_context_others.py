@@ -79,6 +79,16 @@ def test_newton_solves_least_squares(dtype):
     assert (model(X, y, mask) - model(X[:, :15], y[:, :15])).abs().max() < (1e-11 if dtype == D else 1e-5)
 
 
+def test_heads_reach_as_far_as_the_networks_own_matrices_may():
+    model = ic.newton(features=4, examples=20, steps=12, l2=0.1, bounds={"x": 4, "y": 4, "curvature": 4})
+    assert model.inverse.reach >= 1.5 * max(model.sizes)
+    assert model.moment.reach >= 1.5 * model.top
+    step = ic.network_step(width=2, features=2, examples=4, learning_rate=0.1, bounds={"x": 1, "w": 0.5})
+    assert step.residual.reach >= step.most
+    with pytest.raises(ah.ToleranceError, match="wrong by as much as itself"):
+        ic.newton(features=4, examples=10**7, steps=3, l2=1.0, dtype=torch.float32)
+
+
 def test_newton_is_attention_and_says_what_it_cannot():
     small = ic.newton(features=2, examples=5, steps=2, l2=[0.1, 0.2])
     assert ah.walk(small, draw(5, 2), draw(5, seed=3)).softmax == 7

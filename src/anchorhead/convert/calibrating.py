@@ -43,11 +43,11 @@ def calibrated(model: nn.Module, inputs: Iterable[Any]) -> dict[str, Range]:
     sites, _, graphs = find_sites(twin)
     watches: list[tuple[Site, nn.Module]] = [(site, Watch(site.formula)) for site in sites]
     twin = put(twin, watches, graphs)
-    count = 0
+    given = list(inputs)
     with torch.no_grad():
-        for count, item in enumerate(inputs, 1):  # noqa: B007
+        for item in given:
             _run(twin, item)
-    if not count:
+    if not given:
         raise InputError("calibration holds no inputs; give some, or leave it out.")
     return {site.place: _wider(watch.seen) for site, watch in watches if isinstance(watch, Watch) and watch.seen}
 

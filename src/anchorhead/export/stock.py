@@ -44,7 +44,7 @@ from anchorhead.network.attention import Attention, LiteralAttention
 from anchorhead.network.compiled import CompiledModel
 from anchorhead.network.compiled_grid import GridSelfAttention
 from anchorhead.network.layered_self_attention import LayeredSelfAttention
-from anchorhead.network.network import check_sequence
+from anchorhead.network.network import InARow, check_sequence
 from anchorhead.network.self_attention import SelfAttention, Twice
 from anchorhead.theorems.lookup import Lookup, SoftmaxReadOut
 from anchorhead.theorems.ramps import Ramps
@@ -95,8 +95,10 @@ class StockLayer(nn.Module):
         return found
 
 
-class StockAttention(nn.Module):
+class StockAttention(InARow):
     """Lifts and attention layers in a row, all of torch's own modules: (batch, n, d) to (batch, n, outputs)."""
+
+    layer = StockLayer
 
     def __init__(self, stages: Sequence[nn.Module], tokens: int, features: int) -> None:
         super().__init__()
@@ -111,22 +113,6 @@ class StockAttention(nn.Module):
                 f"The input has shape {tuple(x.shape)}; nn.MultiheadAttention takes (batch, {self.tokens}, "
                 f"{self.features}), with one batch dimension: x.flatten(0, {x.ndim - 3}) has it."
             )
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
-        for stage in self.stages:
-            x = stage(x)
-        return x
-
-    def attention_weights(self, x: Tensor) -> list[Tensor]:
-        """The weights of each layer on x, each (batch, heads, queries, keys)."""
-        self.check(x)
-        found = []
-        for stage in self.stages:
-            if isinstance(stage, StockLayer):
-                found.append(stage.weights(x))
-            x = stage(x)
-        return found
 
 
 def to_stock_attention(model: nn.Module, tokens: int | None = None) -> StockAttention:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from anchorhead.in_context.arguments import DTYPES
 from anchorhead.in_context.bounds import largest_curvature
-from anchorhead.in_context.certifying import slope_of, spread_of, step_error
+from anchorhead.in_context.certifying import is_quadratic, slope_of, spread_of, step_error
 from anchorhead.in_context.reference import plain_iterates, slope
 from anchorhead.in_context.stability import deviations
 
@@ -61,9 +62,6 @@ def converge(model: GradientDescent, X: Tensor, y: Tensor, w0: Tensor | None, ma
 
 def proved_for(model: GradientDescent, prompt: Prompt) -> list[float]:
     """The deviation bounds with the curvature of this prompt, which is at most what the bounds allow."""
-    from anchorhead.in_context.certifying import is_quadratic
-    from anchorhead.in_context.gradient_descent import DTYPES
-
     curvature = min(largest_curvature(prompt.X, prompt.weights), model.bounds.curvature)
     algorithm, gradient = model.algorithm, model.gradient
     spread = spread_of(algorithm, slope_of(gradient, model.bounds), curvature, quadratic=is_quadratic(gradient))

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from anchorhead.certify.certificate import Certificate
 from anchorhead.errors import InputError, ShapeError
 from anchorhead.in_context import bounds as limits
+from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
 from anchorhead.in_context.bounds import Bounds, OutsideBoundsError, read_bounds, read_penalties
 from anchorhead.in_context.certifying import certify
 from anchorhead.in_context.labels import PAIRS, LabelHead, label_head
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from anchorhead.in_context.self_attention import SelfAttentionDescent
 
 CLIP = ", or clip with outside='clip'"
-DTYPES = {torch.float64: "float64", torch.float32: "float32"}
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,7 @@ def gradient_descent(
     outside: "refuse" a prompt outside the bounds, or "clip" it, with a warning.
     """
     algorithm = _read(read_loss(loss), features, examples, steps, learning_rate, l2, l1, momentum)
-    if dtype not in DTYPES:
-        raise InputError(f"dtype={dtype} must be torch.float64 or torch.float32.")
+    dtype_name(dtype)
     if outside not in ("refuse", "clip"):
         raise InputError(f"outside={outside!r} must be 'refuse' or 'clip'.")
     declared = read_bounds(bounds, algorithm.features)
@@ -253,12 +251,10 @@ class GradientDescent(limits.FixedDtype):
 
 def _read(loss: Loss, features: int, examples: int, steps: int, rate: float, l2: float | Sequence[float],
           l1: float | Sequence[float], momentum: float) -> Algorithm:  # fmt: skip
-    for name, value in (("features", features), ("examples", examples), ("steps", steps)):
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            raise InputError(f"{name}={value!r} must be a positive integer.")
+    features, examples, steps = counts(features=features, examples=examples, steps=steps)
     if not (isinstance(rate, int | float) and math.isfinite(rate) and rate > 0):
         raise InputError(f"learning_rate={rate!r} must be a positive finite number.")
     if not (isinstance(momentum, int | float) and 0 <= momentum < 1):
         raise InputError(f"momentum={momentum!r} must be at least 0 and below 1.")
-    return Algorithm(loss, int(features), int(examples), int(steps), float(rate), read_penalties("l2", l2, features),
+    return Algorithm(loss, features, examples, steps, float(rate), read_penalties("l2", l2, features),
                      read_penalties("l1", l1, features), float(momentum))  # fmt: skip

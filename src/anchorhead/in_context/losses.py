@@ -33,7 +33,7 @@ class Loss:
     def __post_init__(self) -> None:
         if self.labels not in LABELS:
             raise InputError(f"labels={self.labels!r} must be one of {', '.join(LABELS)}.")
-        self.expression  # noqa: B018  # refuses what cannot be read
+        parse(self.gradient, VARIABLES)  # refuses what cannot be read
 
     @property
     def expression(self) -> Expression:

@@ -23,20 +23,20 @@ from torch import Tensor, nn
 from anchorhead.certify.certificate import Certificate
 from anchorhead.certify.rounding import ASSUMPTIONS
 from anchorhead.certify.variation import steepest
-from anchorhead.errors import InputError, ShapeError
+from anchorhead.errors import InputError, ShapeError, ToleranceError
 from anchorhead.expression.circuit import Line
 from anchorhead.expression.derivative import derivative
 from anchorhead.expression.graph import Expression, Node
 from anchorhead.expression.parse import parse
 from anchorhead.expression.tensors import evaluate
 from anchorhead.in_context import bounds as limits
+from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.literal import attention
 from anchorhead.in_context.products import Factor, LiteralFactor
 from anchorhead.in_context.stability import UNIT, gamma
 from anchorhead.in_context.terms import line_term
 
-DTYPES = {torch.float64: "float64", torch.float32: "float32"}
 DEFAULTS = {"x": 6.0, "y": 50.0, "w": 2.0, "a": 2.0}
 
 
@@ -62,13 +62,10 @@ def network_step(
     activation: a smooth formula in u.
     bounds: the largest absolute entry of x, y, W (`w`) and a, by default 6, 50, 2 and 2.
     """
-    for name, value in (("width", width), ("features", features), ("examples", examples)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name}={value!r} must be a positive integer.")
+    counts(width=width, features=features, examples=examples)
     if not (isinstance(learning_rate, int | float) and math.isfinite(learning_rate) and learning_rate > 0):
         raise InputError(f"learning_rate={learning_rate!r} must be a positive finite number.")
-    if dtype not in DTYPES:
-        raise InputError(f"dtype={dtype} must be torch.float64 or torch.float32.")
+    dtype_name(dtype)
     given = dict(bounds or {})
     if set(given) - set(DEFAULTS) or not all(math.isfinite(v) and v > 0 for v in given.values()):
         raise InputError(f"bounds={given!r} must give positive numbers for x, y, w and a.")
@@ -148,9 +145,14 @@ class NetworkStep(limits.FixedDtype):
         steep = (steepest(self.phi, -reach, reach), steepest(self.slope, -reach, reach))
         h_error = self.value_head.facts.error + steep[0] * u_error + 4 * unit * h
         g_error = self.slope_head.facts.error + steep[1] * u_error + 4 * unit * g
-        r_error = m * a * h_error + gamma(m + 4, unit) * self.most + self.residual.error + unit * self.most
+        before = m * a * h_error + gamma(m + 4, unit) * self.most
+        r_error = before + self.residual.error + unit * self.most
         back_error = a * g_error + (g + g_error) * (self.outer.error + 2 * unit * a)
         most, back = self.most + r_error, a * g + back_error
+        if self.most + before > self.residual.reach or most * back > self.inner_factor.reach:
+            raise ToleranceError(
+                f"{DTYPES[self.dtype]} cannot hold this step for these bounds; use float64 or smaller."
+            )
         on_a = r_error * (h + h_error) + most * h_error + gamma(n + 4, unit) * most * h
         q_error = r_error * back + most * back_error + self.inner_factor.error + 2 * unit * most * back
         on_W = (q_error + gamma(n + 4, unit) * most * back) * x

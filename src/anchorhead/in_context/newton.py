@@ -21,13 +21,15 @@ from torch import Tensor, nn
 
 from anchorhead.certify.certificate import Certificate
 from anchorhead.certify.rounding import ASSUMPTIONS
-from anchorhead.errors import InputError, ToleranceError
+from anchorhead.errors import ToleranceError
 from anchorhead.in_context import bounds as limits
+from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
 from anchorhead.in_context.bounds import Bounds, read_bounds, read_penalties
 from anchorhead.in_context.products import Factor, LiteralFactor
 from anchorhead.in_context.stability import UNIT, gamma
 
-DTYPES = {torch.float64: "float64", torch.float32: "float32"}
+ROOM = 1.5
+"""How much larger than the algorithm's matrices the network's own may be; more is refused when it is made."""
 
 
 def newton(
@@ -43,12 +45,9 @@ def newton(
 
     bounds: as for `gradient_descent`; w is not needed, and curvature decides how many steps are needed.
     """
-    for name, value in (("features", features), ("examples", examples), ("steps", steps)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name}={value!r} must be a positive integer.")
+    counts(features=features, examples=examples, steps=steps)
     penalties = read_penalties("l2", l2, features)
-    if dtype not in DTYPES:
-        raise InputError(f"dtype={dtype} must be torch.float64 or torch.float32.")
+    dtype_name(dtype)
     return Newton(features, examples, steps, penalties, read_bounds(bounds, features), dtype)
 
 
@@ -65,7 +64,7 @@ class Newton(limits.FixedDtype):
         self.top = declared.curvature + max(l2)
         self.sizes = self._inverse_sizes()
         self.x, self.label = Factor(declared.x), Factor(declared.y)
-        self.moment, self.inverse = Factor(1.01 * self.top), Factor(1.01 * max(self.sizes))
+        self.moment, self.inverse = Factor(ROOM * self.top), Factor(ROOM * max(self.sizes))
         error = self._deviation(UNIT[DTYPES[dtype]])
         self.certificate = Certificate(
             expression=f"w after {steps} steps of Newton and Schulz on least squares",
@@ -138,7 +137,10 @@ class Newton(limits.FixedDtype):
         """A bound on |w - the algorithm's w|, rounding included; refused where it would not stay finite."""
         d, n, x, y = self.features, self.examples, self.bounds.x, self.bounds.y
         many = gamma(n + 8, unit) + gamma(2 * d + 8, unit)
-        in_A = d * (self.x.error * x + many * x * x) + self.moment.error * d + unit * d * self.top
+        formed = d * (self.x.error * x + many * x * x) + unit * d * self.top
+        if not formed <= (ROOM - 1) * self.top:
+            raise ToleranceError(f"X^T X/n may be wrong by as much as itself in {DTYPES[self.dtype]}; use float64.")
+        in_A = formed + self.moment.error * d
         off = 0.0
         for k in range(self.steps):
             size = self.sizes[k] + off
@@ -147,7 +149,7 @@ class Newton(limits.FixedDtype):
             error = size * size * in_A + d * self.inverse.error * product
             error += many * d * (self.top * size * size + 4 * size)
             off = 2 * residual * off + self.top * off * off + error
-            if not off < 0.5 * max(self.sizes):
+            if not off < (ROOM - 1) * max(self.sizes):
                 raise ToleranceError(
                     f"After {k + 1} steps the inverse of X^T X/n + l2 may be wrong by as much as itself. Use a larger "
                     "l2 or fewer steps, or declare a smaller bounds['curvature']."

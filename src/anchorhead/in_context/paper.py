@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from anchorhead.errors import InputError
 from anchorhead.heads.nearest import nearest
 from anchorhead.in_context.gradient_descent import GradientDescent
 from anchorhead.in_context.reference import slope
@@ -28,7 +29,7 @@ def with_paper_heads(model: GradientDescent) -> GradientDescent:
 
 def _selecting(model: GradientDescent, term: Term) -> Term:
     if term.line is None:
-        raise NotImplementedError("Heads over a grid have no counterpart of one variable.")
+        raise InputError(f"The paper has no head for {term.label}; compare a loss of one combination of s and y.")
     a, b, c = term.line
     loss, bounds = model.algorithm.loss, model.bounds
     reach = abs(a) * bounds.s + abs(b) * bounds.y

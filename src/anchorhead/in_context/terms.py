@@ -119,7 +119,8 @@ def gradient_terms(loss: Loss, bounds: Bounds) -> Gradient:
         for step, wire in zip(circuit.steps, circuit.starts, strict=True):
             factor = as_float(output.terms.get(wire, 0))
             partner = _partner(step)
-            if partner is None or any(w > 1 for w in step.argument.terms):  # type: ignore[union-attr]
+            simple = isinstance(step, Apply | Times) and all(w <= 1 for w in step.argument.terms)
+            if partner is None or not simple:
                 return Gradient((_grid_term(loss, bounds),), 0.0, 0.0)
             assert isinstance(step, Apply | Times)
             carry = (factor * partner[0], factor * partner[1])

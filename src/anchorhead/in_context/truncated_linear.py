@@ -19,6 +19,7 @@ from anchorhead.errors import InputError, ShapeError
 from anchorhead.expression.circuit import Line
 from anchorhead.expression.parse import parse
 from anchorhead.in_context import bounds as limits
+from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.literal import attention
 from anchorhead.in_context.losses import exact_text
@@ -26,7 +27,6 @@ from anchorhead.in_context.self_attention import Head
 from anchorhead.in_context.stability import UNIT, gamma
 from anchorhead.in_context.terms import Term, line_term
 
-DTYPES = {torch.float64: "float64", torch.float32: "float32"}
 DEFAULTS = {"x": 6.0, "w": 20.0, "t": 50.0}
 
 
@@ -42,12 +42,10 @@ def truncated_linear(
 
     bounds: the largest absolute entry of x, w and t, by default 6, 20 and 50.
     """
-    if isinstance(features, bool) or not isinstance(features, int) or features < 1:
-        raise InputError(f"features={features!r} must be a positive integer.")
+    counts(features=features)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise InputError(f"low={low!r} and high={high!r} must be finite, the lower first.")
-    if dtype not in DTYPES:
-        raise InputError(f"dtype={dtype} must be torch.float64 or torch.float32.")
+    dtype_name(dtype)
     given = dict(bounds or {})
     unknown = sorted(set(given) - set(DEFAULTS))
     if unknown or not all(isinstance(v, int | float) and math.isfinite(v) and v > 0 for v in given.values()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -37,8 +37,35 @@ class Network(nn.Module):
         return self.literal().attention_weights(x)
 
 
-class Literal(nn.Module):
+class InARow(nn.Module):
+    """Stages one after another; those of the class `layer` are attention and can show their weights."""
+
+    layer: type[nn.Module]
+    stages: nn.ModuleList
+    check: Callable[[Tensor], None]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
+        for stage in self.stages:
+            x = stage(x)
+        return x
+
+    def attention_weights(self, x: Tensor) -> list[Tensor]:
+        """The weights of each attention layer on x, each (..., H, queries, keys)."""
+        self.check(x)
+        found = []
+        for stage in self.stages:
+            if isinstance(stage, self.layer):
+                weights: Any = stage.weights
+                found.append(weights(x))
+            x = stage(x)
+        return found
+
+
+class Literal(InARow):
     """The literal evaluation of a network: every stage that has two evaluations uses its literal one."""
+
+    layer = LiteralAttention
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -48,21 +75,6 @@ class Literal(nn.Module):
     def literal(self) -> Literal:
         """This is it."""
         return self
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
-        for stage in self.stages:
-            x = stage(x)
-        return x
-
-    def attention_weights(self, x: Tensor) -> list[Tensor]:
-        self.check(x)
-        found = []
-        for stage in self.stages:
-            if isinstance(stage, LiteralAttention):
-                found.append(stage.weights(x))
-            x = stage(x)
-        return found
 
 
 def _flatten(stages: Iterable[nn.Module]) -> list[nn.Module]:
