@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # torch goes first and exactly: a range would pull the CUDA builds, gigabytes of them.
 TORCH  := torch==2.13.0
 
-.PHONY: demo test fast-test lint bench clean
+.PHONY: demo test fast-test lint bench browser clean
 
 $(READY): pyproject.toml requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -19,7 +19,7 @@ $(READY): pyproject.toml requirements.txt
 demo: $(READY)
 	$(BIN)/python -m anchorhead.lab.demo -o demo
 
-test: $(READY)
+test: $(READY) browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 fast-test: $(READY)
@@ -32,6 +32,12 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+# The interactive page is tested in a real browser; where none can be installed those tests are skipped.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+	|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver; } >/dev/null \
+	|| echo "chromium and chromedriver could not be installed: the tests of the interactive page will be skipped"
 
 clean:
 	rm -rf $(VENV) demo

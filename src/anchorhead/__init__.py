@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from anchorhead.convert.feed_forward import feed_forward_as_attention
     from anchorhead.convert.files import load_converted, save_converted
     from anchorhead.export.onnx_file import check_onnx, export_onnx
+    from anchorhead.lab.diagnosis import Diagnosis, diagnose
     from anchorhead.network.compiled import CompiledModel
     from anchorhead.network.structure import Walk, walk
 
@@ -44,6 +45,8 @@ _WHERE = {
     "CompiledModel": "anchorhead.network.compiled",
     "compile": "anchorhead.compiler.compile",
     "convert": "anchorhead.convert.convert",
+    "Diagnosis": "anchorhead.lab.diagnosis",
+    "diagnose": "anchorhead.lab.diagnosis",
     "check_onnx": "anchorhead.export.onnx_file",
     "export_onnx": "anchorhead.export.onnx_file",
     "feed_forward_as_attention": "anchorhead.convert.feed_forward",
@@ -74,6 +77,7 @@ __all__ = [
     "AnchorheadError",
     "Certificate",
     "CompiledModel",
+    "Diagnosis",
     "DiscontinuityError",
     "ExpressionError",
     "FileError",
@@ -90,6 +94,7 @@ __all__ = [
     "check_onnx",
     "compile",
     "convert",
+    "diagnose",
     "export_onnx",
     "feed_forward_as_attention",
     "in_context",

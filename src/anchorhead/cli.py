@@ -7,20 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 import anchorhead as ah
 from anchorhead.errors import AnchorheadError, InputError
-
-if TYPE_CHECKING:
-    from anchorhead.compiler.planning import Plan
-    from anchorhead.network.head_attention import HeadAttention
-    from anchorhead.network.report import NodeReport
+from anchorhead.tables import print_model, print_parts, print_plan, print_theorem_plan
 
 app = typer.Typer(
     name="anchorhead",
@@ -101,7 +95,7 @@ def compile_(
         )
     if output is not None:
         model.save(output)
-    _print_model(model, as_json, str(output) if output else None)
+    print_model(model, as_json, str(output) if output else None)
 
 
 @app.command()
@@ -134,9 +128,9 @@ def show(
         from anchorhead.lab.portrait import portrait
 
         portrait(model, plot)
-    _print_model(model, as_json, str(file))
+    print_model(model, as_json, str(file))
     if not as_json:
-        _print_parts(model)
+        print_parts(model)
         if plot is not None:
             print(f"figure: {plot}")
 
@@ -188,9 +182,9 @@ def plan(
     if as_json:
         print(json.dumps(found.as_dict()))
     elif expression:
-        _print_plan(found)
+        print_plan(found)
     else:
-        _print_theorem_plan(found)
+        print_theorem_plan(found)
 
 
 @app.command()
@@ -225,6 +219,67 @@ def compare(
     with _progress(as_json) as report:
         found = compare_folders(original, converted, texts, report)
     print(json.dumps(vars(found)) if as_json else found)
+
+
+@app.command()
+def diagnose(
+    file: Annotated[Path, typer.Argument(help="A model saved by `anchorhead compile -o`.")],
+    dtype: Annotated[
+        str | None, typer.Option(help="As if it ran in float64, float32, bfloat16 or float16; its own unless given.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="As if all scores were multiplied by this.")] = 1.0,
+    points: Annotated[int, typer.Option(help="How many inputs to try, evenly over the domain.")] = 2001,
+    as_json: Json = False,
+) -> None:
+    """Look for the known ways to fail, and say what to change. Exit code 1 where something was found."""
+    from anchorhead.lab.diagnosis import diagnose_file
+
+    found = diagnose_file(file, dtype=dtype, temperature=temperature, points=points)
+    print(json.dumps(found.as_dict()) if as_json else found)
+    if not found.healthy:
+        raise typer.Exit(1)
+
+
+@app.command()
+def reproduce(
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for report, figures and CSV.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer settings and seeds: some minutes.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="One experiment; may be given several times: rates, maps, sequences, temperature, boundaries, "
+            "length, in_context, cost."
+        ),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; as many as cores unless given.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, instead of processes.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run the paper's experiments and the stress tests, and write one page. A stopped run goes on where it was."""
+    from anchorhead.lab.progress import shown
+    from anchorhead.lab.reproduce import reproduce as run
+
+    with shown(Console(stderr=True, quiet=as_json)) as watch:
+        found = run(output, quick=quick, only=only or (), workers=workers, scheduler=scheduler, watch=watch)
+    print(json.dumps(found.as_dict()) if as_json else found)
+
+
+@app.command()
+def explore(
+    target: Annotated[
+        str | None,
+        typer.Argument(help='A formula such as "sin(3*x)", or a file of `anchorhead compile -o`; left out: presets.'),
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The page.")] = Path("explore.html"),
+    domain: Domain = None,
+    as_json: Json = False,
+) -> None:
+    """Write one interactive page: the function, its attention, the map, the error, with sliders. Needs no server."""
+    from anchorhead.explore.page import write_page
+
+    with _progress(as_json) as report:
+        write_page(target, output, _read_domain(domain), report)
+    print(json.dumps({"page": str(output)}) if as_json else f"page: {output}")
 
 
 @contextmanager
@@ -274,126 +329,3 @@ def _read_dtype(name: str) -> Any:
     if name not in ("float64", "float32"):
         raise InputError(f"--dtype {name!r} must be float64 or float32.")
     return getattr(torch, name)
-
-
-def _print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> None:
-    certificate, cost = model.certificate, model.resources
-    if as_json:
-        values = {"method": model.method, "file": file, "certificate": certificate.as_dict(),
-                  "resources": vars(cost), "largest_value": model.largest_value}  # fmt: skip
-        nodes = _nodes(model)
-        if nodes:
-            values["nodes"] = [vars(node) for node in nodes]
-        print(json.dumps(values))
-        return
-    table = Table(title=escape(f"{certificate.expression} as attention"), title_justify="left")
-    table.add_column("quantity")
-    table.add_column("value", justify="right")
-    scale = "" if certificate.bounded else " (1 + |x|)"
-    for name, value in (
-        ("method", model.method),
-        ("layers, heads", f"{cost.layers}, {cost.heads}"),
-        ("keys", f"{cost.keys}"),
-        ("parameters", f"{cost.parameters}"),
-        ("temperature", f"{cost.temperature:.6g}"),
-        ("logit range" + ("" if certificate.bounded else ", |x| <= 100"), f"±{cost.logit_range:.4g}"),
-        ("largest value", f"{model.largest_value:.4g}"),
-        ("dtype", certificate.dtype),
-        ("approximation", f"{certificate.approximation:.3e}"),
-        ("rounding", f"{certificate.rounding:.3e}{scale}"),
-        ("bound", f"{certificate.bound:.3e}"),
-        ("level", f"{certificate.level}, {certificate.boxes} boxes"),
-    ):
-        table.add_row(name, value)
-    Console().print(table)
-    if file:
-        print(f"file: {file}")
-
-
-def _nodes(model: ah.CompiledModel) -> tuple[NodeReport, ...]:
-    """The nodes of a network; none for a model that is one head."""
-    from anchorhead.network.compiled_network import CompiledNetwork
-
-    return model.report.nodes if isinstance(model, CompiledNetwork) else ()
-
-
-def _print_parts(model: ah.CompiledModel) -> None:
-    from anchorhead.network.compiled_head import CompiledHead
-
-    if isinstance(model, CompiledHead):
-        _print_keys(model.head)
-    else:
-        _print_nodes(_nodes(model))
-
-
-def _print_nodes(nodes: tuple[NodeReport, ...]) -> None:
-    table = Table(title="nodes: what a head keeps, and what of it arrives at the output", title_justify="left")
-    for name in ("layer", "node", "function of u", "method", "heads", "keys", "error", "arrives"):
-        table.add_column(name, justify="left" if name in ("node", "function of u", "method") else "right")
-    for n in nodes:
-        numbers = str(n.heads), str(n.keys), f"{n.error:.2e}", f"{n.contribution:.2e}"
-        table.add_row(str(n.layer), escape(n.label), escape(n.function), n.method, *numbers)
-    Console().print(table)
-
-
-def _print_keys(head: HeadAttention) -> None:
-    table = Table(title="keys: score slope·x + intercept, value constant + gain·x", title_justify="left")
-    for name in ("key", "slope", "intercept", "constant", "gain"):
-        table.add_column(name, justify="right")
-    gates = [i for i, size in enumerate(head.sizes) for _ in range(size)]
-    rows = zip(head.slopes, head.intercepts, head.constants, head.gains, gates, strict=True)
-    for k, (slope, intercept, value, gain, piece) in enumerate(rows):
-        if k == 40:
-            table.add_row("...", f"{head.keys - 40} more", "", "", "")
-            break
-        total = (slope + head.gate_slopes[piece], intercept + head.gate_levels[piece], value, gain)
-        table.add_row(str(k), *(f"{v.item():.6g}" for v in total))
-    Console().print(table)
-
-
-def _print_plan(found: Plan) -> None:
-    domain = " x ".join(f"[{low:g}, {high:g}]" for low, high in found.domain[:4])
-    domain += f" and {len(found.domain) - 4} more" if len(found.domain) > 4 else ""
-    table = Table(title=escape(f"{found.expression} on {domain} to within {found.tol:g}, {found.dtype}"),
-                  title_justify="left")  # fmt: skip
-    for name in ("method", "layers", "heads", "keys", "temperature", "logit range", "largest value", "error"):
-        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name in ("keys", "error"))
-    for o in found.options:
-        if o.keys is None:
-            table.add_row(o.method, *["-"] * 7)
-            continue
-        values = (o.temperature, o.logit_range, o.largest_value, o.bound)
-        mark = " *" if o.reason else ""
-        table.add_row(o.method + mark, str(o.layers), str(o.heads), f"{o.keys:,}",
-                      *(f"{v:.3g}" for v in values if v is not None))  # fmt: skip
-    Console().print(table)
-    for o in found.options:
-        if o.reason:
-            print(f"{o.method}: {o.reason}")
-
-
-def _print_theorem_plan(found: ah.theorems.Plan) -> None:
-    from anchorhead.theorems.grid import short
-
-    table = Table(title=f"{found.theorem} on [{found.low:g}, {found.high:g}] to within {found.tol:g}")
-    table.add_column("quantity")
-    table.add_column("value", justify="right")
-    rows: list[tuple[str, Any]] = [
-        ("attention layers", found.layers),
-        ("heads", f"{found.heads:,}"),
-        ("anchors of a ramp head" if found.levels else "anchors", f"{found.anchors:,}"),
-        ("levels a coordinate", found.levels),
-        ("grid points (keys of layer 2)", found.grid_points and short(found.grid_points)),
-        ("selection error", f"{found.selection_error:.3g}"),
-        ("temperature", f"{found.temperature:,.6g}"),
-        ("proved bound", f"{found.bound:.6g}"),
-        ("parameters", short(found.parameters)),
-        ("logit range", f"±{found.logit_range:.4g}"),
-    ]
-    for name, value in rows:
-        if value is not None:
-            table.add_row(name, str(value))
-    for name, holds in found.dtypes.items():
-        reach = f", |u - middle| up to {found.reach[name]:.2g}" if found.reach[name] < 1e6 else ""
-        table.add_row(name, f"holds it{reach}" if holds else "cannot hold it")
-    Console().print(table)

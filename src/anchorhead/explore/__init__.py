@@ -1,0 +1,1 @@
+"""The interactive page: a head's numbers, and a browser that evaluates them."""

@@ -1,0 +1,7 @@
+"""Why an attention network is off, and what to change; `criteria.py` has the mathematics."""
+
+from anchorhead.lab.diagnosis.diagnosing import diagnose
+from anchorhead.lab.diagnosis.diagnosis import KINDS, Diagnosis, Finding
+from anchorhead.lab.diagnosis.files import diagnose_file
+
+__all__ = ["KINDS", "Diagnosis", "Finding", "diagnose", "diagnose_file"]

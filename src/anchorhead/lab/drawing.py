@@ -1,0 +1,70 @@
+"""How figures look: one size that a phone can show, one colour for each way of building a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from anchorhead.lab.rows import Rows
+
+COLOURS = {
+    "constructed": "#1f5fa8",
+    "nearest": "#1f5fa8",
+    "trained": "#d1495b",
+    "trained, 10x longer": "#8d2f3d",
+    "trained from the construction": "#e08e45",
+    "trained from the smooth head": "#c9a227",
+    "smooth": "#2a9d6f",
+    "gated": "#7a4fbf",
+    "kinked": "#5b6770",
+    "ReLU network": "#7f7f7f",
+}
+MARKS = "osD^vPX*"
+
+
+def panel(title: str, xlabel: str, ylabel: str, *, log: str = "xy", height: float = 3.6) -> tuple[Figure, Axes]:
+    """One figure with one pair of axes."""
+    figure = Figure(figsize=(4.6, height), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title, fontsize=10.5, loc="left")
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    if "x" in log:
+        axes.set_xscale("log")
+    if "y" in log:
+        axes.set_yscale("log")
+    axes.grid(True, which="major", color="0.9", lw=0.7)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def legend(figure: Figure, columns: int = 2) -> None:
+    """Names below the curves, so that they hide none."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+
+
+def ticks(axes: Axes, sizes: Iterable[float]) -> None:
+    """Marks exactly at the sizes that were run."""
+    at = sorted(set(sizes))
+    axes.set_xticks(at, [f"{s:,g}" for s in at])
+    axes.minorticks_off()
+
+
+def spread(axes: Axes, rows: Rows, x: str, y: str, label: str, **style: Any) -> None:
+    """The median over seeds as a line, and all seeds as a shade from the least to the largest."""
+    groups = sorted(rows.by(x), key=lambda group: group[0])
+    at = [value for value, _ in groups]
+    found = [group.column(y) for _, group in groups]
+    style = {"color": COLOURS.get(label, "0.3"), "marker": "o", "ms": 3.5, "lw": 1.4, **style}
+    axes.plot(at, [float(sorted(f)[len(f) // 2]) for f in found], label=label, **style)
+    if max(len(f) for f in found) > 1:
+        axes.fill_between(
+            at, [f.min() for f in found], [f.max() for f in found], color=style["color"], alpha=0.15, lw=0
+        )

@@ -1,0 +1,28 @@
+"""The experiments, in the order of the report. A new one is a file here and a line below."""
+
+from __future__ import annotations
+
+from anchorhead.errors import InputError
+from anchorhead.lab.experiment import Experiment
+from anchorhead.lab.experiments import (
+    boundaries,
+    cost,
+    in_context,
+    length,
+    maps,
+    rates,
+    sequences,
+    temperature,
+)
+
+ALL: tuple[Experiment, ...] = tuple(
+    module.EXPERIMENT for module in (rates, maps, sequences, temperature, boundaries, length, in_context, cost)
+)
+
+
+def named(name: str) -> Experiment:
+    """The experiment of that name."""
+    for experiment in ALL:
+        if experiment.name == name:
+            return experiment
+    raise InputError(f"There is no experiment {name!r}; there are {', '.join(e.name for e in ALL)}.")

@@ -1,0 +1,99 @@
+"""In context: gradient descent inside a forward pass against the algorithm itself, over 1,000 steps for each loss.
+
+64 standard normal examples with 8 features, one problem for each seed, default bounds. The paper's heads are the same
+network with as many keys placed and valued as the paper does.
+"""
+
+from __future__ import annotations
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+import anchorhead as ah
+from anchorhead.in_context.paper import with_paper_heads
+from anchorhead.lab.drawing import COLOURS, legend, panel
+from anchorhead.lab.experiment import Experiment, Finding, Row, Setting, Table, Task
+from anchorhead.lab.rows import Rows
+
+EXAMPLES, FEATURES = 64, 8
+RATES = {"squared": 0.1, "logistic": 0.5, "huber": 0.1, "hinge": 0.1, "quantile": 0.1, "poisson": 0.01}
+
+
+def tasks(quick: bool) -> list[Task]:
+    steps = 100 if quick else 1000
+    losses = ("squared", "logistic", "huber") if quick else RATES
+    return [Task({"loss": loss, "steps": steps}, seed) for loss in losses for seed in range(1 if quick else 3)]
+
+
+def problem(loss: str, seed: int) -> tuple[Tensor, Tensor]:
+    """Examples with labels that suit the loss."""
+    draw = torch.Generator().manual_seed(seed)
+    X = torch.randn(EXAMPLES, FEATURES, generator=draw, dtype=torch.float64)
+    w = torch.randn(FEATURES, generator=draw, dtype=torch.float64)
+    noise = torch.randn(EXAMPLES, generator=draw, dtype=torch.float64)
+    if loss == "logistic":
+        return X, (X @ w + 3 * noise > 0).double()
+    if loss == "hinge":
+        return X, (X @ w + 3 * noise > 0).double() * 2 - 1
+    if loss == "poisson":
+        return X, torch.poisson((X @ w / 4 + 1).exp(), generator=draw).clamp(max=20)
+    return X, X @ w + 0.3 * noise
+
+
+def run(setting: Setting, seed: int) -> list[Row]:
+    """Distances at about eighty steps, evenly spaced in the logarithm."""
+    loss, steps = str(setting["loss"]), int(setting["steps"])
+    X, y = problem(loss, seed)
+    model = ah.in_context.gradient_descent(
+        loss, features=FEATURES, examples=EXAMPLES, steps=steps, learning_rate=RATES[loss]
+    )
+    found = model.convergence(X, y)
+    paper = (with_paper_heads(model).trajectory(X, y) - model.exact(X, y)).norm(dim=-1)
+    shown = sorted({round(10 ** (k / 26)) for k in range(79)} & set(range(1, steps + 1)) | {steps})
+    return [
+        {"step": t, "keys": model.keys, "measured": found.measured[t].item(), "proved": found.proved[t].item(),
+         "to_optimum": found.to_optimum[t].item(), "gradient": found.gradient_norm[t].item(), "paper": paper[t].item()}
+        for t in shown
+    ]  # fmt: skip
+
+
+def figures(rows: Rows) -> dict[str, Figure]:
+    found = {}
+    for loss, mine in rows.by("loss"):
+        part = mine.where(seed=0)
+        figure, axes = panel(f"{loss}, {part.one('keys')} keys", "step", "distance of w", log="xy")
+        t = part.column("step")
+        axes.plot(t, part.column("to_optimum"), color="0.6", lw=1.4, label="to the optimum")
+        axes.plot(t, part.column("paper").clip(1e-17), color=COLOURS["trained"], lw=1.4, label="the paper's heads")
+        axes.plot(t, part.column("proved"), "--", color=COLOURS["constructed"], lw=1.2, label="proved")
+        axes.plot(t, part.column("measured").clip(1e-17), color=COLOURS["constructed"], lw=1.4, label="these heads")
+        legend(figure)
+        found[f"in_context_{loss}"] = figure
+    return found
+
+
+def findings(rows: Rows) -> list[Finding]:
+    table = []
+    for loss, mine in rows.by("loss"):
+        last = Rows(r for r in mine if r["step"] == r["steps"])
+        numbers = (last.largest(name) for name in ("measured", "proved", "to_optimum", "paper"))
+        table.append([loss, f"{RATES[loss]:g}", str(last.one("keys")), *(f"{n:.1e}" for n in numbers)])
+    kept = rows.within_bounds("measured", "proved")
+    return [
+        f"After the last of {rows.one('steps'):,} steps, the largest over {len(rows.values('seed'))} problems. At "
+        f"every step the deviation {'stayed' if kept else 'DID NOT STAY'} below the proved one.",
+        Table(["loss", "rate", "keys", "deviation", "proved", "to the optimum", "the paper's heads"], table),
+    ]
+
+
+EXPERIMENT = Experiment(
+    "in_context",
+    "Gradient descent in context",
+    "A network with fixed weights reads 64 examples and runs gradient descent on them, one layer a step. *Deviation* "
+    "is the distance of its w from the algorithm's, run in float64.",
+    tasks,
+    run,
+    figures,
+    findings,
+)

@@ -1,0 +1,131 @@
+"""The report: one self-contained HTML page with every figure, the numbers, the versions and the command."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from anchorhead.lab.experiment import Experiment, Finding, Table
+from anchorhead.lab.rows import Rows
+
+STYLE: Any = {"svg.hashsalt": "anchorhead", "font.size": 9.5}
+LONG = 14
+"""Tables of more rows are folded away."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment's part of the report."""
+
+    experiment: Experiment
+    figures: Mapping[str, str]
+    """SVG by name."""
+    findings: list[Finding]
+    tasks: int
+
+
+def section(experiment: Experiment, rows: Rows, tasks: int, folder: Path) -> Section:
+    """Draws an experiment's figures, as PNG files too."""
+    drawn = {}
+    with rc_context(STYLE):
+        for name, figure in experiment.figures(rows).items():
+            figure.savefig(folder / f"{name}.png", dpi=150)
+            drawn[name] = _svg(figure)
+    return Section(experiment, drawn, experiment.findings(rows), tasks)
+
+
+def page(sections: list[Section], command: str, versions: Mapping[str, str], quick: bool) -> str:
+    """The page as text."""
+    style = files("anchorhead.lab").joinpath("report.css").read_text(encoding="utf-8")
+    contents = "".join(f'<li><a href="#{s.experiment.name}">{_escape(s.experiment.title)}</a></li>' for s in sections)
+    made = ", ".join(f"{_escape(name)} {_escape(version)}" for name, version in versions.items())
+    short = (
+        " This is the quick version, with fewer settings and seeds; without --quick it is complete." if quick else ""
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Universal approximation with softmax attention, reproduced</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+<h1>Universal approximation with softmax attention, reproduced</h1>
+<p>The experiments of arXiv 2504.15956, done as its theorems say and as its authors' scripts do them, with the bounds
+drawn in, and the stress tests that its readers ask for.{short}</p>
+<pre><code>{_escape(command)}</code></pre>
+<p class="soft">{made}</p>
+<nav aria-label="Experiments"><ol>{contents}</ol></nav>
+{"".join(_section(s, number) for number, s in enumerate(sections, 1))}
+</main>
+</body>
+</html>
+"""
+
+
+def _section(s: Section, number: int) -> str:
+    name = s.experiment.name
+    figures = "".join(_figure(f, svg) for f, svg in s.figures.items())
+    findings = "".join(_table(f) if isinstance(f, Table) else f"<p>{_marked(f)}</p>" for f in s.findings)
+    files_ = f'<a href="{name}.csv">{name}.csv</a>'
+    if s.experiment.clocked:
+        files_ += f' and <a href="{name}.times.csv">{name}.times.csv</a>'
+    return f"""<section id="{name}">
+<h2>{number}. {_escape(s.experiment.title)}</h2>
+<p>{_marked(s.experiment.about)}</p>
+<div class="figures">{figures}</div>
+{findings}
+<p class="soft">{s.tasks} tasks; all numbers in {files_}.</p>
+</section>
+"""
+
+
+def _figure(name: str, svg: str) -> str:
+    """An image, so that nothing of the SVG mixes with the page."""
+    data = base64.b64encode(svg.encode()).decode()
+    said = _escape("Figure: " + name.replace("_", " "))
+    return (
+        f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{said}">'
+        f'<figcaption><a href="{name}.png">{name}.png</a></figcaption></figure>'
+    )
+
+
+def _table(table: Table) -> str:
+    head = "".join(f'<th scope="col">{_escape(h)}</th>' for h in table.header)
+    rows = "".join(f"<tr>{''.join(_cell(c) for c in row)}</tr>" for row in table.rows)
+    whole = f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    if len(table.rows) <= LONG:
+        return whole
+    return f"<details><summary>Table of {len(table.rows)} rows</summary>{whole}</details>"
+
+
+def _cell(text: str) -> str:
+    word = "" if re.match(r"^[-\d.]", text) or not text else ' class="word"'
+    return f"<td{word}>{_escape(text)}</td>"
+
+
+def _marked(text: str) -> str:
+    """*word* is emphasised."""
+    return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", _escape(text))
+
+
+def _escape(text: str) -> str:
+    return html.escape(str(text))
+
+
+def _svg(figure: Figure) -> str:
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None})
+    return out.getvalue()

@@ -1,0 +1,144 @@
+"""What the command prints: tables of a model, its parts and its plans."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import anchorhead as ah
+
+if TYPE_CHECKING:
+    from anchorhead.compiler.planning import Plan
+    from anchorhead.network.head_attention import HeadAttention
+    from anchorhead.network.report import NodeReport
+
+
+def print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> None:
+    """A model as a table, or as JSON for programs."""
+    certificate, cost = model.certificate, model.resources
+    if as_json:
+        values = {"method": model.method, "file": file, "certificate": certificate.as_dict(),
+                  "resources": vars(cost), "largest_value": model.largest_value}  # fmt: skip
+        nodes = _nodes(model)
+        if nodes:
+            values["nodes"] = [vars(node) for node in nodes]
+        print(json.dumps(values))
+        return
+    table = Table(title=escape(f"{certificate.expression} as attention"), title_justify="left")
+    table.add_column("quantity")
+    table.add_column("value", justify="right")
+    scale = "" if certificate.bounded else " (1 + |x|)"
+    for name, value in (
+        ("method", model.method),
+        ("layers, heads", f"{cost.layers}, {cost.heads}"),
+        ("keys", f"{cost.keys}"),
+        ("parameters", f"{cost.parameters}"),
+        ("temperature", f"{cost.temperature:.6g}"),
+        ("logit range" + ("" if certificate.bounded else ", |x| <= 100"), f"±{cost.logit_range:.4g}"),
+        ("largest value", f"{model.largest_value:.4g}"),
+        ("dtype", certificate.dtype),
+        ("approximation", f"{certificate.approximation:.3e}"),
+        ("rounding", f"{certificate.rounding:.3e}{scale}"),
+        ("bound", f"{certificate.bound:.3e}"),
+        ("level", f"{certificate.level}, {certificate.boxes} boxes"),
+    ):
+        table.add_row(name, value)
+    Console().print(table)
+    if file:
+        print(f"file: {file}")
+
+
+def _nodes(model: ah.CompiledModel) -> tuple[NodeReport, ...]:
+    """The nodes of a network; none for a model that is one head."""
+    from anchorhead.network.compiled_network import CompiledNetwork
+
+    return model.report.nodes if isinstance(model, CompiledNetwork) else ()
+
+
+def print_parts(model: ah.CompiledModel) -> None:
+    """The keys of a head, or the nodes of a network."""
+    from anchorhead.network.compiled_head import CompiledHead
+
+    if isinstance(model, CompiledHead):
+        _print_keys(model.head)
+    else:
+        _print_nodes(_nodes(model))
+
+
+def _print_nodes(nodes: tuple[NodeReport, ...]) -> None:
+    table = Table(title="nodes: what a head keeps, and what of it arrives at the output", title_justify="left")
+    for name in ("layer", "node", "function of u", "method", "heads", "keys", "error", "arrives"):
+        table.add_column(name, justify="left" if name in ("node", "function of u", "method") else "right")
+    for n in nodes:
+        numbers = str(n.heads), str(n.keys), f"{n.error:.2e}", f"{n.contribution:.2e}"
+        table.add_row(str(n.layer), escape(n.label), escape(n.function), n.method, *numbers)
+    Console().print(table)
+
+
+def _print_keys(head: HeadAttention) -> None:
+    table = Table(title="keys: score slope·x + intercept, value constant + gain·x", title_justify="left")
+    for name in ("key", "slope", "intercept", "constant", "gain"):
+        table.add_column(name, justify="right")
+    gates = [i for i, size in enumerate(head.sizes) for _ in range(size)]
+    rows = zip(head.slopes, head.intercepts, head.constants, head.gains, gates, strict=True)
+    for k, (slope, intercept, value, gain, piece) in enumerate(rows):
+        if k == 40:
+            table.add_row("...", f"{head.keys - 40} more", "", "", "")
+            break
+        total = (slope + head.gate_slopes[piece], intercept + head.gate_levels[piece], value, gain)
+        table.add_row(str(k), *(f"{v.item():.6g}" for v in total))
+    Console().print(table)
+
+
+def print_plan(found: Plan) -> None:
+    """What each construction costs at a tolerance."""
+    domain = " x ".join(f"[{low:g}, {high:g}]" for low, high in found.domain[:4])
+    domain += f" and {len(found.domain) - 4} more" if len(found.domain) > 4 else ""
+    table = Table(title=escape(f"{found.expression} on {domain} to within {found.tol:g}, {found.dtype}"),
+                  title_justify="left")  # fmt: skip
+    for name in ("method", "layers", "heads", "keys", "temperature", "logit range", "largest value", "error"):
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name in ("keys", "error"))
+    for o in found.options:
+        if o.keys is None:
+            table.add_row(o.method, *["-"] * 7)
+            continue
+        values = (o.temperature, o.logit_range, o.largest_value, o.bound)
+        mark = " *" if o.reason else ""
+        table.add_row(o.method + mark, str(o.layers), str(o.heads), f"{o.keys:,}",
+                      *(f"{v:.3g}" for v in values if v is not None))  # fmt: skip
+    Console().print(table)
+    for o in found.options:
+        if o.reason:
+            print(f"{o.method}: {o.reason}")
+
+
+def print_theorem_plan(found: ah.theorems.Plan) -> None:
+    """What a theorem costs at a tolerance."""
+    from anchorhead.theorems.grid import short
+
+    table = Table(title=f"{found.theorem} on [{found.low:g}, {found.high:g}] to within {found.tol:g}")
+    table.add_column("quantity")
+    table.add_column("value", justify="right")
+    rows: list[tuple[str, Any]] = [
+        ("attention layers", found.layers),
+        ("heads", f"{found.heads:,}"),
+        ("anchors of a ramp head" if found.levels else "anchors", f"{found.anchors:,}"),
+        ("levels a coordinate", found.levels),
+        ("grid points (keys of layer 2)", found.grid_points and short(found.grid_points)),
+        ("selection error", f"{found.selection_error:.3g}"),
+        ("temperature", f"{found.temperature:,.6g}"),
+        ("proved bound", f"{found.bound:.6g}"),
+        ("parameters", short(found.parameters)),
+        ("logit range", f"±{found.logit_range:.4g}"),
+    ]
+    for name, value in rows:
+        if value is not None:
+            table.add_row(name, str(value))
+    for name, holds in found.dtypes.items():
+        reach = f", |u - middle| up to {found.reach[name]:.2g}" if found.reach[name] < 1e6 else ""
+        table.add_row(name, f"holds it{reach}" if holds else "cannot hold it")
+    Console().print(table)
