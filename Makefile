@@ -18,6 +18,8 @@ $(READY): pyproject.toml requirements.txt
 
 demo: $(READY)
 	$(BIN)/python -m anchorhead.lab.demo -o demo
+	$(BIN)/anchorhead explore -o demo/explore.html
+	$(BIN)/anchorhead reproduce --quick -o demo/report
 
 test: $(READY) browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal

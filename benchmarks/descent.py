@@ -3,7 +3,7 @@
 import torch
 
 from anchorhead.in_context import gradient_descent
-from anchorhead.lab.descent import problem
+from anchorhead.lab.experiments.in_context import problem
 from benchmarks.clock import medians
 
 STEPS = 100

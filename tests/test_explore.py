@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,27 +199,6 @@ def test_page_asks_for_nothing_from_anywhere() -> None:
 
 
 # How the page behaves in a browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if binary is None or driver is None:
-        reason = "chromium and chromedriver are not installed; `make test` installs them (Debian: chromium-driver)."
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = webdriver.Chrome(options=options, service=Service(driver))
-    yield found
-    found.quit()
 
 
 class Page:

@@ -63,7 +63,7 @@ def fit_for(target: Target, method: str) -> Fit:
 def _gated(target: Target) -> Fit:
     whole = Piece(target.low, target.high, target.node)
     found = PieceFit(target, whole)
-    return Fit("gated", found.least, 192, found.build)
+    return Fit("gated", found.least, 192 if found.affine is None else 1, found.build)
 
 
 def _kinked(target: Target) -> Fit:

@@ -25,11 +25,11 @@ SIZES = {
     "trained": (2, 4, 8, 16),
     "gated": (2, 3, 4, 6, 8, 10, 12),
     "smooth": (2, 4, 8, 12, 16, 24, 32),
-    "nearest": (4, 8, 16, 32, 64, 128, 256),
+    "nearest": (4, 8, 16, 32, 64),
     "kinked": (3,),
     "ReLU network": (4, 8, 16, 32, 64, 128, 256),
 }
-QUICK = {"trained": (4, 16), "gated": (2, 4, 8), "smooth": (4, 8, 16), "nearest": (4, 16, 64), "kinked": (3,),
+QUICK = {"trained": (4,), "gated": (2, 4, 8), "smooth": (4, 8, 16), "nearest": (4, 16, 64), "kinked": (3,),
          "ReLU network": (4, 16, 64)}  # fmt: skip
 STEPS = 5000
 POINTS = 8001

@@ -24,7 +24,7 @@ from anchorhead.lab.rows import Rows
 NAMED = (10.0, 50.0, 100.0, 1000.0)
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 HUES = dict(zip(DTYPES, ("#1f5fa8", "#2a9d6f", "#e08e45", "#d1495b"), strict=True))
-POINTS = 4001
+POINTS = 2001
 
 
 def derived(p: int) -> float:

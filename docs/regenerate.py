@@ -1,0 +1,75 @@
+"""Puts the numbers of the documentation right: `python docs/regenerate.py [FILE ...]`, README.md and docs/ by default.
+
+Examples: each block of `>>>` lines is run, and where it prints something else than the text says, the text is changed.
+Tables: what stands between `<!-- numbers: NAME -->` and `<!-- end -->` is written anew by the function NAME of
+`docs/tables.py`. `tests/test_docs.py` fails if this would change a file.
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parent))
+
+import tables  # noqa: E402
+
+
+class _Recorder(doctest.DocTestRunner):
+    """Runs examples and keeps what they printed where it was not what was expected."""
+
+    def __init__(self) -> None:
+        super().__init__(optionflags=doctest.NORMALIZE_WHITESPACE, verbose=False)
+        self.printed: list[tuple[doctest.Example, str]] = []
+
+    def report_failure(self, out: object, test: object, example: doctest.Example, got: str) -> None:
+        self.printed.append((example, got))
+
+    def report_unexpected_exception(self, out: object, test: object, example: doctest.Example, exc_info: tuple) -> None:
+        kind, error, _ = exc_info
+        name = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
+        self.printed.append((example, f"Traceback (most recent call last):\n{name}: {error}\n"))
+
+
+def with_examples_run(text: str, name: str) -> str:
+    """The text with every example's output as it is."""
+    recorder = _Recorder()
+    recorder.run(doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, name, name, 0))
+    lines = text.splitlines(keepends=True)
+    for example, got in reversed(recorder.printed):
+        start = example.lineno + example.source.count("\n")
+        end = start + example.want.count("\n")
+        indent = " " * example.indent
+        lines[start:end] = [indent + line for line in got.splitlines(keepends=True)]
+    return "".join(lines)
+
+
+def with_tables(text: str) -> str:
+    """The text with every table written anew."""
+    pattern = re.compile(r"(<!-- numbers: (\w+) -->\n\n).*?(<!-- end -->)", re.S)
+    return pattern.sub(lambda m: m[1] + getattr(tables, m[2])() + "\n" + m[3], text)
+
+
+def regenerated(path: Path) -> str:
+    """What the file should say."""
+    return with_examples_run(with_tables(path.read_text(encoding="utf-8")), path.name)
+
+
+def documents() -> list[Path]:
+    """The README and every page of docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def main() -> None:
+    for path in [Path(name) for name in sys.argv[1:]] or documents():
+        text = regenerated(path)
+        if text != path.read_text(encoding="utf-8"):
+            path.write_text(text, encoding="utf-8")
+            print(f"{path}: changed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The tables of the documentation, each a function that returns its lines; `regenerate.py` puts them in their places.
+
+What takes seconds is computed. What takes half an hour, training, is read from the CSV of a full run of
+`anchorhead reproduce` in `results/`, of which `tests/test_docs.py` recomputes a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import anchorhead as ah
+from anchorhead.lab.experiments import rates
+from anchorhead.lab.ledger import Ledger
+from anchorhead.lab.rows import Rows
+from anchorhead.lab.slopes import fitted_slope
+
+RESULTS = Path(__file__).parent / "results"
+Case = tuple[str, str, tuple[float, float] | None, Sequence[float]]
+CASES: tuple[Case, ...] = (
+    ("gelu on R", "gelu(x)", None, (1e-6, 1e-9)),
+    ("silu, tanh, sigmoid on R", "silu(x)", None, (1e-12,)),
+    ("softplus on R", "softplus(x)", None, (1e-7, 1e-11)),
+    ("relu, abs, leaky_relu on R", "relu(x)", None, (1e-6,)),
+    ("clip on R", "clip(x, -1, 1)", None, (1e-6,)),
+    ("sin(3x) on [-1, 1]", "sin(3*x)", (-1, 1), (1e-6, 1e-10)),
+    ("exp(x) on [-1, 1]", "exp(x)", (-1, 1), (1e-6, 1e-10)),
+    ("1/(1+25x²) on [-1, 1]", "1/(1 + 25*x**2)", (-1, 1), (1e-6,)),
+    ("elu, selu on R", "elu(x)", None, (1e-6,)),
+    ("mish on R", "mish(x)", None, (1e-6,)),
+    ("hardswish on R", "hardswish(x)", None, (1e-6,)),
+    ("1/x on [0.1, 10]", "1/x", (0.1, 10), (1e-6,)),
+    ("log(x) on [0.01, 10]", "log(x)", (0.01, 10), (1e-6,)),
+)
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def keys_by_target() -> str:
+    """Keys of compiled heads, and what the paper's head would need."""
+    rows = []
+    for name, formula, domain, tolerances in CASES:
+        keys = " / ".join(str(ah.compile(formula, domain, tol=tol).resources.keys) for tol in tolerances)
+        paper = (
+            "does not reach all of R" if domain is None else " / ".join(_paper(formula, domain, t) for t in tolerances)
+        )
+        rows.append([name, " / ".join(f"{t:.0e}".replace("e-0", "e-") for t in tolerances), keys, paper])
+    return markdown(["target, domain", "tol", "keys", "the paper's head, same error"], rows)
+
+
+def _paper(formula: str, domain: tuple[float, float], tol: float) -> str:
+    (option,) = (o for o in ah.plan(formula, domain, tol=tol).options if o.method == "nearest")
+    return f"{option.keys:.0e}" if option.keys is not None else ""
+
+
+def keys_of_networks() -> str:
+    """Keys of whole networks."""
+    products = []
+    for count in (2, 4, 8, 16):
+        formula = " * ".join(f"x{i}" for i in range(count))
+        products.append(str(ah.compile(formula, (0.5, 1.5), tol=1e-4).resources.keys))
+    norm = nn.LayerNorm(16).double()
+    low, high = torch.arange(16.0, dtype=torch.float64) - 0.5, torch.arange(16.0, dtype=torch.float64) + 0.5
+    normed = ah.compile(norm, (low, high), tol=1e-4)
+    rows = [
+        ["the product of 2 / 4 / 8 / 16 variables on [0.5, 1.5], tol 1e-4", " / ".join(products)],
+        ["a layer norm of 16 features around 0, ..., 15, tol 1e-4", str(normed.resources.keys)],
+    ]
+    return markdown(["target", "keys in all"], rows)
+
+
+def reference() -> Rows:
+    """The rows of the full run's rates."""
+    return Rows(Ledger(RESULTS, rates.EXPERIMENT, rates.EXPERIMENT.tasks(False)).rows())
+
+
+def published_against_constructed() -> str:
+    """Mean squared errors over seeds, by anchors and by heads."""
+    found = reference()
+    columns = [("p", 60), ("p", 90), ("p", 120), ("H", 4), ("H", 16)]
+    hows = rates.swept(found, "p").values("how")
+    rows = []
+    for how in (h for h in hows if h != "kinked"):
+        cells = [rates.swept(found, sweep).where(how=how, **{sweep: size}) for sweep, size in columns]
+        rows.append([how, *(f"{c.mean('mean_square'):.2g}" if len(c) else "" for c in cells)])
+    return markdown(["", *(f"{name} = {size}" for name, size in columns)], rows)
+
+
+def slopes() -> str:
+    """Slopes of the sup error by anchors, heads and range."""
+    found = reference()
+    rows = []
+    for how in ("constructed", "smooth", "trained"):
+        cells = [fitted_slope(rates.swept(found, s).where(how=how), s, "sup") for s in rates.SIZES]
+        rows.append([how, *map(str, cells)])
+    return markdown(["", *(f"in {rates.CALLED[s].replace('|', '&#124;')}" for s in rates.SIZES)], rows)

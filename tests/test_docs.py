@@ -1,0 +1,63 @@
+"""The documentation says what the software does."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from anchorhead.lab.experiments import rates
+from anchorhead.lab.rows import Rows
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def module(name: str) -> ModuleType:
+    """A script of docs/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[name] = found
+    spec.loader.exec_module(found)
+    return found
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_numbers_are_what_the_software_gives(path: Path) -> None:
+    """A failure means that an example prints, or a table holds, something else than the page says. See whether the
+    change is meant; if so `python docs/regenerate.py` writes the page anew, to be read and committed."""
+    assert module("regenerate").regenerated(path) == path.read_text(encoding="utf-8")
+
+
+def test_readme_and_tutorial_have_examples() -> None:
+    for name in ("README.md", "docs/tutorial.md", "docs/theorems/single_head.md"):
+        assert (ROOT / name).read_text().count(">>> ") > 8
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), f"{path.name} links to {target}, which is not there"
+
+
+@pytest.mark.heavy
+def test_stored_results_are_what_the_experiments_give() -> None:
+    """A failure means that docs/results/rates.csv is of other code. Run `anchorhead reproduce --only rates -o out`,
+    copy out/rates.csv there and regenerate the pages. Training is compared loosely: processors round differently."""
+    stored: Rows = module("tables").reference()
+    for row in stored.where(seed=1234):
+        setting = {name: row[name] for name in ("how", "p", "H", "width")}
+        if row["how"] in rates.TRAINED:
+            continue
+        (again,) = rates.run(setting, 1234)
+        assert again["mean_square"] == pytest.approx(row["mean_square"], rel=1e-6, abs=1e-20), setting
+    (trained,) = stored.where(seed=1234, how="trained", p=120, H=1, width=50)
+    (again,) = rates.run({"how": "trained", "p": 120, "H": 1, "width": 50}, 1234)
+    assert 0.5 < float(again["mean_square"]) / float(trained["mean_square"]) < 2
