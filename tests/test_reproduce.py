@@ -238,7 +238,7 @@ def test_dask_cluster_gives_the_same_files_to_the_last_bit(tmp_path: Path) -> No
 @pytest.mark.heavy
 def test_killed_run_resumes_and_recomputes_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from anchorhead.cli import main; main()"]
-    command += ["reproduce", "--quick", "--only", "temperature", "-o", str(tmp_path), "--workers", "2"]
+    command += ["reproduce", "--quick", "--only", "length", "-o", str(tmp_path), "--workers", "2"]
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert started.stderr is not None
     for line in started.stderr:
@@ -246,13 +246,13 @@ def test_killed_run_resumes_and_recomputes_nothing(tmp_path: Path) -> None:
             break
     os.kill(started.pid, signal.SIGKILL)
     started.wait()
-    left = (tmp_path / "temperature.csv").read_text()
+    left = (tmp_path / "length.csv").read_text()
     kept = left[: left.rfind("\n")].splitlines()[1:]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     assert 0 < len(kept) < found["tasks"]
     assert found["computed"] == found["tasks"] - len(kept)
-    assert set(kept) <= set((tmp_path / "temperature.csv").read_text().splitlines())
+    assert set(kept) <= set((tmp_path / "length.csv").read_text().splitlines())
 
 
 def test_training_is_the_same_each_time() -> None:
@@ -324,8 +324,9 @@ def test_slopes_of_one_seed_and_of_two_sizes() -> None:
 
 
 SMALLER: list[tuple[Any, str, Any]] = [
-    (rates, "EPOCHS", 1), (maps, "EPOCHS", 1), (cost, "STEPS", 20), (boundaries, "KEYS", 8), (sequences, "FRESH", 200),
-    (temperature, "POINTS", 201), (length, "HUES", {4: "#000000"}),
+    (rates, "EPOCHS", 1), (maps, "EPOCHS", 1), (boundaries, "KEYS", 8), (sequences, "FRESH", 200),
+    (temperature, "POINTS", 201), (length, "HUES", {4: "#000000"}), (cost, "STEPS", 20),
+    (cost, "QUICK", {how: sizes[:2] for how, sizes in cost.QUICK.items()}),
 ]  # fmt: skip
 """What takes time, cut down: the figures and sentences are the same."""
 
