@@ -7,18 +7,19 @@ network with as many keys placed and valued as the paper does.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.in_context.bounds import OutsideBoundsError
-from anchorhead.in_context.gradient_descent import GradientDescent
-from anchorhead.in_context.paper import with_paper_heads
 from anchorhead.lab.drawing import COLOURS, legend, panel
 from anchorhead.lab.experiment import Experiment, Finding, Row, Setting, Table, Task
 from anchorhead.lab.rows import Rows
+
+if TYPE_CHECKING:
+    from anchorhead.in_context.gradient_descent import GradientDescent
 
 EXAMPLES, FEATURES = 64, 8
 RATES = {"squared": 0.1, "logistic": 0.5, "huber": 0.1, "hinge": 0.1, "quantile": 0.1, "poisson": 0.01}
@@ -67,6 +68,9 @@ def run(setting: Setting, seed: int) -> list[Row]:
 
 def _papers_deviation(model: GradientDescent, X: Tensor, y: Tensor) -> Tensor:
     """The same for the paper's heads; nan where they drive w out of the bounds within the run."""
+    from anchorhead.in_context.bounds import OutsideBoundsError  # seconds to import, which other experiments save
+    from anchorhead.in_context.paper import with_paper_heads
+
     try:
         return (with_paper_heads(model).trajectory(X, y) - model.exact(X, y)).norm(dim=-1)
     except OutsideBoundsError:
