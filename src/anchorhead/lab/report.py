@@ -19,6 +19,7 @@ from anchorhead.lab.experiment import Experiment, Finding, Table
 from anchorhead.lab.rows import Rows
 
 STYLE: Any = {"svg.hashsalt": "anchorhead", "font.size": 9.5}
+NUMBER = re.compile(r"-?[\d.]+")
 LONG = 14
 """Tables of more rows are folded away."""
 
@@ -103,17 +104,20 @@ def _figure(name: str, svg: str) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{_escape(h)}</th>' for h in table.header)
-    rows = "".join(f"<tr>{''.join(_cell(c) for c in row)}</tr>" for row in table.rows)
+    words = [any(row[i] and not NUMBER.match(row[i]) for row in table.rows) for i in range(len(table.header))]
+    head = "".join(_cell(h, w, "th") for h, w in zip(table.header, words, strict=True))
+    lines = ("".join(_cell(c, w) for c, w in zip(row, words, strict=True)) for row in table.rows)
+    rows = "".join(f"<tr>{line}</tr>" for line in lines)
     whole = f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
     if len(table.rows) <= LONG:
         return whole
     return f"<details><summary>Table of {len(table.rows)} rows</summary>{whole}</details>"
 
 
-def _cell(text: str) -> str:
-    word = "" if re.match(r"^[-\d.]", text) or not text else ' class="word"'
-    return f"<td{word}>{_escape(text)}</td>"
+def _cell(text: str, word: bool, tag: str = "td") -> str:
+    """A cell; columns that hold words are set to the left, numbers to the right."""
+    scope = ' scope="col"' if tag == "th" else ""
+    return f"<{tag}{scope}{' class=word' if word else ''}>{_escape(text)}</{tag}>"
 
 
 def _marked(text: str) -> str:

@@ -10,18 +10,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.drawing import COLOURS, legend, panel
+from anchorhead.lab.drawing import COLOURS, legend, panel, ticks
 from anchorhead.lab.experiment import Experiment, Finding, Row, Setting, Table, Task
 from anchorhead.lab.rows import Rows
 
 PLACES = {"low end": -0.95, "seam": 0.0, "high end": 0.95}
 ANCHORS, KEYS = 64, 24
+SHOWN = 40
+"""The sharpness of the figures by distance."""
+STYLES: dict[str, dict[str, Any]] = {
+    "gated": {"color": COLOURS["gated"], "marker": "o", "ms": 3.5},
+    "smooth": {"color": COLOURS["smooth"], "marker": "o", "ms": 3.5},
+    "one head": {"color": COLOURS["nearest"], "marker": "s", "ms": 5, "lw": 2.5},
+    "two heads": {"color": "#d1495b", "marker": "o", "ms": 2.5, "ls": "--"},
+}
 EDGES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Distances from the boundary, between which the largest error is taken."""
 
@@ -73,31 +82,22 @@ def looked_up(x: Tensor, f: Callable[[Tensor], Tensor], heads: int) -> Tensor:
 
 def figures(rows: Rows) -> dict[str, Figure]:
     found = {}
-    colours = {
-        "one head": COLOURS["nearest"],
-        "two heads": "#d1495b",
-        "smooth": COLOURS["smooth"],
-        "gated": COLOURS["gated"],
-    }
-    sharp = 40
-    for place, mine in rows.where(sharpness=sharp).by("place"):
-        figure, axes = panel(
-            f"tanh({sharp}(x - c)), c at the {place}", f"distance from the {place}, up to", "sup error"
-        )
+    for place, mine in rows.where(sharpness=SHOWN).by("place"):
+        title, xlabel = f"tanh({SHOWN}(x - c)), c at the {place}", f"distance from the {place}, up to"
+        figure, axes = panel(title, xlabel, "sup error")
         for how, part in mine.by("how"):
-            axes.plot(
-                part.column("nearer_than"), part.column("sup"), "o-", ms=3.5, lw=1.4, color=colours[how], label=how
-            )
+            axes.plot(part.column("nearer_than"), part.column("sup"), label=how, **STYLES[how])
         legend(figure)
+        ticks(axes, mine.values("nearer_than"))
         found[f"boundaries_{place.replace(' ', '_')}"] = figure
-    figure, axes = panel("largest error anywhere", "sharpness s", "sup error")
-    for how, mine in rows.by("how"):
-        for place, style in (("seam", "-"), ("high end", ":")):
-            groups = list(mine.where(place=place).by("sharpness"))
-            axes.plot([s for s, _ in groups], [g.largest("sup") for _, g in groups], style, marker="o", ms=3,
-                      color=colours[how], label=how if place == "seam" else None)  # fmt: skip
-    legend(figure)
-    found["boundaries_sharpness"] = figure
+    for place in ("seam", "high end"):
+        figure, axes = panel(f"largest error anywhere, c at the {place}", "sharpness s", "sup error")
+        for how, mine in rows.where(place=place).by("how"):
+            groups = list(mine.by("sharpness"))
+            axes.plot([s for s, _ in groups], [g.largest("sup") for _, g in groups], label=how, **STYLES[how])
+        legend(figure)
+        ticks(axes, rows.where(place=place).values("sharpness"))
+        found[f"boundaries_sharpness_{place.replace(' ', '_')}"] = figure
     return found
 
 
@@ -112,8 +112,8 @@ def findings(rows: Rows) -> list[Finding]:
                               "" if math.isnan(bound) else f"{bound:.1e}"])  # fmt: skip
     return [
         f"Proved bounds {'hold at every distance' if rows.within_bounds() else 'WERE EXCEEDED'}. The paper's heads err "
-        "where the target is steep, by half a spacing times the slope, and no more at an end or a seam than elsewhere: "
-        "two heads give what one gives. In the figure of largest errors lines are for the seam, dots for the high end.",
+        "where the target is steep, by about half a spacing times the slope, and no more at an end or a seam than "
+        "elsewhere: two heads give what one gives.",
         Table(["transition", "s", "how", "within 0.1 of it", "further", "proved"], table),
     ]
 

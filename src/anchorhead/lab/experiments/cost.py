@@ -132,7 +132,7 @@ def findings(rows: Rows) -> list[Finding]:
     return [
         "For a smooth target gated and smooth heads converge geometrically; the paper's head gains a factor of two, "
         "and the ReLU network of four, for twice the size. Training the same head stalls: its error is that of the "
-        "optimiser. Best of each, at the largest size tried:",
+        "optimiser. The best of each:",
         Table(["target", "how", "keys", "parameters", "sup error", "proved"], table),
     ]
 

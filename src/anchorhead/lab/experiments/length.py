@@ -59,7 +59,7 @@ def _seconds(model: torch.nn.Module, x: Tensor) -> float:
 def figures(rows: Rows) -> dict[str, Figure]:
     found = {}
     for name, ylabel in (("sup", "sup error"), ("nanoseconds_per_token", "nanoseconds per token")):
-        figure, axes = panel(f"{ylabel}, one thread", "tokens n", ylabel)
+        figure, axes = panel(f"{ylabel}, by length", "tokens n", ylabel)
         for how, mine in rows.by("how"):
             for d, part in mine.by("d"):
                 ordered = Rows(sorted(part, key=lambda r: int(r["n"])))
@@ -99,7 +99,8 @@ def findings(rows: Rows) -> list[Finding]:
 EXPERIMENT = Experiment(
     "length",
     "Length and width",
-    "The theorems hold for sequences of any length and tokens of any width. Dashed: the bounds.",
+    "The theorems hold for sequences of any length and tokens of any width. Times are of one thread. "
+    "Dashed: the bounds.",
     tasks,
     run,
     figures,

@@ -106,10 +106,10 @@ def findings(rows: Rows) -> list[Finding]:
                               f"{row['sup']:.2g}", f"{100 * float(row['selects']):.0f}%",
                               f"{100 * float(row['zero_weights']):.0f}%"])  # fmt: skip
     return [
-        "The optimum for a ramp is not where softmax selects but where neighbours blend, βh² of about one: the blend "
-        "of neighbours is linear in u, and only the ends are blurred. Towards higher temperatures the error rises to "
-        "half a spacing, and is the theorem's; narrow dtypes then lose the digits that distinguish neighbouring "
-        "scores, or overflow.",
+        "The optimum for a ramp is not where softmax selects but where neighbours blend, βh² of two to three where the "
+        "dtype allows it: the blend of neighbours is nearly linear in u, and only the ends are blurred. Towards higher "
+        "temperatures the error rises to half a spacing, and is the theorem's; narrow dtypes then lose the digits that "
+        "distinguish neighbouring scores, or overflow.",
         Table(["p", "dtype", "best β", "βh² there", "sup error there", "first not finite at β"], best),
         "*Selects*: the share of queries whose largest weight exceeds 0.99. *Zero*: the share of weights that are 0.",
         Table(["p", "dtype", "β", "sup error", "selects", "zero"], table),
