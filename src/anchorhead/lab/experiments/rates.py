@@ -146,7 +146,7 @@ def findings(rows: Rows) -> list[Finding]:
         "are reported as they are.",
         Table(["in", "how", "sup error", "root mean square", "seeds"], slopes),
         "Mean squared error, mean over seeds. Three keys joined by gates (*kinked*), proved to within "
-        f"{kinked.largest('bound'):.0e}, err by {kinked.largest('sup'):.0e} at most on these inputs, far below the figures.",
+        f"{kinked.largest('bound'):.0e}, err by {kinked.largest('sup'):.0e} at most on these inputs, below the figures.",
         Table(["", *hows], errors),
     ]
 
