@@ -52,7 +52,7 @@ def ledger(folder: Path) -> Ledger:
 def swept(folder: Path, seed: int = 0, window: int = 1) -> Ledger:
     """The small experiment run into a folder."""
     found = ledger(folder)
-    sweep([found], Crew(Contrary(seed, window), window, "contrary"))
+    sweep([found], Crew(Contrary(seed, window), window))
     return found
 
 
@@ -102,7 +102,7 @@ def test_what_was_cut_off_is_computed_again_and_nothing_else(cut: int, times: in
         kept = len(resumed.tasks) - len(resumed.missing())
         assert kept == min(whole_tasks(wanted[:cut]), whole_tasks(clocks[:times]))
         RUNS.clear()
-        sweep([resumed], Crew(Contrary(0, 1), 1, "contrary"))
+        sweep([resumed], Crew(Contrary(0, 1), 1))
         assert sum(RUNS.values()) == len(resumed.tasks) - kept
         assert (folder / "case.csv").read_bytes() == wanted
 
@@ -142,7 +142,7 @@ def test_tasks_differ_and_have_the_same_names() -> None:
 def test_progress_says_what_runs_and_what_remains(case: Experiment, tmp_path: Path) -> None:
     said: list[State] = []
     found = ledger(tmp_path)
-    sweep([found], Crew(Contrary(0, 2), 2, "contrary"), said.append)
+    sweep([found], Crew(Contrary(0, 2), 2), said.append)
     assert said[0].done == {"case": 0}
     assert said[0].total == {"case": len(found.tasks)}
     assert all(name.startswith("case: size ") for name in said[0].running)
@@ -337,7 +337,7 @@ def test_every_experiment_reports(experiment: Experiment, tmp_path: Path, monkey
     for module, name, value in SMALLER:
         monkeypatch.setattr(module, name, value)
     found = Ledger(tmp_path, experiment, experiment.tasks(True))
-    sweep([found], Crew(Contrary(0, 1), 1, "here"))
+    sweep([found], Crew(Contrary(0, 1), 1))
     again = reproduced(tmp_path, experiment)
     page = again.read_text()
     assert "NOT KEPT" not in page
@@ -366,7 +366,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             patch.setattr(module, name, value)
         folder.mkdir()
         found = Ledger(folder, sequences.EXPERIMENT, sequences.EXPERIMENT.tasks(True))
-        sweep([found], Crew(Contrary(0, 1), 1, "here"))
+        sweep([found], Crew(Contrary(0, 1), 1))
         return reproduced(folder, sequences.EXPERIMENT)
 
 

@@ -259,8 +259,13 @@ def reproduce(
     from anchorhead.lab.progress import shown
     from anchorhead.lab.reproduce import reproduce as run
 
-    with shown(Console(stderr=True, quiet=as_json)) as watch:
-        found = run(output, quick=quick, only=only or (), workers=workers, scheduler=scheduler, watch=watch)
+    try:
+        with shown(Console(stderr=True, quiet=as_json)) as watch:
+            found = run(output, quick=quick, only=only or (), workers=workers, scheduler=scheduler, watch=watch)
+    except KeyboardInterrupt:
+        raise AnchorheadError(
+            f"Stopped. What was finished is in {output}; the same command goes on from there."
+        ) from None
     print(json.dumps(found.as_dict()) if as_json else found)
 
 

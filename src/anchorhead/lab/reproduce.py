@@ -37,7 +37,8 @@ class Reproduction:
 
     def __str__(self) -> str:
         kept = f", {self.tasks - self.computed} of them from an earlier run" if self.computed < self.tasks else ""
-        return f"{len(self.experiments)} experiments, {self.tasks} tasks{kept}\nreport: {self.page}"
+        many = "s" if len(self.experiments) > 1 else ""
+        return f"{len(self.experiments)} experiment{many}, {self.tasks} tasks{kept}\nreport: {self.page}"
 
 
 def reproduce(

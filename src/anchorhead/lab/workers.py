@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from anchorhead.errors import AnchorheadError, InputError
@@ -22,11 +23,10 @@ from anchorhead.lab.stamp import stamp
 
 @dataclass(frozen=True)
 class Crew:
-    """An executor, how many tasks it runs at once, and what it is, in words."""
+    """An executor, and how many tasks it runs at once."""
 
     executor: Executor
     size: int
-    name: str
 
 
 @contextmanager
@@ -42,8 +42,13 @@ def crew(workers: int | None = None, scheduler: str | None = None) -> Iterator[C
     if count < 1:
         raise InputError(f"--workers {count} must be at least 1.")
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_end_with_parent) as pool:
-        yield Crew(pool, count, f"{count} process{'es' if count > 1 else ''}")
+    told, tell = context.Pipe(duplex=False)
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_until_told, initargs=(told,)) as pool:
+        try:
+            yield Crew(pool, count)
+        except BaseException:
+            tell.close()  # workers end in the middle of what they do, instead of being waited for
+            raise
 
 
 def work(name: str, setting: Setting, seed: int) -> list[Row]:
@@ -58,12 +63,13 @@ def work(name: str, setting: Setting, seed: int) -> list[Row]:
         return named(name).run(setting, seed)
 
 
-def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for ever; it ends instead."""
+def _until_told(told: Connection) -> None:
+    """A worker ends when its parent says so, or is no more; Ctrl-C is the parent's affair."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent: Any = multiprocessing.parent_process()
 
     def watch() -> None:
-        wait([parent.sentinel])
+        wait([parent.sentinel, told])
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -92,4 +98,4 @@ def _cluster(address: str) -> Iterator[Crew]:
             )
         size = sum(client.ncores().values())
         with client.get_executor(pure=False) as executor:
-            yield Crew(executor, size, f"a Dask cluster of {size} cores")
+            yield Crew(executor, size)

@@ -145,8 +145,8 @@ def findings(rows: Rows) -> list[Finding]:
         "in p and in H, and rises with slope 1 in |b - a|. The networks of the theorems follow it; the trained ones "
         "are reported as they are.",
         Table(["in", "how", "sup error", "root mean square", "seeds"], slopes),
-        "Mean squared error, mean over seeds. Three keys joined by gates (*kinked*), proved to within "
-        f"{kinked.largest('bound'):.0e}, err by {kinked.largest('sup'):.0e} at most on these inputs, below the figures.",
+        "Mean squared error, mean over seeds. Three keys joined by gates (*kinked*), proved to "
+        f"within {kinked.largest('bound'):.0e}, err by {kinked.largest('sup'):.0e} at most on these inputs.",
         Table(["", *hows], errors),
     ]
 
