@@ -7,7 +7,7 @@ from pathlib import Path
 
 from anchorhead.lab.reproduce import reproduce
 
-ONLY = ("boundaries", "cost")
+ONLY = ("boundaries",)
 
 
 def seconds(workers: int) -> float:

@@ -510,3 +510,33 @@ def test_shapes_models_dtypes_and_temperatures_that_cannot_be_are_refused():
         diagnose_file("nowhere.safetensors", points=1)
     with pytest.raises(ah.FileError):
         diagnose_file("nowhere.safetensors")
+
+
+def test_queries_beyond_the_anchors_are_judged_by_what_a_temperature_mends() -> None:
+    head = ah.theorems.single_head([[1.0]], [0.0], -1, 1, anchors=64, temperature=1.0, dtype=torch.float64)
+    (finding,) = diagnose(head, torch.linspace(1.2, 5, 301, dtype=torch.float64).reshape(-1, 1, 1)).findings
+    assert finding.kind == "uniform attention"
+    assert "Multiply the scores" in finding.advice
+
+
+def test_dtype_that_is_advised_is_one_that_the_library_builds() -> None:
+    u = torch.linspace(-1, 1, 1001, dtype=torch.float64).reshape(-1, 1, 1)
+    head = ah.theorems.single_head([[1.0]], [0.0], -1, 1, anchors=64, dtype=torch.float64)
+    (finding,) = diagnose(head, u, dtype="bfloat16").findings
+    assert finding.advice.startswith("Use float32")
+    assert head.to(torch.float32).dtype == torch.float32
+
+
+def test_a_blend_that_keeps_the_bound_may_be_kept() -> None:
+    head = ah.theorems.single_head([[1.0]], [0.0], -1, 1, anchors=64, temperature=3160.0, dtype=torch.float64)
+    found = diagnose(head, torch.linspace(-1, 1, 1001, dtype=torch.float64).reshape(-1, 1, 1))
+    assert found.error < found.bound
+    assert "keep the temperature if a blend" in found.findings[0].advice
+
+
+def test_what_a_sampled_function_is_compared_with_is_said() -> None:
+    network = ah.theorems.two_layer(lambda X: X.sin(), tokens=1, features=2, levels=8)
+    x = torch.rand(50, 1, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = diagnose(network, x)
+    assert "not with the function" in str(found)
+    assert found.as_dict()["against"] == found.against != "the target"

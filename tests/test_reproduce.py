@@ -188,6 +188,12 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
         pass
 
 
+def test_files_that_are_no_text_are_refused(case: Experiment, tmp_path: Path) -> None:
+    (tmp_path / "case.csv").write_bytes(b"size\xff\n")
+    with pytest.raises(ah.FileError, match="cannot be read"):
+        ledger(tmp_path)
+
+
 def test_columns_of_another_version_are_refused(case: Experiment, tmp_path: Path) -> None:
     (tmp_path / "case.csv").write_text("size,seed,row,rows\n1,2,1,1\n")
     with pytest.raises(ah.FileError, match="other columns"):
@@ -315,6 +321,21 @@ def test_slope_of_a_power_law_is_found_with_its_interval(slope: float, level: fl
     found = fitted_slope(rows, "size", "error")
     assert abs(found.value - slope) <= 3 * found.half_width + 1e-9
     assert found.half_width <= noise + 1e-9
+
+
+def test_an_error_that_is_no_number_keeps_no_bound() -> None:
+    rows = [{"sup": 1.0, "bound": 2.0}, {"sup": 5.0, "bound": math.nan}]
+    assert Rows(rows).within_bounds()
+    assert not Rows([*rows, {"sup": math.nan, "bound": 2.0}]).within_bounds()
+
+
+def test_numbers_that_someone_changed_into_words_are_refused(tmp_path: Path) -> None:
+    with results_folder(tmp_path):
+        found = Ledger(tmp_path, length.EXPERIMENT, length.EXPERIMENT.tasks(True))
+        for task in found.tasks:
+            found.add(task, [{"sup": "much", "bound": 1.0, "keys": 1, "nanoseconds_per_token": 1.0}])
+    with pytest.raises(ah.FileError, match="Remove that file"):
+        reproduce(tmp_path, quick=True, only=["length"])
 
 
 def test_slopes_of_one_seed_and_of_two_sizes() -> None:

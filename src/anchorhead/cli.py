@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 import anchorhead as ah
-from anchorhead.errors import AnchorheadError, InputError
+from anchorhead.errors import AnchorheadError, FileError, InputError
 from anchorhead.tables import print_model, print_parts, print_plan, print_theorem_plan
 
 app = typer.Typer(
@@ -262,6 +262,8 @@ def reproduce(
     try:
         with shown(Console(stderr=True, quiet=as_json)) as watch:
             found = run(output, quick=quick, only=only or (), workers=workers, scheduler=scheduler, watch=watch)
+    except OSError as error:
+        raise FileError(f"{output} cannot be written: {error}.") from error
     except KeyboardInterrupt:
         raise AnchorheadError(
             f"Stopped. What was finished is in {output}; the same command goes on from there."

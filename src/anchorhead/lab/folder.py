@@ -32,6 +32,8 @@ def _check(path: Path) -> None:
             there = json.loads(file.read_text(encoding="utf-8"))
         except ValueError:
             there = {}
+        if not isinstance(there, dict):
+            there = {}
         if there != here:
             differing = ", ".join(f"{k} {there.get(k)} then, {v} now" for k, v in here.items() if there.get(k) != v)
             raise FileError(

@@ -85,7 +85,7 @@ class Ledger:
             found = {
                 key: [{**t, **r} for t, r in zip(times[key], rows, strict=True)]
                 for key, rows in found.items()
-                if key in times
+                if len(times.get(key, ())) == len(rows)
             }
         for path, part in ((self.path, self._steady), (self.times, self._clocked)):
             if path.exists():
@@ -95,7 +95,10 @@ class Ledger:
     def _whole(self, path: Path) -> dict[Key, list[Row]]:
         if not path.exists():
             return {}
-        text = path.read_text(encoding="utf-8")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise FileError(f"{path} cannot be read: {error}. Remove it, or choose another folder.") from error
         reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
         if reader.fieldnames is not None and list(reader.fieldnames[: len(self.names)]) != self.names:
             raise FileError(

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from anchorhead.errors import InputError
+from anchorhead.errors import FileError, InputError
 from anchorhead.lab.experiment import Experiment
 from anchorhead.lab.experiments import ALL, named
 from anchorhead.lab.folder import results_folder
 from anchorhead.lab.ledger import Ledger
-from anchorhead.lab.report import page, section
+from anchorhead.lab.report import Section, page, section
 from anchorhead.lab.rows import Rows
 from anchorhead.lab.stamp import stamp
 from anchorhead.lab.sweep import Watch, sweep
@@ -58,11 +58,21 @@ def reproduce(
         if missing or not (workers is None and scheduler is None):
             with crew(workers, scheduler) as found:
                 sweep(ledgers, found, watch)
-        sections = [section(x.experiment, Rows(x.rows()), len(x.tasks), folder) for x in ledgers]
+        sections = [_section(ledger, folder) for ledger in ledgers]
         text = page(sections, command_line(output, quick, only), stamp(), quick)
         (folder / PAGE).write_text(text, encoding="utf-8")
     total = sum(len(ledger.tasks) for ledger in ledgers)
     return Reproduction(output / PAGE, tuple(e.name for e in chosen), total, missing)
+
+
+def _section(ledger: Ledger, folder: Path) -> Section:
+    try:
+        return section(ledger.experiment, Rows(ledger.rows()), len(ledger.tasks), folder)
+    except (KeyError, ValueError, TypeError) as error:
+        raise FileError(
+            f"The numbers in {ledger.path} are not those that {ledger.experiment.name} writes ({error!r}). Remove that "
+            "file; its tasks will be computed again."
+        ) from error
 
 
 def command_line(output: Path, quick: bool, only: Sequence[str]) -> str:

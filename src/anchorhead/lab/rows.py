@@ -53,7 +53,8 @@ class Rows:
 
     def within_bounds(self, error: str = "sup", bound: str = "bound") -> bool:
         """Whether no error exceeds its bound, where there is one."""
-        return not bool((self.column(error) > self.column(bound)).any())
+        errors, bounds = self.column(error), self.column(bound)
+        return bool((errors <= bounds)[~np.isnan(bounds)].all())
 
     def one(self, name: str) -> Any:
         """The value that all rows have."""

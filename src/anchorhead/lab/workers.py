@@ -86,7 +86,10 @@ def _cluster(address: str) -> Iterator[Crew]:
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"No Dask scheduler answers at {address!r}: {error}.") from error
     with client:
-        there = client.run(stamp)
+        try:
+            there = client.run(stamp)
+        except Exception as error:
+            raise AnchorheadError(f"The Dask workers at {address} cannot import anchorhead: {error!r}.") from error
         if not there:
             raise AnchorheadError(f"The Dask cluster at {address} has no workers; start some with `dask worker`.")
         here = stamp()

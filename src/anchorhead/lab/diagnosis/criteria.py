@@ -76,6 +76,8 @@ def selecting(sight: Sight, snap: Snap, run: Run) -> Finding | None:
     glides = share(run.top[should] < SNAPPED)
     if not failing.any() and glides <= HALF:
         return None
+    if not should.any():  # every query is beyond the anchors, or between two: nothing there should snap
+        return blending(sight, run)
     gap = measured_gap(run, snap, should)
     worst = int(run.error.argmax())
     advice = sight.rescale(snap.gap / gap) if gap > 0 else sight.rescale(math.inf)
@@ -93,6 +95,8 @@ def selecting(sight: Sight, snap: Snap, run: Run) -> Finding | None:
             f"The output glides where it should snap: {glides:.0%} of the queries that one key should hold have no "
             f"key with {SNAPPED:.0%} of the weight, and {keys:.2g} keys share it at the median; {blurred}."
         )
+        if not failing.any():
+            advice += " The error keeps the bound all the same: keep the temperature if a blend is what you want."
         return Finding("interpolation drift", sight.where(worst), evidence, advice)
     if gap < SHARE * snap.gap:
         evidence = f"{_error(sight, run, worst)}, from weight that further keys keep: {blurred}."
@@ -118,13 +122,14 @@ def blending(sight: Sight, run: Run) -> Finding | None:
     error = _error(sight, run, worst)
     if factor > 1:
         evidence = (
-            f"{error}; scores are {1 / factor:.3g} of what the values need, and {now:.3g} of {sight.keys} keys share "
+            f"{error}; scores are {1 / factor:.6g} of what the values need, and {now:.3g} of {sight.keys} keys share "
             f"the weight at the median query instead of {meant:.3g}."
         )
         return Finding("uniform attention", sight.where(worst), evidence, advice)
     stairs, before = share(run.top >= SNAPPED), share(mended.top >= SNAPPED)
+    snaps = "the output snaps where it should glide" if stairs > before else "the output bends at every key"
     evidence = (
-        f"{error}; the output snaps where it should glide: scores are {1 / factor:.3g} times what the values need, "
+        f"{error}; {snaps}: scores are {1 / factor:.6g} times what the values need, "
         f"{now:.3g} of {sight.keys} keys share the weight at the median query instead of {meant:.3g}, and one has "
         f"{SNAPPED:.0%} of it at {stairs:.0%} of the queries instead of {before:.0%}."
     )

@@ -51,7 +51,17 @@ def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, temperature: flo
         findings, error, bound = _compiled(model, x, run_in, scale)
     else:
         findings, error, bound = _look(_sight(model, x, run_in, scale))
-    return Diagnosis(tuple(findings), error, bound, _count(model, x), str(run_in).removeprefix("torch."), scale)
+    name = str(run_in).removeprefix("torch.")
+    return Diagnosis(tuple(findings), error, bound, _count(model, x), name, scale, _against(model))
+
+
+def _against(model: nn.Module) -> str:
+    """What errors are measured against: of sampled functions only what the network itself holds."""
+    if isinstance(model, GridNetwork | CompiledTwoLayer):
+        return "the values of the cells around each input, not with the function between them"
+    if isinstance(model, CompiledGrid) and model.certificate.level != "proved":
+        return "its own numbers in float64, since the function cannot be looked into"
+    return "the target"
 
 
 def _reading(model: nn.Module) -> tuple[torch.dtype, Callable[[Tensor], object]]:

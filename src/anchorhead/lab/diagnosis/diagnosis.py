@@ -27,7 +27,8 @@ class Finding:
 class Diagnosis:
     """What was found on some inputs.
 
-    error: the largest distance from the target, NaN or infinite where an output is. bound: what was promised there.
+    error: the largest distance from the target, NaN or infinite where an output is; where there is no target to look
+    into, from what `against` says. bound: what was promised there.
     examined: how many inputs were looked at. dtype, temperature: how the network was run; temperature multiplies the
     scores.
     """
@@ -38,6 +39,7 @@ class Diagnosis:
     examined: int
     dtype: str
     temperature: float
+    against: str = "the target"
 
     @property
     def healthy(self) -> bool:
@@ -53,12 +55,15 @@ class Diagnosis:
             "examined": self.examined,
             "dtype": self.dtype,
             "temperature": self.temperature,
+            "against": self.against,
             "findings": [asdict(finding) for finding in self.findings],
         }
 
     def __str__(self) -> str:
         how = f"{self.dtype}" + (f", scores times {self.temperature:g}" if self.temperature != 1 else "")
         figures = f"error {self.error:.3g}, bound {self.bound:.3g}, {self.examined:,} inputs, {how}"
+        if self.against != "the target":
+            figures += f"; compared with {self.against}"
         if self.healthy:
             return f"healthy: {figures}"
         count = "1 finding" if len(self.findings) == 1 else f"{len(self.findings)} findings"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from anchorhead.compiler.loading import load
+from anchorhead.errors import InputError
 from anchorhead.lab.diagnosis.diagnosing import diagnose
 from anchorhead.lab.diagnosis.diagnosis import Diagnosis
 from anchorhead.network.compiled import CompiledModel
@@ -18,6 +19,7 @@ from anchorhead.theorems.anchors import check_count
 
 FAR = 8.0
 """How much of an unbounded domain is laid with points."""
+MOST = 1_000_000
 CORNERS = 6
 """Up to so many variables all corners of the box are among the points."""
 
@@ -28,6 +30,8 @@ def diagnose_file(
     """Diagnoses a saved model on points over its domain: evenly for one variable; for several a seeded sample, the
     diagonal, the middles of the faces and, if there are few variables, the corners. [-8, 8] of an unbounded one."""
     count = check_count(points, "points", 2)
+    if count > MOST:
+        raise InputError(f"points={count:,} is more than {MOST:,}; a few thousand show what there is to see.")
     model = load(path)
     x = laid(model, count)
     return diagnose(model, x, dtype=dtype, temperature=temperature)

@@ -133,7 +133,7 @@ def lookup_sight(model: GridNetwork, x: Tensor, dtype: torch.dtype, temperature:
 
     def rescale(factor: float) -> str:
         return (
-            f"Multiply the scores by {factor:.3g}: the temperature of the look-up for a selection error of "
+            f"Multiply the scores by {factor:.6g}: the temperature of the look-up for a selection error of "
             f"{SELECTION_ERROR:g} is {derived:.6g}, which is derived where temperature= is left out."
         )
 

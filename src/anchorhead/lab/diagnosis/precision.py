@@ -55,7 +55,11 @@ def _advice(sight: Sight, plain: Run) -> str:
     wider = [d for d in DTYPES if torch.finfo(d).eps < torch.finfo(sight.dtype).eps]
     for dtype in reversed(wider):
         run = plain if dtype == torch.float64 else sight.run(dtype, sight.temperature, 1)
-        if run.finite.all() and not ((run.error > sight.bound) & (plain.error <= sight.bound)).any():
+        if (
+            sight.allows(dtype)
+            and run.finite.all()
+            and not ((run.error > sight.bound) & (plain.error <= sight.bound)).any()
+        ):
             smaller = sight.smaller(sight.dtype)
             return f"Use {_name(dtype)}, which holds it." + (f" {smaller}" if smaller else "")
     return "Build it again: no dtype holds these numbers."

@@ -93,7 +93,7 @@ def ramp_sight(model: Ramps, x: Tensor, dtype: torch.dtype, temperature: float) 
 
     def rescale(factor: float) -> str:
         return (
-            f"Multiply the scores by {factor:.3g}: the temperature for a selection error of {SELECTION_ERROR:g} is "
+            f"Multiply the scores by {factor:.6g}: the temperature for a selection error of {SELECTION_ERROR:g} is "
             f"{derived:.6g}, which is derived where temperature= is left out."
         )
 
@@ -103,6 +103,7 @@ def ramp_sight(model: Ramps, x: Tensor, dtype: torch.dtype, temperature: float) 
         rows=len(view.x),
         dtype=dtype,
         temperature=temperature,
+        allows=model.precision.holds,
         bound=torch.full_like(u, promised(model)),
         ends=(u < model.low + band) | (u > model.high - band),
         seams=_near_seams(view, u),

@@ -66,6 +66,8 @@ class Sight:
     rescale: Callable[[float], str]
     smaller: Callable[[torch.dtype], str]
     snap: Snap | None = None
+    allows: Callable[[torch.dtype], bool] = lambda dtype: True
+    """Whether the library would build this network in a dtype."""
 
     def thinned(self, per_query: Tensor, stride: int) -> Tensor:
         """What is left of a value for each query when every `stride`-th row is run."""

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.drawing import COLOURS, MARKS, legend, panel
+from anchorhead.lab.drawing import COLOURS, MARKS, legend, panel, ticks
 from anchorhead.lab.experiment import Experiment, Finding, Row, Setting, Table, Task
 from anchorhead.lab.rows import Rows
 
@@ -114,6 +114,7 @@ def figures(rows: Rows) -> dict[str, Figure]:
                     label=how,
                 )
             legend(figure)
+            ticks(axes, (2, 4, 8, 16, 32, 64, 128, 256) if size == "keys" else (10, 30, 100, 300, 1000))
             found[f"cost_{i + 1}_{size}"] = figure
     return found
 

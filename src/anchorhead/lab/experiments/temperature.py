@@ -78,7 +78,13 @@ def figures(rows: Rows) -> dict[str, Figure]:
         figure, axes = panel(f"{p} anchors on [-1, 1]", "temperature β", "sup error")
         for dtype, part in mine.by("dtype"):
             ordered = Rows(sorted(part, key=lambda r: float(r["temperature"])))
-            axes.plot(ordered.column("temperature"), ordered.column("sup"), color=HUES[dtype], lw=1.4, label=dtype)
+            axes.plot(
+                ordered.column("temperature"),
+                ordered.column("sup"),
+                color=HUES[dtype],
+                lw=3.5 if dtype == "float64" else 1.3,
+                label=dtype,
+            )
         for row in mine.where(dtype="float64"):
             if row["named"]:
                 axes.axvline(
@@ -108,8 +114,8 @@ def findings(rows: Rows) -> list[Finding]:
     return [
         "The optimum for a ramp is not where softmax selects but where neighbours blend, βh² of two to three where the "
         "dtype allows it: the blend of neighbours is nearly linear in u, and only the ends are blurred. Towards higher "
-        "temperatures the error rises to half a spacing, and is the theorem's; narrow dtypes then lose the digits that "
-        "distinguish neighbouring scores, or overflow.",
+        "temperatures the error rises to half a spacing, and is the theorem's; narrow dtypes lose the digits that "
+        "distinguish neighbouring scores, the earlier the more anchors there are, or overflow.",
         Table(["p", "dtype", "best β", "βh² there", "sup error there", "first not finite at β"], best),
         "*Selects*: the share of queries whose largest weight exceeds 0.99. *Zero*: the share of weights that are 0.",
         Table(["p", "dtype", "β", "sup error", "selects", "zero"], table),
