@@ -19,6 +19,7 @@ $(READY): pyproject.toml requirements.txt
 demo: $(READY)
 	$(BIN)/python -m anchorhead.lab.demo -o demo
 	$(BIN)/anchorhead explore -o demo/explore.html
+	rm -rf demo/report
 	$(BIN)/anchorhead reproduce --quick -o demo/report
 
 test: $(READY) browser
