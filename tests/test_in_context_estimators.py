@@ -32,10 +32,9 @@ def cancer():
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ic.ESTIMATORS)
 def test_scikit_learns_own_checks(name):
-    loosely = {"tol": 1e-3} if name == "HuberRegressor" else {}  # the checks are of the interface; minutes otherwise
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = check_estimator(getattr(ic, name)(**loosely), on_fail=None)
+        results = check_estimator(getattr(ic, name)(), on_fail=None)
     assert len(results) > 40
     assert not [r for r in results if r["status"] == "failed"]
     assert {r["check_name"] for r in results if r["status"] != "passed"} <= SKIPPED

@@ -88,8 +88,10 @@ def _count(model: nn.Module, x: Tensor) -> int:
         return x.numel()
     if isinstance(model, Ramps):
         return x.numel() // model.features
-    size = (model.grid.tokens, model.grid.features) if isinstance(model, GridNetwork) else model.input_shape
-    return x.numel() // math.prod(size)  # type: ignore[arg-type]
+    if isinstance(model, GridNetwork):
+        return x.numel() // (model.grid.tokens * model.grid.features)
+    assert isinstance(model, CompiledNetwork | CompiledGrid | CompiledTwoLayer)
+    return x.numel() // math.prod(model.input_shape)
 
 
 def _sight(model: nn.Module, x: Tensor, dtype: torch.dtype, scale: float) -> Sight:

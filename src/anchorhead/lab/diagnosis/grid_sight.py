@@ -78,8 +78,9 @@ class LookupView:
         grid = self.grid
         flat = x.reshape(len(x), -1).double()
         reach = WIDENED * grid.slope * grid.cell / 2
-        first, last = ((flat + side * reach - grid.low) / grid.cell for side in (-1, 1))
-        return tuple(c.floor().long().clamp(0, grid.levels - 1) for c in (first, last))  # type: ignore[return-value]
+        places = ((flat + side * reach - grid.low) / grid.cell for side in (-1, 1))
+        first, last = (c.floor().long().clamp(0, grid.levels - 1) for c in places)
+        return first, last
 
     def error(self, out: Tensor, x: Tensor) -> Tensor:
         """How far the output is from lying between the values of the cells that x touches."""

@@ -98,12 +98,13 @@ def figures(rows: Rows) -> dict[str, Figure]:
 
 
 def findings(rows: Rows) -> list[Finding]:
-    table, best = [], []
+    table, best, optima = [], [], []
     for p, mine in rows.by("p"):
         for dtype, part in mine.by("dtype"):
             least = min(part, key=lambda r: float(r["sup"]))
             finite = [float(r["temperature"]) for r in part if r["not_finite"]]
             flat = float(least["temperature"]) * float(least["spacing"]) ** 2
+            optima += [flat] if dtype == "float64" else []
             best.append([str(p), dtype, f"{least['temperature']:.3g}", f"{flat:.2g}", f"{least['sup']:.2g}",
                          f"{min(finite):.2g}" if finite else "never"])  # fmt: skip
             for name in (*(f"{b:g}" for b in NAMED), "derived"):
@@ -112,10 +113,11 @@ def findings(rows: Rows) -> list[Finding]:
                               f"{row['sup']:.2g}", f"{100 * float(row['selects']):.0f}%",
                               f"{100 * float(row['zero_weights']):.0f}%"])  # fmt: skip
     return [
-        "The optimum for a ramp is not where softmax selects but where neighbours blend, βh² of two to three where the "
-        "dtype allows it: the blend of neighbours is nearly linear in u, and only the ends are blurred. Towards higher "
-        "temperatures the error rises to half a spacing, and is the theorem's; narrow dtypes lose the digits that "
-        "distinguish neighbouring scores, the earlier the more anchors there are, or overflow.",
+        "The optimum for a ramp is not where softmax selects but where neighbours blend, in float64 at βh² from "
+        f"{min(optima):.1f} to {max(optima):.1f} among the temperatures tried: the blend of neighbours is nearly "
+        "linear in u, and only the ends are blurred. Towards higher temperatures the error rises to half a spacing, and is "
+        "the theorem's; narrow dtypes lose the digits that distinguish neighbouring scores, the earlier the more "
+        "anchors there are, or overflow.",
         Table(["p", "dtype", "best β", "βh² there", "sup error there", "first not finite at β"], best),
         "*Selects*: the share of queries whose largest weight exceeds 0.99. *Zero*: the share of weights that are 0.",
         Table(["p", "dtype", "β", "sup error", "selects", "zero"], table),
