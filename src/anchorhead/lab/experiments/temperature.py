@@ -115,9 +115,9 @@ def findings(rows: Rows) -> list[Finding]:
     return [
         "The optimum for a ramp is not where softmax selects but where neighbours blend, in float64 at βh² from "
         f"{min(optima):.1f} to {max(optima):.1f} among the temperatures tried: the blend of neighbours is nearly "
-        "linear in u, and only the ends are blurred. Towards higher temperatures the error rises to half a spacing, and is "
-        "the theorem's; narrow dtypes lose the digits that distinguish neighbouring scores, the earlier the more "
-        "anchors there are, or overflow.",
+        "linear in u, and only the ends are blurred. Towards higher temperatures the error rises to half a spacing, "
+        "and is the theorem's; narrow dtypes lose the digits that distinguish neighbouring scores, the earlier the "
+        "more anchors there are, or overflow.",
         Table(["p", "dtype", "best β", "βh² there", "sup error there", "first not finite at β"], best),
         "*Selects*: the share of queries whose largest weight exceeds 0.99. *Zero*: the share of weights that are 0.",
         Table(["p", "dtype", "β", "sup error", "selects", "zero"], table),
