@@ -6,16 +6,23 @@ fractions, so that merging two affine maps is an identity and not an approximati
 
 from __future__ import annotations
 
+import math
 import struct
+from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 
-from flint import arb, fmpq
+from flint import arb, ctx, fmpq
 
-from anchorhead.errors import PrecisionError
+from anchorhead.errors import PrecisionError, SingularityError
 from anchorhead.expression.balls import enclose
 from anchorhead.expression.graph import Node, constant, number_of
 
 Number = int | Fraction | float | Node
+
+DIGITS = 128
+"""Bits to which a closed formula is known, however much cancels in it."""
+MOST_BITS = 1 << 14
 
 
 def simplified(number: Number) -> Number:
@@ -57,19 +64,55 @@ def as_node(number: Number) -> Node:
 
 
 def as_ball(number: Number) -> arb:
-    """The number at the working precision."""
+    """The number to at least the working precision, and to DIGITS bits or more."""
     if isinstance(number, Node):
-        return enclose(number, {})
+        return _enclosed(number, max(ctx.prec, DIGITS))
     if isinstance(number, Fraction):
         return arb(fmpq(number.numerator, number.denominator))
     return arb(number)
 
 
+@lru_cache(maxsize=10_000)
+def _enclosed(formula: Node, bits: int) -> arb:
+    """A closed formula, whose terms may cancel, with `bits` good bits; what MOST_BITS cannot tell from 0 stays a ball
+    around 0, tiny and honest."""
+    before, found = ctx.prec, arb("nan")
+    try:
+        working = 2 * bits
+        while working <= MOST_BITS:
+            ctx.prec = working
+            found = enclose(formula, {})
+            if found.is_finite() and found.rel_accuracy_bits() >= bits:
+                break
+            working *= 2
+    finally:
+        ctx.prec = before
+    if not found.is_finite():
+        raise SingularityError(f"The constant {formula} in the target is not a finite number; correct the formula.")
+    return found
+
+
 def as_float(number: Number) -> float:
-    """A float next to the number; the nearest one, but for closed formulas."""
-    if isinstance(number, Node):
-        return float(enclose(number, {}).mid())
-    return float(number)
+    """The float nearest to the number."""
+    value = float(_enclosed(number, DIGITS).mid()) if isinstance(number, Node) else float(number)
+    if not math.isfinite(value):
+        raise OverflowError
+    return value
+
+
+def sign_of(number: Number) -> int | None:
+    """-1, 0 or 1, where that is certain; None for a closed formula that cannot be told from zero."""
+    if not isinstance(number, Node):
+        return (number > 0) - (number < 0)
+    found = as_ball(number)
+    return 1 if found > 0 else -1 if found < 0 else 0 if found == 0 else None
+
+
+def largest(numbers: Sequence[Number]) -> Number:
+    """The largest of some numbers, as a closed formula where one of them is."""
+    if any(isinstance(number, Node) for number in numbers):
+        return Node("max", [as_node(number) for number in numbers])
+    return max(numbers)
 
 
 def stored(number: Number, dtype: str) -> float:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from anchorhead.errors import ExpressionError
 from anchorhead.expression.balls import enclose
 from anchorhead.expression.circuit import Apply, Attend, Circuit, Largest, Line, Step, Times, U, combination
-from anchorhead.expression.exact import Number, as_float, as_node, over, plus, simplified, times
+from anchorhead.expression.exact import Number, as_node, largest, over, plus, simplified, times
 from anchorhead.expression.graph import Expression, Node, constant, ordered, rational
 from anchorhead.expression.parse import parse
 from anchorhead.expression.primitives import add, mul
@@ -237,7 +237,7 @@ class Builder:
         kept = list(dict.fromkeys(line for line in lines if not line.is_constant))
         constants = [line.bias for line in lines if line.is_constant]
         if constants:
-            kept.append(Line({}, max(constants, key=as_float)))
+            kept.append(Line({}, largest(constants)))
         if len(kept) == 1:
             return kept[0].scaled(sign)
         return self._step(Largest(tuple(kept), label)).scaled(sign)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression.circuit import Line
-from anchorhead.expression.exact import Number, as_float, over, times
+from anchorhead.expression.exact import Number, largest, over, sign_of, times
 from anchorhead.expression.forms import Builder, Form, Pending
 
 ZERO, ONE = Line({}), Line({}, 1)
@@ -152,7 +152,7 @@ class Entries:
         if isinstance(entry, Bilinear):
             offset = self.builder.scale(entry.offset, factor)
             return replace(entry, factor=times(entry.factor, factor), offset=offset)
-        if isinstance(entry, Masked) and as_float(factor) > 0:
+        if isinstance(entry, Masked) and sign_of(factor) == 1:
             return entry
         return self.builder.scale(self._form(entry, label), factor)
 
@@ -218,7 +218,7 @@ class Entries:
 
     def _without_weights(self, terms: Sequence[tuple[Number, Entry]], bias: Number, label: str) -> Entry:
         if any(isinstance(entry, Masked) for _, entry in terms):
-            if all(as_float(c) > 0 for c, entry in terms if isinstance(entry, Masked)):
+            if all(sign_of(c) == 1 for c, entry in terms if isinstance(entry, Masked)):
                 return MASKED
             raise ExpressionError("Minus infinity is subtracted, and plus infinity is not a number.")
         products = [(c, entry) for c, entry in terms if isinstance(entry, Bilinear)]
@@ -260,8 +260,8 @@ class Entries:
         forms = list(dict.fromkeys(self.forms(moving, label)))
         constants = [form for form in forms if isinstance(form, Line) and form.is_constant]
         if len(constants) > 1:
-            best = max(constants, key=lambda line: sign * as_float(line.bias))
-            forms = [form for form in forms if not is_constant(form) or form is best]
+            best = Line({}, times(sign, largest([times(sign, line.bias) for line in constants])))
+            forms = [*(form for form in forms if not is_constant(form)), best]
         return forms[0] if len(forms) == 1 else self.builder.largest(forms, label, sign)
 
     def choice(self, condition: Entry, yes: Entry, no: Entry, label: str) -> Form:
@@ -272,8 +272,11 @@ class Entries:
             self.line(form) for form in self.forms([condition.above, condition.below, yes, no], label)
         )
         gap, change = above + -below, first + -second
-        if gap.is_constant and gap.bias != 0:
-            return first if as_float(gap.bias) > 0 else second
+        side = sign_of(gap.bias) if gap.is_constant else 0
+        if side is None:
+            raise DiscontinuityError(f"The condition of torch.where, {gap.bias} > 0, cannot be told from equality.")
+        if side != 0:
+            return first if side > 0 else second
         if change.is_constant and change.bias == 0:
             return second
         found = None if gap.is_constant or change.is_constant else change.in_terms_of(gap)
