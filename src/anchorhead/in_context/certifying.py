@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from flint import arb
 
 from anchorhead.certify.certificate import Certificate
-from anchorhead.certify.rounding import ASSUMPTIONS
+from anchorhead.certify.rounding import ASSUMPTIONS, LARGEST
 from anchorhead.certify.statement import precision, upper
 from anchorhead.certify.variation import above, below
 from anchorhead.errors import InputError
@@ -40,7 +40,6 @@ CONVEX = 1e-6
 is."""
 MARGINS = (2.0**-20, 2.0**-10, 2.0**-4, 1.0)
 """How far beyond |w·x| <= s slopes are known, in units of s; see `stability.py`."""
-MOST = {"float64": 2.0**1000, "float32": 2.0**120}
 
 
 @dataclass(frozen=True)
@@ -210,7 +209,7 @@ def _with_arithmetic(algorithm: Algorithm, terms: int, heads: arb, moved: arb, s
     """The gradient's error and size to those of the step."""
     unit, n, rate, l2 = UNIT[dtype], algorithm.examples, arb(algorithm.rate), arb(max(algorithm.l2))
     own = w * (1 + rate * l2 + 2 * arb(algorithm.momentum))
-    if not (rate * size + own + factors + size) * (1 + x) < MOST[dtype]:
+    if not (rate * size + own + factors + size) * (1 + x) < LARGEST[dtype]:
         raise InputError(
             f"{dtype} cannot hold a step of these numbers: the gradient may reach {upper(size):.3g}, and w "
             f"{upper(own + rate * size):.3g}. Use smaller bounds, or rescale the loss."
