@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 CONVEX = 1e-6
 """A least slope above minus this times the largest counts as zero when the learning rate is judged; proofs use it as it
 is."""
-MARGINS = (2.0**-20, 2.0**-10, 2.0**-4, 1.0)
+MARGINS = tuple(2.0**-k for k in (20, 14, 10, 9, 8, 7, 6, 5, 4, 2, 0))
 """How far beyond |w·x| <= s slopes are known, in units of s; see `stability.py`."""
 
 
