@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError, ShapeError
+from anchorhead.in_context.arguments import MOST, positive
 from anchorhead.in_context.losses import LABELS
 
 DEFAULTS = {"x": 6.0, "y": 50.0, "w": 20.0}
 """For standardised data."""
 SLACK = 1e-9
 """Runs allow this much more than the declared bounds, relatively; proofs count it."""
-MOST = 1e60
 
 
 class OutsideBoundsError(InputError):
@@ -57,8 +57,8 @@ def read_bounds(bounds: Mapping[str, float] | None, features: int) -> Bounds:
     if unknown:
         raise InputError(f"bounds has {', '.join(unknown)}; it takes x, y, w, and s and curvature if you know them.")
     for name, value in given.items():
-        if not (isinstance(value, int | float) and math.isfinite(value) and 0 < value < MOST):
-            raise InputError(f"bounds[{name!r}]={value!r} must be a positive finite number below {MOST:g}.")
+        if not positive(f"bounds[{name!r}]", value) < MOST:
+            raise InputError(f"bounds[{name!r}]={value:g} must be a positive finite number below {MOST:g}.")
     values = {name: float(given.get(name, default)) for name, default in DEFAULTS.items()}
     implied = {"s": features * values["x"] * values["w"], "curvature": features * values["x"] ** 2}
     return Bounds(**values, **{n: min(float(given.get(n, v)), v) for n, v in implied.items()})
@@ -68,8 +68,8 @@ def read_penalties(name: str, given: float | Sequence[float], features: int) -> 
     """A penalty for each coordinate, from one number or one for each."""
     try:
         values = [float(given)] * features if isinstance(given, int | float) else [float(v) for v in given]
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}={given!r} must be one number, or one for each of {features} features.") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{name} must be one number, or one for each of {features} features.") from error
     if len(values) != features:
         raise InputError(f"{name} has {len(values)} entries for {features} features; give one number, or one for each.")
     if not all(math.isfinite(v) and v >= 0 for v in values):
@@ -98,6 +98,8 @@ def check_shapes(X: Tensor, y: Tensor, features: int, examples: int, dtype: torc
     for name, value in (("X", X), ("y", y)):
         if not isinstance(value, Tensor):
             raise ShapeError(f"{name} must be a torch tensor, not {type(value).__name__}; use torch.as_tensor.")
+        if value.layout != torch.strided:
+            raise ShapeError(f"{name} is {value.layout}, and must be dense; use {name}.to_dense().")
         if value.dtype != dtype:
             raise ShapeError(f"{name} is {value.dtype} and the network {dtype}; convert it with {name}.to({dtype}).")
     if X.ndim < 2 or X.shape[-1] != features:
@@ -166,5 +168,5 @@ def largest_curvature(X: Tensor, weights: Tensor) -> float:
     weights = weights / weights.sum(-1, keepdim=True)  # 1/n rounded to float32 is another number
     n, d = X.shape[-2:]
     moments = X.mT @ (X * weights.unsqueeze(-1))
-    eigenvalues = torch.linalg.eigvalsh(moments)
+    eigenvalues = torch.linalg.eigvalsh(moments.detach())
     return float(eigenvalues[..., -1].max()) * (1 + SLACK + 4 * d * (n + 64) * 2.0**-53)

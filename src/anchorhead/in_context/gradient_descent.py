@@ -13,7 +13,6 @@ W_Q, W_K, W_V for small prompts. `stability.py` proves how far the iterates can 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 from anchorhead.certify.certificate import Certificate
 from anchorhead.errors import InputError, ShapeError
 from anchorhead.in_context import bounds as limits
-from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
+from anchorhead.in_context.arguments import DTYPES, counts, dtype_name, positive
 from anchorhead.in_context.bounds import Bounds, OutsideBoundsError, read_bounds, read_penalties
 from anchorhead.in_context.certifying import certify
 from anchorhead.in_context.labels import PAIRS, LabelHead, label_head
@@ -221,7 +220,7 @@ class GradientDescent(limits.FixedDtype):
         """Refuses a prompt for which the learning rate is too large; nothing to do if it never is."""
         if self.bounds.curvature >= self.algorithm.features * self.bounds.x**2:
             return
-        trace = float((X.double().square().sum(-1) * weights.double()).sum(-1).max())
+        trace = float((X.detach().double().square().sum(-1) * weights.double()).sum(-1).max())
         if trace * (1 + 1e-6) <= self.bounds.curvature:  # weights are rounded in float32, and sums in float64
             return
         found = limits.largest_curvature(X, weights)
@@ -254,9 +253,8 @@ class GradientDescent(limits.FixedDtype):
 def _read(loss: Loss, features: int, examples: int, steps: int, rate: float, l2: float | Sequence[float],
           l1: float | Sequence[float], momentum: float) -> Algorithm:  # fmt: skip
     features, examples, steps = counts(features=features, examples=examples, steps=steps)
-    if not (isinstance(rate, int | float) and math.isfinite(rate) and rate > 0):
-        raise InputError(f"learning_rate={rate!r} must be a positive finite number.")
+    rate = positive("learning_rate", rate)
     if not (isinstance(momentum, int | float) and 0 <= momentum < 1):
         raise InputError(f"momentum={momentum!r} must be at least 0 and below 1.")
-    return Algorithm(loss, features, examples, steps, float(rate), read_penalties("l2", l2, features),
+    return Algorithm(loss, features, examples, steps, rate, read_penalties("l2", l2, features),
                      read_penalties("l1", l1, features), float(momentum))  # fmt: skip

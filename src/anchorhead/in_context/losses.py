@@ -7,7 +7,6 @@ a stated `width`, and the smoothed loss is what is descended exactly.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -15,6 +14,7 @@ from anchorhead.errors import InputError
 from anchorhead.expression.derivative import derivative
 from anchorhead.expression.graph import Expression, Node
 from anchorhead.expression.parse import parse
+from anchorhead.in_context.arguments import is_number, positive
 
 VARIABLES = ("s", "y")
 
@@ -31,8 +31,10 @@ class Loss:
     labels: str = "real"
 
     def __post_init__(self) -> None:
-        if self.labels not in LABELS:
+        if not isinstance(self.labels, str) or self.labels not in LABELS:
             raise InputError(f"labels={self.labels!r} must be one of {', '.join(LABELS)}.")
+        if not isinstance(self.gradient, str):
+            raise InputError(f"gradient={self.gradient!r} must be a formula in s and y, as text.")
         parse(self.gradient, VARIABLES)  # refuses what cannot be read
 
     @property
@@ -72,7 +74,7 @@ def poisson() -> Loss:
 
 def quantile(level: float = 0.5, width: float = 0.05) -> Loss:
     """The pinball loss of that level, its corner rounded over `width`: slope -level below y and 1 - level above it."""
-    if not 0 < level < 1:
+    if not is_number(level) or not 0 < level < 1:
         raise InputError(f"level={level!r} must lie between 0 and 1.")
     return Loss(f"sigmoid((s - y)/{_positive('width', width)}) - {exact_text(level)}", "quantile")
 
@@ -115,9 +117,7 @@ def read_loss(loss: str | Loss) -> Loss:
 
 
 def _positive(name: str, number: float) -> str:
-    if not (math.isfinite(number) and number > 0):
-        raise InputError(f"{name}={number!r} must be a positive number.")
-    return exact_text(number)
+    return exact_text(positive(name, number))
 
 
 def exact_text(number: float) -> str:

@@ -27,11 +27,11 @@ from anchorhead.certify.statement import precision, upper
 from anchorhead.errors import InputError, ShapeError, ToleranceError
 from anchorhead.expression.circuit import Line
 from anchorhead.expression.derivative import derivative
-from anchorhead.expression.graph import Expression, Node
+from anchorhead.expression.graph import Expression, Node, ordered
 from anchorhead.expression.parse import parse
 from anchorhead.expression.tensors import evaluate
 from anchorhead.in_context import bounds as limits
-from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
+from anchorhead.in_context.arguments import DTYPES, counts, dtype_name, positive, read_sizes
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.literal import attention
 from anchorhead.in_context.products import Factor, LiteralFactor
@@ -64,14 +64,15 @@ def network_step(
     bounds: the largest absolute entry of x, y, W (`w`) and a, by default 6, 50, 2 and 2.
     """
     counts(width=width, features=features, examples=examples)
-    if not (isinstance(learning_rate, int | float) and math.isfinite(learning_rate) and learning_rate > 0):
-        raise InputError(f"learning_rate={learning_rate!r} must be a positive finite number.")
+    rate = positive("learning_rate", learning_rate)
     dtype_name(dtype)
-    given = dict(bounds or {})
-    if set(given) - set(DEFAULTS) or not all(math.isfinite(v) and v > 0 for v in given.values()):
-        raise InputError(f"bounds={given!r} must give positive numbers for x, y, w and a.")
+    sizes = read_sizes(bounds, DEFAULTS)
+    if not isinstance(activation, str):
+        raise InputError(f"activation={activation!r} must be a formula in u, such as tanh(u).")
     phi = parse(activation, ("u",)).outputs[0]
-    return NetworkStep(phi, width, features, examples, float(learning_rate), DEFAULTS | given, dtype)
+    if not any(part.op == "variable" for part in ordered([derivative(phi, "u")])):
+        raise InputError(f"activation={activation!r} is affine, so that there is nothing to select; use another one.")
+    return NetworkStep(phi, width, features, examples, rate, sizes, dtype)
 
 
 class NetworkStep(limits.FixedDtype):

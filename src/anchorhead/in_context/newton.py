@@ -30,13 +30,14 @@ from torch import Tensor, nn
 from anchorhead.certify.certificate import Certificate
 from anchorhead.certify.rounding import ASSUMPTIONS, LARGEST
 from anchorhead.certify.statement import precision, upper
-from anchorhead.errors import ToleranceError
+from anchorhead.errors import InputError, ToleranceError
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
 from anchorhead.in_context.bounds import SLACK, Bounds, read_bounds, read_penalties
 from anchorhead.in_context.products import MOST, Factor, LiteralFactor
 from anchorhead.in_context.stability import LEAST, UNIT, gamma
 
+MOST_STEPS = 10_000
 ROOM = 1.5
 """How much larger than the algorithm's matrices the network's own may be; more is refused when it is made."""
 
@@ -55,6 +56,8 @@ def newton(
     bounds: as for `gradient_descent`; w is not needed, and curvature decides how many steps are needed.
     """
     counts(features=features, examples=examples, steps=steps)
+    if steps > MOST_STEPS:
+        raise InputError(f"steps must be at most {MOST_STEPS:,}; digits double with each, so that fewer than 100 do.")
     penalties = read_penalties("l2", l2, features)
     dtype_name(dtype)
     return Newton(features, examples, steps, penalties, read_bounds(bounds, features), dtype)

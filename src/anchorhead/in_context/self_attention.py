@@ -103,7 +103,7 @@ class SelfAttentionDescent(nn.Module):
 
     def __init__(self, model: GradientDescent, examples: int) -> None:
         super().__init__()
-        if not isinstance(examples, int) or not 1 <= examples <= model.algorithm.examples:
+        if isinstance(examples, bool) or not isinstance(examples, int) or not 1 <= examples <= model.algorithm.examples:
             raise InputError(f"examples={examples} must be 1 to {model.algorithm.examples}.")
         self.examples, self.model = examples, [model]
         n, d = examples, model.algorithm.features
@@ -123,6 +123,8 @@ class SelfAttentionDescent(nn.Module):
         return dict(self.named_buffers())
 
     def forward(self, X: Tensor, y: Tensor, w0: Tensor | None = None) -> Tensor:
+        if not (isinstance(X, Tensor) and isinstance(y, Tensor)):
+            raise ShapeError("X and y must be torch tensors; use torch.as_tensor.")
         if X.shape[-2:] != (self.examples, self.model[0].algorithm.features):
             raise ShapeError(
                 f"This network is for {self.examples} examples of {self.model[0].algorithm.features} features, and X "

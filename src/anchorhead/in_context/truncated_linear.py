@@ -22,7 +22,7 @@ from anchorhead.errors import InputError, ShapeError
 from anchorhead.expression.circuit import Line
 from anchorhead.expression.parse import parse
 from anchorhead.in_context import bounds as limits
-from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
+from anchorhead.in_context.arguments import DTYPES, counts, dtype_name, is_number, read_sizes
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.literal import attention
 from anchorhead.in_context.losses import exact_text
@@ -46,14 +46,11 @@ def truncated_linear(
     bounds: the largest absolute entry of x, w and t, by default 6, 20 and 50.
     """
     counts(features=features)
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise InputError(f"low={low!r} and high={high!r} must be finite, the lower first.")
+    if not (is_number(low) and is_number(high) and low < high):
+        raise InputError("low and high must be finite numbers, the lower first.")
+    low, high = float(low), float(high)
     dtype_name(dtype)
-    given = dict(bounds or {})
-    unknown = sorted(set(given) - set(DEFAULTS))
-    if unknown or not all(isinstance(v, int | float) and math.isfinite(v) and v > 0 for v in given.values()):
-        raise InputError(f"bounds={given!r} must give positive numbers for x, w and t.")
-    x, w, t = (float(given.get(name, DEFAULTS[name])) for name in ("x", "w", "t"))
+    x, w, t = read_sizes(bounds, DEFAULTS).values()
     return TruncatedLinear(features, low, high, Bounds(x, t, w, features * x * w, math.inf), dtype)
 
 
@@ -85,6 +82,7 @@ class TruncatedLinear(limits.FixedDtype):
 
     def as_self_attention(self, examples: int) -> SelfAttentionTruncated:
         """The same as self-attention with its matrices."""
+        (examples,) = counts(examples=examples)
         return SelfAttentionTruncated(self, examples)
 
     def _scores(self, X: Tensor, w: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
