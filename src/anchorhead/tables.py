@@ -21,7 +21,7 @@ def print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> Non
     """A model as a table, or as JSON for programs."""
     certificate, cost = model.certificate, model.resources
     if as_json:
-        values = {"method": model.method, "file": file, "certificate": certificate.as_dict(),
+        values: dict[str, Any] = {"method": model.method, "file": file, "certificate": certificate.as_dict(),
                   "resources": vars(cost), "largest_value": model.largest_value}  # fmt: skip
         nodes = _nodes(model)
         if nodes:

@@ -11,7 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from anchorhead.certify.flow import Flow, Pair, Use
+from anchorhead.certify.flow import Flow, Pair
+from anchorhead.certify.wiring import Use
 from anchorhead.compiler.target import Target
 from anchorhead.errors import SingularityError
 from anchorhead.expression.circuit import Apply, Attend, Circuit, Largest, Times, U
@@ -40,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Uses by step; `head` is an index into the requests, which for a maximum stands for its sharpness."""
+    """Uses by step; `head` is an index into the requests."""
 
     requests: list[Request]
     uses: list[Use]

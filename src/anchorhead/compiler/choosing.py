@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from anchorhead.certify.network_claim import HeadClaim
 from anchorhead.compiler.assigning import Request
 from anchorhead.compiler.fits import fit_for
-from anchorhead.compiler.proving import Proved, statement
+from anchorhead.compiler.proving import Proved
 from anchorhead.compiler.search import Progress, Search
 from anchorhead.errors import ToleranceError
 from anchorhead.expression.graph import Node
@@ -61,7 +61,7 @@ def _search(request: Request, error: float, dtype: str, progress: Progress) -> C
         raise
     head = proved.head
     claim = HeadClaim(
-        statement(target, head, dtype),
+        proved.statement,
         tuple(proved.edges),
         proved.certificate.approximation,
         proved.certificate.rounding,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from anchorhead.compiler.boxes import Pair, read_box, shape_of
 from anchorhead.errors import ExpressionError, InputError, ShapeError
@@ -27,6 +29,8 @@ class GraphTarget:
     circuit: Callable[[bool], Circuit]
     expression: Expression | None
     assumptions: tuple[str, ...] = ()
+    digest: str = ""
+    """Of a module's parameters."""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -36,7 +40,7 @@ class GraphTarget:
     def source(self, *, fused: bool) -> dict[str, Any]:
         """What a file says about where the circuit comes from."""
         if self.expression is None:
-            return {}
+            return {"name": self.name.partition(" (")[0][:200]}
         return {"expressions": self.expression.text, "variables": list(self.expression.variables), "fused": fused}
 
 
@@ -77,7 +81,19 @@ def of_module(function: Callable[..., Any], domain: Any, shape: tuple[int, ...])
     sizes = " x ".join(map(str, shape)), " x ".join(map(str, first.output_shape)) or "1"
     name = f"{_name(function)} ({sizes[0]} -> {sizes[1]})"
     assumptions = (EVALUATION,) if isinstance(function, nn.Module) and function.training and _differs(function) else ()
-    return GraphTarget(name, read_box(domain, first.inputs), circuit, None, assumptions)
+    return GraphTarget(name, read_box(domain, first.inputs), circuit, None, assumptions, source_digest(function))
+
+
+def source_digest(function: Callable[..., Any]) -> str:
+    """SHA-256 over the parameters and buffers of a module, by name; empty for what has none."""
+    if not isinstance(function, nn.Module):
+        return ""
+    total = hashlib.sha256()
+    for name, value in sorted(function.state_dict().items()):
+        if isinstance(value, Tensor):
+            plain = value.detach().cpu().contiguous().flatten().view(torch.uint8)
+            total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode() + b"\0" + plain.numpy().tobytes())
+    return total.hexdigest()
 
 
 EVALUATION = "the module is in evaluation mode, without dropout and with running statistics; it was in training mode"

@@ -23,9 +23,10 @@ FAR = [2.0 * 1.2**i for i in range(110)]
 
 @dataclass(frozen=True)
 class Proved:
-    """A head as stored, its certificate, and the edges of its boxes."""
+    """A head as stored, the statement about its numbers, its certificate, and the edges of its boxes."""
 
     head: Head
+    statement: Statement
     certificate: Certificate
     edges: list[float]
 
@@ -83,8 +84,9 @@ def prove_head(target: Target, head: Head, dtype: str, goal: float, cuts: Sequen
         rounding=rounding,
         boxes=len(found.edges) - 1,
         assumptions=tuple(ASSUMPTIONS),
+        variables=(target.variable,),
     )
-    return Proved(head, certificate, found.edges)
+    return Proved(head, claim, certificate, found.edges)
 
 
 def _hand_over(claim: Statement, sign: int, aim: float) -> float | None:

@@ -110,9 +110,10 @@ def sign_of(number: Number) -> int | None:
 
 def largest(numbers: Sequence[Number]) -> Number:
     """The largest of some numbers, as a closed formula where one of them is."""
-    if any(isinstance(number, Node) for number in numbers):
-        return Node("max", [as_node(number) for number in numbers])
-    return max(numbers)
+    plain = [number for number in numbers if not isinstance(number, Node)]
+    if len(numbers) == 1 or len(plain) == len(numbers):
+        return numbers[0] if len(numbers) == 1 else max(plain)
+    return Node("max", [as_node(number) for number in numbers])
 
 
 def stored(number: Number, dtype: str) -> float:
