@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from rich.console import Console
 
 import anchorhead as ah
+from anchorhead.certify.command import verified
 from anchorhead.errors import AnchorheadError, FileError, InputError
 from anchorhead.tables import print_model, print_parts, print_plan, print_theorem_plan
 
@@ -35,18 +35,6 @@ Domain = Annotated[
     ),
 ]
 Dtype = Annotated[str, typer.Option(help="float64 or float32.")]
-
-
-def main() -> None:
-    """Runs the command; an AnchorheadError is one sentence on stderr and exit code 2."""
-    try:
-        app()
-    except AnchorheadError as error:
-        if "--json" in sys.argv:
-            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
-            sys.exit(2)
-        Console(stderr=True, soft_wrap=True).print(f"anchorhead: {error}", style="red", markup=False, highlight=False)
-        sys.exit(2)
 
 
 def _version(asked: bool) -> None:
@@ -104,14 +92,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check the proof in a saved model, from its numbers alone."""
-    certificate = ah.verify(file)
-    if as_json:
-        print(json.dumps({"file": str(file), "verified": True, "certificate": certificate.as_dict()}))
-        return
-    Console(soft_wrap=True).print(f"[green]verified[/green] {file}", highlight=False)
-    print(certificate)
-    for assumption in certificate.assumptions:
-        print(f"  assuming that {assumption}")
+    print(verified(str(file), as_json=as_json))
 
 
 @app.command()

@@ -14,7 +14,7 @@ from anchorhead.certify.grid_rounding import rounding_bound
 from anchorhead.certify.stored import domain_of, expression_of, text
 from anchorhead.errors import FileError, VerificationError
 from anchorhead.expression.graph import Expression
-from anchorhead.heads.tensor_grid import GridHead
+from anchorhead.heads.grid_head import GridHead
 from anchorhead.network.file import ModelFile
 
 

@@ -18,8 +18,9 @@ from anchorhead.compiler.search import NUMPY, Progress
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.tensors import evaluate
+from anchorhead.heads.grid_head import GridFunction, GridHead
 from anchorhead.heads.head import Array
-from anchorhead.heads.tensor_grid import MOST_KEYS, GridFunction, GridHead, fit_grid, sampled_error, smallest_grid
+from anchorhead.heads.tensor_grid import MOST_KEYS, fit_grid, sampled_error, smallest_grid
 from anchorhead.network.compiled_grid import CompiledGrid
 from anchorhead.network.grid_attention import GridAttention
 
@@ -27,6 +28,8 @@ MOST_AXES = 3
 SAMPLES = 1 << 20
 MOST_SAMPLES = 1 << 24
 LIMIT = {"float64": 1e3, "float32": 4.0}
+AGAIN = 1 + 1e-9
+"""A checker may add up the rounding bound in another order, which moves its last digits."""
 
 
 def over_grid(target: GraphTarget) -> bool:
@@ -58,7 +61,7 @@ def compile_grid(
     share = 0.8
     for _ in range(4):
         head = _fitted(values_of(expression), target.box, share * tol, tol, name, progress, most)
-        rounding = rounding_bound(head, target.box, name).bound
+        rounding = AGAIN * rounding_bound(head, target.box, name).bound
         progress(f"grid: {' x '.join(map(str, head.counts))} keys, proving")
         proof = prove_grid(expression, target.box, head, tol - rounding) if rounding < tol else None
         if proof is not None and not isinstance(proof, GridRefutation):
