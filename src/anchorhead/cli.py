@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 import anchorhead as ah
 from anchorhead.certify.command import verified
 from anchorhead.errors import AnchorheadError, FileError, InputError
-from anchorhead.tables import print_model, print_parts, print_plan, print_theorem_plan
+from anchorhead.tables import plain, print_model, print_parts, print_plan, print_theorem_plan
 
 app = typer.Typer(
     name="anchorhead",
@@ -278,7 +279,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[str], None] | None]:
         yield None
         return
     with console.status("reading") as status:
-        yield lambda text: status.update(text)
+        yield lambda text: status.update(Text(plain(text)))
 
 
 def _read_formulas(texts: list[str]) -> str | list[str]:
