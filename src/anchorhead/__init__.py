@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchorhead.errors import (
     AnchorheadError,
+    DependencyError,
     DiscontinuityError,
     ExpressionError,
     FileError,
@@ -77,6 +78,7 @@ __all__ = [
     "AnchorheadError",
     "Certificate",
     "CompiledModel",
+    "DependencyError",
     "Diagnosis",
     "DiscontinuityError",
     "ExpressionError",

@@ -47,3 +47,7 @@ class VerificationError(AnchorheadError):
 
 class FileError(AnchorheadError):
     """A file is not one that anchorhead wrote, or is damaged."""
+
+
+class DependencyError(AnchorheadError, ImportError):
+    """A package that this needs is not installed; the message names it."""

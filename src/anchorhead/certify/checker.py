@@ -24,7 +24,7 @@ from anchorhead.certify.network_claim import NetworkClaim, output_errors
 from anchorhead.certify.rounding import ASSUMPTIONS, Rounding, rounding_on
 from anchorhead.certify.statement import Statement, precision
 from anchorhead.certify.stored import certificate_of, head_claim, shapes_text, stored_network
-from anchorhead.errors import AnchorheadError, VerificationError
+from anchorhead.errors import AnchorheadError, DependencyError, VerificationError
 from anchorhead.expression.program import circuit_digest
 from anchorhead.expression.singular import singularities
 from anchorhead.network.file import ModelFile, read
@@ -82,8 +82,10 @@ def _check_network_file(found: ModelFile, claimed: Certificate, progress: Progre
 
 
 def _check_grid_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
-    from anchorhead.certify.stored_grid import check_grid  # which needs NumPy; the other kinds do not
-
+    try:
+        from anchorhead.certify.stored_grid import check_grid  # which needs NumPy; the other kinds do not
+    except ModuleNotFoundError as missing:
+        raise DependencyError(f"The proof of a grid is checked with NumPy: pip install {missing.name}.") from None
     return _checked(claimed, check_grid(found, claimed))
 
 

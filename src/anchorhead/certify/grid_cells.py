@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from anchorhead.errors import InputError
+from anchorhead.heads.grid_head import Box, GridHead, checked_box, softmax
 from anchorhead.heads.head import Array
-from anchorhead.heads.tensor_grid import Box, GridHead, checked_box, softmax
 
 INFLATED = 1 + 1e-6
 SECOND_ORDER = 1.001

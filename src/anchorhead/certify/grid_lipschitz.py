@@ -32,8 +32,8 @@ from threadpoolctl import threadpool_limits
 from anchorhead.certify.grid_cells import Cells, sides_of, spread_of, worst_of
 from anchorhead.certify.grid_rounding import rounding_bound
 from anchorhead.errors import InputError
+from anchorhead.heads.grid_head import Box, GridFunction, GridHead, contracted
 from anchorhead.heads.head import Array
-from anchorhead.heads.tensor_grid import Box, GridFunction, GridHead, contracted
 
 INFLATED = 1 + 1e-6
 SLOP = 1e-12

@@ -45,13 +45,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from anchorhead.certify.grid_cells import Cells, sides_of, worst_of
 from anchorhead.certify.rounding import LARGEST, LEAST_NORMAL
 from anchorhead.errors import InputError
+from anchorhead.heads.grid_head import Box, GridHead, contracted
 from anchorhead.heads.head import Array
-from anchorhead.heads.tensor_grid import Box, GridHead, contracted
 
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
 INFLATED = 1 + 1e-6
@@ -80,7 +79,7 @@ def rounding_bound(grid: GridHead, box: Box, dtype: str) -> GridRounding:
     """
     if dtype not in UNIT:
         raise InputError(f"dtype={dtype!r} is not one of {', '.join(UNIT)}.")
-    with threadpool_limits(1), np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         axes = _rounding_cells(grid, box)
         steep = max(float(np.abs(a.slopes).max() * a.size + np.abs(a.intercepts).max()) for a in axes)
         if steep > STEEPEST or not 16 * grid.keys * (1 + grid.largest_value) < LARGEST[dtype]:

@@ -14,7 +14,7 @@ from anchorhead.certify.grid_rounding import rounding_bound
 from anchorhead.certify.stored import domain_of, dtype_of, expression_of
 from anchorhead.errors import FileError, VerificationError
 from anchorhead.expression.graph import Expression
-from anchorhead.heads.tensor_grid import MOST_AXES, GridHead
+from anchorhead.heads.grid_head import MOST_AXES, GridHead
 from anchorhead.network.file import ModelFile
 
 

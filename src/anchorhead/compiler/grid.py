@@ -16,22 +16,29 @@ from anchorhead.compiler.graph_target import GraphTarget
 from anchorhead.compiler.opaque import Opaque
 from anchorhead.compiler.search import NUMPY, Progress
 from anchorhead.errors import InputError, ToleranceError
-from anchorhead.expression.graph import Expression
+from anchorhead.expression.graph import Expression, ordered
 from anchorhead.expression.tensors import evaluate
+from anchorhead.heads.grid_head import GridFunction, GridHead
 from anchorhead.heads.head import Array
-from anchorhead.heads.tensor_grid import MOST_KEYS, GridFunction, GridHead, fit_grid, sampled_error, smallest_grid
+from anchorhead.heads.tensor_grid import MOST_KEYS, fit_grid, sampled_error, smallest_grid
 from anchorhead.network.compiled_grid import CompiledGrid
 from anchorhead.network.grid_attention import GridAttention
 
 MOST_AXES = 3
+MOST_OPERATIONS = 1_000
+"""Of a formula that is evaluated at every point of a grid, and proved box by box."""
 SAMPLES = 1 << 20
 MOST_SAMPLES = 1 << 24
 LIMIT = {"float64": 1e3, "float32": 4.0}
+AGAIN = 1 + 1e-9
+"""A checker may add up the rounding bound in another order, which moves its last digits."""
 
 
 def over_grid(target: GraphTarget) -> bool:
     """Whether a grid can be proved for the target at all."""
-    return target.expression is not None and len(target.box) <= MOST_AXES and all(a < b for a, b in target.box)
+    if target.expression is None or len(target.box) > MOST_AXES or any(a >= b for a, b in target.box):
+        return False
+    return len(ordered(target.expression.outputs)) <= MOST_OPERATIONS
 
 
 def worth_trying(target: GraphTarget, tol: float, most: int) -> bool:
@@ -51,14 +58,15 @@ def compile_grid(
     expression = target.expression
     if expression is None or not over_grid(target):
         raise InputError(
-            f"A tensor grid has p^m keys and is proved for formulas in at most {MOST_AXES} variables; use "
-            "method='graph', or for a function that cannot be looked into give lipschitz=."
+            f"A tensor grid has p^m keys and is proved for formulas in at most {MOST_AXES} variables with at most "
+            f"{MOST_OPERATIONS:,} operations; use method='graph', or for a function that cannot be looked into give "
+            "lipschitz=."
         )
     name = str(dtype).removeprefix("torch.")
     share = 0.8
     for _ in range(4):
         head = _fitted(values_of(expression), target.box, share * tol, tol, name, progress, most)
-        rounding = rounding_bound(head, target.box, name).bound
+        rounding = AGAIN * rounding_bound(head, target.box, name).bound
         progress(f"grid: {' x '.join(map(str, head.counts))} keys, proving")
         proof = prove_grid(expression, target.box, head, tol - rounding) if rounding < tol else None
         if proof is not None and not isinstance(proof, GridRefutation):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from flint import arb
 
+from anchorhead.compiler.boxes import shown
 from anchorhead.errors import ExpressionError, InputError
 from anchorhead.expression.balls import jet
 from anchorhead.expression.graph import Expression, Node
@@ -178,11 +179,17 @@ def _read_domain(domain: Domain, variable: str) -> tuple[float, float]:
                 f"write {{'{variable}': (low, high)}}."
             )
         domain = domain[variable]
+    if isinstance(domain, set | frozenset | str | bytes):
+        raise InputError(f"The domain {shown(domain)} has no lower and upper end; give a pair (low, high).")
     try:
         low, high = (float(end) for end in domain)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         raise InputError(
-            f"The domain {domain!r} must be a pair (low, high), or None for the whole real line."
+            f"The domain {shown(domain)} must be a pair (low, high), or None for the whole real line."
+        ) from None
+    except OverflowError:
+        raise InputError(
+            f"An end of the domain {shown(domain)} is too large for floating point; use infinity, or rescale."
         ) from None
     if math.isnan(low) or math.isnan(high) or low >= high:
         raise InputError(f"The domain ({low}, {high}) must have low below high; swap them, or widen it.")
