@@ -12,7 +12,8 @@ class Certificate:
     """What is known about |target - model|.
 
     level: `proved` (every box was checked in ball arithmetic), `conditional` (under a constant that the caller
-        declared), `measured` (sampled only) or `unproved` (the numbers were changed since: nothing is known of them).
+        declared), `measured` (sampled only), `trivial` (nothing useful is known: the bound is what the declared ranges
+        alone imply) or `unproved` (the numbers were changed since: nothing is known of them).
     approximation: bound on |target - model| for the stored numbers, in exact arithmetic.
     rounding: bound on what evaluation in `dtype` adds; on an unbounded domain, that bound over 1 + |x|.
     bound: on a bounded domain approximation + rounding; on an unbounded one the approximation.
@@ -70,6 +71,11 @@ class Certificate:
                 "and run ah.verify on the file to see whether the claim still holds"
             )
         where = _where(self.domain, self.variables)
+        if self.level == "trivial":
+            return (
+                f"nothing useful is known of |{self.expression} - model| on {where}, {self.dtype}: that it is at most "
+                f"{self.bound:.3g} follows from the declared bounds alone"
+            )
         extra = "" if self.bounded else " (1 + |x|)"
         return (
             f"{self.level}: |{self.expression} - model| <= {self.bound:.3g} on {where}, {self.dtype} "

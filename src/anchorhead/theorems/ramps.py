@@ -67,7 +67,8 @@ class Ramps(Network, ABC):
     anchors: Tensor
     rows: Tensor
     temperature: float
-    selection_error: float
+    astray: float
+    """The theorem's ε as its formula gives it; at low temperatures it exceeds any weight."""
     resolution: float
     """The theorem's second term: (high - low) over the number of anchors."""
 
@@ -157,12 +158,16 @@ class Ramps(Network, ABC):
 
     @property
     def sum_bound(self) -> float:
-        """The theorem's number, for the sum over output rows: max(|low|, |high|)·ε + (high - low)/anchors."""
+        """The theorem's number, for the sum over output rows: max(|low|, |high|)·ε + (high - low)/anchors; at low
+        temperatures, where that says nothing, how far any output can be from any target."""
+        return min(self._theorem(), self.widest(one_row=True))
+
+    def _theorem(self) -> float:
         if self.edited:
             raise AnchorheadError(
                 "The weights were changed since the network was built; the theorem says nothing of them."
             )
-        return max(abs(self.low), abs(self.high)) * self.selection_error + self.resolution
+        return max(abs(self.low), abs(self.high)) * self.astray + self.resolution
 
     @property
     def bound(self) -> float:
@@ -171,7 +176,24 @@ class Ramps(Network, ABC):
         seams = self.rows[1:] != self.rows[:-1]
         size = self.anchors.abs()
         largest = torch.maximum(size[1:], size[:-1])[seams]
-        return self.sum_bound + (largest.max().item() / 2 if len(largest) else 0.0)
+        if not len(largest):
+            return self.sum_bound
+        return min(self._theorem() + largest.max().item() / 2, self.widest(one_row=False))
+
+    @abstractmethod
+    def widest(self, *, one_row: bool) -> float:
+        """How far any output can be from any target, in the sum over rows or, where there are several, in one of
+        them: weights are not negative and sum to one, so outputs lie between the values."""
+
+    def hull_rounding(self, keys: int) -> float:
+        """What rounding may put a sum of weights times values beyond its values: a unit for each term and a few more."""
+        return (keys + 16) * torch.finfo(self.dtype).eps * max(abs(self.low), abs(self.high))
+
+    @property
+    def selection_error(self) -> float:
+        """ε, the weight of a softmax that all but the two nearest anchors may keep: 1 where the temperature says
+        nothing better."""
+        return min(1.0, self.astray)
 
     @property
     def summand_limit(self) -> float:
