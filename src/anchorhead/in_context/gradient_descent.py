@@ -31,6 +31,7 @@ from anchorhead.in_context.labels import PAIRS, LabelHead, label_head
 from anchorhead.in_context.losses import Loss, read_loss
 from anchorhead.in_context.shrinking import Shrink, shrinking
 from anchorhead.in_context.terms import Gradient, gradient_terms
+from anchorhead.network.own_precision import in_own_precision
 
 if TYPE_CHECKING:
     from anchorhead.in_context.convergence import Convergence
@@ -158,6 +159,7 @@ class GradientDescent(limits.FixedDtype):
 
         return SelfAttentionDescent(self, self.algorithm.examples if examples is None else examples)
 
+    @in_own_precision
     def _run(self, X: Tensor, y: Tensor, w0: Tensor | None, mask: Tensor | None, *, keep: bool = False) -> list[Tensor]:
         prompt = self.prompt(X, y, w0, mask)
         before = w = prompt.start

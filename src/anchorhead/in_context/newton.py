@@ -27,6 +27,7 @@ from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
 from anchorhead.in_context.bounds import Bounds, read_bounds, read_penalties
 from anchorhead.in_context.products import Factor, LiteralFactor
 from anchorhead.in_context.stability import UNIT, gamma
+from anchorhead.network.own_precision import in_own_precision
 
 ROOM = 1.5
 """How much larger than the algorithm's matrices the network's own may be; more is refused when it is made."""
@@ -89,6 +90,7 @@ class Newton(limits.FixedDtype):
         size = math.sqrt(self.features) * self.bounds.x * self.bounds.y
         return (1 - self.weakest / self.top) ** (2.0**self.steps) / self.weakest * size
 
+    @in_own_precision
     def forward(self, X: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
         """w, (..., d)."""
         X, y, weights = self._checked(X, y, mask)

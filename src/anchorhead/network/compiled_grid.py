@@ -39,6 +39,7 @@ class CompiledGrid(CompiledModel):
         self.input_shape, self.output_shape = input_shape, output_shape
 
     def forward(self, x: Tensor) -> Tensor:
+        self.look(x)
         return self._shaped(self.grid, x)
 
     def exact(self, x: Tensor) -> Tensor:

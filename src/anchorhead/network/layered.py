@@ -13,19 +13,22 @@ since all values have that factor. *Literal*: scores, softmax, values for every 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from anchorhead.errors import StructureError
 from anchorhead.expression.circuit import Attend, Circuit, Largest, Line, Step, Times
 from anchorhead.expression.exact import stored
-from anchorhead.network.affine import TokenWise, constant
-from anchorhead.network.head_attention import HeadAttention
+from anchorhead.network.affine import TokenWise, constant, followed, unchanged
+from anchorhead.network.head_attention import CARRYING, HeadAttention
 from anchorhead.network.network import check_input
+from anchorhead.network.own_precision import in_own_precision
 
 DTYPE_NAMES = {torch.float64: "float64", torch.float32: "float32"}
 
@@ -40,8 +43,17 @@ class Heads(nn.Module):
         super().__init__()
         self.head, self.count, self.partners = head, values.shape[1], partners
         self.values = constant(values)
-        self._plain = bool((values == values.new_tensor([[1.0], [0.0], [0.0]])).all())
-        self._tilted = bool(values[1].any())
+        self._look()
+
+    def _look(self) -> None:
+        """What need not be computed, as long as the values are these: α = 1, β = 0, γ = 0 for all steps, or β = 0."""
+        self._seen = self.values.detach().clone()
+        self._plain = bool((self._seen == self._seen.new_tensor([[1.0], [0.0], [0.0]])).all())
+        self._tilted = bool(self._seen[1].any())
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._look()
 
     @property
     def keys(self) -> int:
@@ -50,9 +62,12 @@ class Heads(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         queries = rows[..., : self.count]
         found = self.head(queries)
-        if not self._plain:
+        live = followed([self.values])
+        if not (live or torch.compiler.is_compiling() or unchanged([self.values], [self._seen])):
+            self._look()
+        if live or not self._plain:
             scale, tilt, shift = self.values
-            found = found * scale + (queries * tilt + shift if self._tilted else shift)
+            found = found * scale + (queries * tilt + shift if live or self._tilted else shift)
         return found * rows[..., self.count :] if self.partners else found
 
     def literal(self) -> LiteralHeads:
@@ -68,6 +83,8 @@ class LiteralHeads(nn.Module):
         scale, tilt, shift = (v[:, None] for v in heads.values)
         self.constants = constant(scale * self.head.constants + shift)
         self.gains = constant(scale * self.head.gains + tilt)
+        if self.partners and bool(self.gains.any()):
+            raise StructureError(CARRYING)
 
     def weights(self, rows: Tensor) -> Tensor:
         """(..., count, keys)."""
@@ -152,8 +169,8 @@ class Layer(nn.Module):
         return cast(list[Group], list(self.groups))
 
     def literal(self) -> Layer:
-        groups = [group.literal() if isinstance(group, Heads) else group for group in self.parts]
-        return Layer(self.rows, groups, self.sizes, self.kept, self.steps)
+        groups = [group.literal() if isinstance(group, Heads) else copy.deepcopy(group) for group in self.parts]
+        return Layer(copy.deepcopy(self.rows), groups, self.sizes, self.kept.clone(), self.steps)
 
     def weights(self, state: Tensor) -> Tensor:
         """(..., heads, keys), keys that a head does not have with weight zero."""
@@ -182,6 +199,7 @@ class LayeredNetwork(nn.Module):
         """The layers in order."""
         return cast(list[Layer], list(self.layers))
 
+    @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         state = x.flatten(-len(self.input_shape))
@@ -189,6 +207,7 @@ class LayeredNetwork(nn.Module):
             state = layer(state)
         return self.last(state).unflatten(-1, self.output_shape) if self.output_shape else self.last(state).squeeze(-1)
 
+    @in_own_precision
     def states(self, x: Tensor) -> list[Tensor]:
         """The state before the first layer, and after each."""
         state = x.flatten(-len(self.input_shape))
@@ -199,10 +218,11 @@ class LayeredNetwork(nn.Module):
         return found
 
     def literal(self) -> LayeredNetwork:
-        """The same numbers as scores, softmax and values."""
+        """A copy of the numbers as scores, softmax and values."""
         layers = [layer.literal() for layer in self.sequence]
-        return LayeredNetwork(layers, self.last, self.input_shape, self.output_shape)
+        return LayeredNetwork(layers, copy.deepcopy(self.last), self.input_shape, self.output_shape)
 
+    @in_own_precision
     def attention(self, x: Tensor) -> list[Tensor]:
         """The attention weights of each layer, (..., heads, keys)."""
         self.check(x)
