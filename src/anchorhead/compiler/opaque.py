@@ -91,7 +91,7 @@ def _calling(
     for trial in trials:
         try:
             found = trial(points)
-            check_steady(function, lambda p, run=trial: torch.as_tensor(run(p)), (points, points[::-1].copy()), CLOSE)
+            check_steady(function, _as_tensors(trial), (points, points[::-1].copy()), CLOSE)
             alone = np.concatenate([trial(points[i : i + 1]) for i in range(len(points))])
             if found.shape == alone.shape and np.allclose(found, alone, rtol=1e-6, atol=1e-9, equal_nan=True):
                 return trial
@@ -103,6 +103,10 @@ def _calling(
         "The function could not be called: it must map a tensor (points, variables) to (points, outputs), or one "
         f"point, or one number for each variable, to numbers. The last attempt said: {reason}"
     )
+
+
+def _as_tensors(call: Callable[[Array], Array]) -> Callable[[Array], torch.Tensor]:
+    return lambda points: torch.as_tensor(call(points))
 
 
 def _batch(function: Callable[..., Any], points: Any, several: bool, shape: tuple[int, ...]) -> Any:

@@ -45,10 +45,10 @@ def trace(function: Callable[..., Any], variables: Sequence[str] = ("x",)) -> Ex
     names = (variables,) if isinstance(variables, str) else tuple(variables)
     with left_alone(function):
         found = [_Tracer(_export(function, len(names), size), names, _definition(function)).read() for size in SIZES]
-    if found[0].outputs != found[1].outputs:
-        raise ExpressionError(f"The target depends on the shape of its input, not on each element alone; {ADVICE}.")
     with left_alone(function):
         _check_calls(function, len(names))
+    if found[0].outputs != found[1].outputs:
+        raise ExpressionError(f"The target depends on the shape of its input, not on each element alone; {ADVICE}.")
     return found[0]
 
 

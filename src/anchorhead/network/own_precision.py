@@ -32,7 +32,8 @@ def in_own_precision(method: Method) -> Method:
                 return run(self, x, *args, **kwargs)
         if x.dtype != torch.float32 or torch.compiler.is_compiling():
             return method(self, x, *args, **kwargs)
-        products: Any = torch.backends.cuda.matmul if kind == "cuda" else torch.backends.mkldnn.matmul
+        backend: Any = torch.backends.cuda if kind == "cuda" else torch.backends.mkldnn
+        products = backend.matmul
         before = products.fp32_precision
         if before in EXACT:
             return method(self, x, *args, **kwargs)
