@@ -15,6 +15,7 @@ from anchorhead.errors import (
     ExpressionError,
     FileError,
     InputError,
+    OutsideRangeError,
     PrecisionError,
     ShapeError,
     SingularityError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from anchorhead.export.onnx_file import check_onnx, export_onnx
     from anchorhead.lab.diagnosis import Diagnosis, diagnose
     from anchorhead.network.compiled import CompiledModel
+    from anchorhead.network.outside import OutsideRangeWarning
     from anchorhead.network.structure import Walk, walk
 
 __version__ = "0.1.0"
@@ -54,6 +56,7 @@ _WHERE = {
     "load_converted": "anchorhead.convert.files",
     "save_converted": "anchorhead.convert.files",
     "load": "anchorhead.compiler.loading",
+    "OutsideRangeWarning": "anchorhead.network.outside",
     "plan": "anchorhead.compiler.planning",
     "verify": "anchorhead.certify.checker",
     "in_context": "anchorhead.in_context",
@@ -84,6 +87,8 @@ __all__ = [
     "ExpressionError",
     "FileError",
     "InputError",
+    "OutsideRangeError",
+    "OutsideRangeWarning",
     "PrecisionError",
     "ShapeError",
     "SingularityError",

@@ -62,6 +62,7 @@ SECOND_ORDER = arb(1001) / 1000
 
 ASSUMPTIONS = [
     "additions, multiplications and divisions round to nearest (IEEE 754), fused or not, in any order",
+    "no float32 product is shortened to bfloat16 or TF32 (models see to it; compiled and exported programs cannot)",
     "exp is accurate to 2 units in the last place",
     "no score overflows in the literal evaluation (the fast one cannot overflow)",
 ]

@@ -26,6 +26,7 @@ from anchorhead.expression.graph import Expression
 from anchorhead.heads.head import Head
 from anchorhead.network.compiled import CompiledModel
 from anchorhead.network.compiled_head import CompiledHead
+from anchorhead.network.outside import check_policy
 
 OPAQUE_METHODS = ("grid", "two_layer")
 LARGEST_TOL = 1e100
@@ -41,6 +42,7 @@ def compile(
     keys: int | None = None,
     shape: tuple[int, ...] | int | None = None,
     lipschitz: float | None = None,
+    outside: str = "warn",
     progress: Progress | None = None,
 ) -> CompiledModel:
     """A function as softmax attention, with a proof of its error.
@@ -62,8 +64,19 @@ def compile(
     lipschitz: for a callable that cannot be looked into, a constant L with |f(x) - f(y)| <= L|x - y| in the Euclidean
         metric, for each output; the certificate is conditional on it. Without it (method="grid" or "two_layer") the
         error is measured only, and the certificate says so.
+    outside: what an input outside the domain does when the model is run: "warn", once, "error" or "ignore";
+        `model.outside` is the same and can be changed.
     progress: called with a line of text for each step.
     """
+    check_policy(outside)
+    model = _compiled(target, domain, tol, method, dtype, keys, shape, lipschitz, progress)
+    model.outside = outside
+    return model
+
+
+def _compiled(target: Any, domain: Any, tol: float | None, method: str, dtype: torch.dtype, keys: int | None,
+              shape: tuple[int, ...] | int | None, lipschitz: float | None,
+              progress: Progress | None) -> CompiledModel:  # fmt: skip
     name = dtype_name(dtype)
     report = progress or (lambda text: None)
     if keys is not None and tol is not None:

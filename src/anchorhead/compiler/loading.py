@@ -17,15 +17,22 @@ from anchorhead.network.compiled_grid import CompiledGrid
 from anchorhead.network.compiled_head import CompiledHead
 from anchorhead.network.file import ModelFile, read
 from anchorhead.network.grid_attention import GridAttention
+from anchorhead.network.outside import check_policy
 
 MOST_CELLS = 1 << 24
 
 
-def load(path: str | os.PathLike[str]) -> CompiledModel:
-    """A saved model. The file's form and digest are checked; `ah.verify` checks the proof itself."""
+def load(path: str | os.PathLike[str], *, outside: str = "warn") -> CompiledModel:
+    """A saved model. The file's form and digest are checked; `ah.verify` checks the proof itself.
+
+    outside: what an input outside the domain does, "warn", "error" or "ignore", as for `ah.compile`.
+    """
+    check_policy(outside)
     found = read(path)
     kinds = {"head": _head, "network": _network, "grid": _grid, "two_layer": _two_layer}
-    return kinds[found.record["kind"]](found, certificate_of(found))
+    model = kinds[found.record["kind"]](found, certificate_of(found))
+    model.outside = outside
+    return model
 
 
 def _head(found: ModelFile, certificate: Certificate) -> CompiledModel:

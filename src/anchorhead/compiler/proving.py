@@ -83,7 +83,7 @@ def prove_head(target: Target, head: Head, dtype: str, goal: float, cuts: Sequen
         approximation=approximation,
         rounding=rounding,
         boxes=len(found.edges) - 1,
-        assumptions=tuple(ASSUMPTIONS),
+        assumptions=(*ASSUMPTIONS, *target.assumptions),
         variables=(target.variable,),
     )
     return Proved(head, claim, certificate, found.edges)

@@ -18,6 +18,7 @@ from anchorhead.expression.balls import jet
 from anchorhead.expression.graph import Expression, Node
 from anchorhead.expression.parse import parse
 from anchorhead.expression.pieces import Piece, pieces, singularities
+from anchorhead.expression.steadiness import EVALUATION
 from anchorhead.expression.tails import tail
 from anchorhead.expression.tensors import evaluate
 from anchorhead.heads.fitting import Affine
@@ -33,6 +34,7 @@ class Target:
     expression: Expression
     low: float
     high: float
+    assumptions: tuple[str, ...] = ()
 
     @property
     def node(self) -> Node:
@@ -141,7 +143,17 @@ def read_target(target: Any, domain: Domain) -> Target:
         expression = Expression(expression.outputs, ("x",))
     low, high = _read_domain(domain, expression.variables[0])
     singularities(expression.outputs[0], expression.variables[0], low, high)
-    return Target(expression, low, high)
+    return Target(expression, low, high, _checked(target, expression, low, high))
+
+
+def _checked(target: Any, expression: Expression, low: float, high: float) -> tuple[str, ...]:
+    """What must be said of a callable beside its trace, which is compared with it on the domain."""
+    if not callable(target) or isinstance(target, Expression):
+        return ()
+    from anchorhead.expression.trace import check_traced, trained_differently
+
+    check_traced(target, expression, [(low, high)])
+    return (EVALUATION,) if trained_differently(target) else ()
 
 
 def expression_of(target: Any) -> Expression:

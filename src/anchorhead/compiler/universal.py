@@ -8,6 +8,7 @@ keeps the tolerance.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -51,10 +52,11 @@ class CompiledTwoLayer(CompiledModel):
         self.seal()
 
     def forward(self, x: Tensor) -> Tensor:
+        self.look(x)
         return self._shaped(self.network, x)
 
     def literal(self) -> nn.Module:
-        return _LiteralTwoLayer(self)
+        return copy.deepcopy(_LiteralTwoLayer(self))
 
     def _shaped(self, network: nn.Module, x: Tensor) -> Tensor:
         out = network(self.scaled(x)).squeeze(-2)
@@ -102,7 +104,7 @@ class CompiledTwoLayer(CompiledModel):
 class _LiteralTwoLayer(nn.Module):
     def __init__(self, model: CompiledTwoLayer) -> None:
         super().__init__()
-        self.network: Literal = model.network.literal()
+        self.network = Literal(model.network)
         self.shape = model._shaped
 
     def forward(self, x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import InputError, ShapeError
+from anchorhead.errors import InputError, OutsideRangeError, ShapeError
 from anchorhead.in_context.losses import LABELS
 
 DEFAULTS = {"x": 6.0, "y": 50.0, "w": 20.0}
@@ -25,7 +25,7 @@ SLACK = 1e-9
 MOST = 1e60
 
 
-class OutsideBoundsError(InputError):
+class OutsideBoundsError(OutsideRangeError):
     """A prompt, or what the algorithm made of it, left the declared bounds."""
 
 

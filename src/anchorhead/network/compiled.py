@@ -13,15 +13,19 @@ from torch import Tensor, nn
 
 from anchorhead.certify.certificate import Certificate
 from anchorhead.errors import InputError, PrecisionError
+from anchorhead.network.outside import Watched
 from anchorhead.network.probing import LayerProbe, Probe
 from anchorhead.network.resources import Resources
 from anchorhead.network.saving import save
 
+ADVICE = "Compile it on a domain that holds the inputs, or clip them to it"
 
-class CompiledModel(nn.Module):
+
+class CompiledModel(Watched):
     """A function as softmax attention: (..., inputs) to (..., outputs), differentiable and batched.
 
-    `certificate` says how far it is from the target; `resources` what it costs; `method` how it was built.
+    `certificate` says how far it is from the target; `resources` what it costs; `method` how it was built; `outside`
+    what an input outside the domain does: "warn", once, unless it is set to "error" or "ignore".
     """
 
     def __init__(self, certificate: Certificate, method: str) -> None:
@@ -29,6 +33,7 @@ class CompiledModel(nn.Module):
         self._claimed = certificate
         self.method = method
         self._sealed = b""
+        self.watch(certificate.domain, f"the model of {certificate.expression}", ADVICE)
 
     def seal(self) -> None:
         """Remembers the numbers as those that the certificate is about; every kind of model ends its making so."""

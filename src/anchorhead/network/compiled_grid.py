@@ -41,6 +41,7 @@ class CompiledGrid(CompiledModel):
         self.seal()
 
     def forward(self, x: Tensor) -> Tensor:
+        self.look(x)
         return self._shaped(self.grid, x)
 
     def exact(self, x: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ class CompiledHead(CompiledModel):
         return self._claimed.variables[0]
 
     def forward(self, x: Tensor) -> Tensor:
+        self.look(x)
         return self.head(x)
 
     def exact(self, x: Tensor) -> Tensor:
@@ -45,7 +46,7 @@ class CompiledHead(CompiledModel):
     def attention(self, x: Tensor) -> list[Tensor]:
         """The attention weights, one entry a layer: (*x.shape, heads, keys), summing to one over keys."""
         self.head.check(x)
-        return [self.head.literal().weights(x).unsqueeze(-2)]
+        return [self.head.weights(x).unsqueeze(-2)]
 
     def as_self_attention(self, tokens: int) -> SelfAttention:
         """The same function on sequences (..., tokens, 1), as literal W_Q, W_K, W_V, W_O matrices."""

@@ -55,6 +55,7 @@ class CompiledNetwork(CompiledModel):
         return self.network.input_shape
 
     def forward(self, x: Tensor) -> Tensor:
+        self.look(x)
         return self.network(x)
 
     def exact(self, x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ since all values have that factor. *Literal*: scores, softmax, values for every 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import cast
 
@@ -20,11 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.certify.wiring import PLAIN, StoredMap, Wiring
+from anchorhead.errors import StructureError
 from anchorhead.expression.circuit import Attend, Circuit, Largest, Times
 from anchorhead.expression.layout import LayerPlan, rows_of, states
 from anchorhead.network.affine import TokenWise, constant
-from anchorhead.network.head_attention import HeadAttention
+from anchorhead.network.head_attention import CARRYING, HeadAttention
 from anchorhead.network.network import check_input
+from anchorhead.network.own_precision import in_own_precision
 
 
 class Heads(nn.Module):
@@ -67,6 +70,8 @@ class LiteralHeads(nn.Module):
         else:
             scale, tilt, shift = (v[:, None] for v in heads.values)
             self.constants, self.gains = constant(scale * constants + shift), constant(scale * gains + tilt)
+        if self.partners and bool(self.gains.any()):
+            raise StructureError(CARRYING)
 
     def weights(self, rows: Tensor) -> Tensor:
         """(..., count, keys)."""
@@ -160,8 +165,8 @@ class Layer(nn.Module):
         return cast(list[Group], list(self.groups))
 
     def literal(self) -> Layer:
-        groups = [group.literal() if isinstance(group, Heads) else group for group in self.parts]
-        return Layer(self.rows, groups, self.sizes, self.kept, self.group_steps)
+        groups = [group.literal() if isinstance(group, Heads) else copy.deepcopy(group) for group in self.parts]
+        return Layer(copy.deepcopy(self.rows), groups, self.sizes, self.kept.clone(), self.group_steps)
 
     def weights(self, state: Tensor) -> Tensor:
         """(..., heads, keys), keys that a head does not have with weight zero."""
@@ -190,6 +195,7 @@ class LayeredNetwork(nn.Module):
         """The layers in order."""
         return cast(list[Layer], list(self.layers))
 
+    @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         state = x.flatten(-len(self.input_shape))
@@ -197,6 +203,7 @@ class LayeredNetwork(nn.Module):
             state = layer(state)
         return self.last(state).unflatten(-1, self.output_shape) if self.output_shape else self.last(state).squeeze(-1)
 
+    @in_own_precision
     def states(self, x: Tensor) -> list[Tensor]:
         """The state before the first layer, and after each."""
         state = x.flatten(-len(self.input_shape))
@@ -207,10 +214,11 @@ class LayeredNetwork(nn.Module):
         return found
 
     def literal(self) -> LayeredNetwork:
-        """The same numbers as scores, softmax and values."""
+        """A copy of the numbers as scores, softmax and values."""
         layers = [layer.literal() for layer in self.sequence]
-        return LayeredNetwork(layers, self.last, self.input_shape, self.output_shape)
+        return LayeredNetwork(layers, copy.deepcopy(self.last), self.input_shape, self.output_shape)
 
+    @in_own_precision
     def attention(self, x: Tensor) -> list[Tensor]:
         """The attention weights of each layer, (..., heads, keys)."""
         self.check(x)
