@@ -44,7 +44,8 @@ def _mirrored(numbers: Array, total: float, bits: int) -> Array | None:
     top = max(float(np.abs(numbers).max()), abs(total))
     if top == 0:
         return numbers.copy()
-    grid = 2.0 ** (math.ceil(math.log2(top)) - bits)
+    mantissa, exponent = math.frexp(top)
+    grid = math.ldexp(1.0, exponent - (mantissa == 0.5) - bits)  # the next power of two from top, in units of its bits
     if total != round(total / grid) * grid:
         return None
     halves = np.round((numbers + (total - numbers[::-1])) / 2 / grid) * grid
