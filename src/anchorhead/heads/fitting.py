@@ -181,4 +181,4 @@ def _ridge(design: Array, rest: Array, weights: Array, problem: Problem) -> Arra
         raise np.linalg.LinAlgError("the target or the keys are not finite at a sample")
     if np.abs(rest).max() < 1e-250:
         return np.zeros(design.shape[:-1])
-    return least_squares(design * root, (rest * root)[..., None, :], np.sqrt(len(weights)) * ridge)[..., 0, :]
+    return least_squares(design * root, (rest * root)[..., None, :], np.sqrt(len(weights)) * ridge)[..., 0]
