@@ -56,6 +56,17 @@ def power(base: float, exponent: float) -> float:
     return pointwise(lambda b: b ** arb(exponent), (base,))[0]
 
 
+def binary_ceiling(x: float) -> float:
+    """The smallest power of two that is not below x > 0."""
+    mantissa, exponent = math.frexp(x)
+    return math.ldexp(1.0, exponent - (mantissa == 0.5))
+
+
+def binary_floor(x: float) -> float:
+    """The largest power of two that is not above x > 0."""
+    return math.ldexp(0.5, math.frexp(x)[1])
+
+
 @lru_cache(maxsize=256)
 def geometric(low: float, high: float, count: int) -> Array:
     """Numbers in geometric progression from low to high, both positive and both included."""
@@ -80,7 +91,7 @@ def _constants(text: Callable[[], arb], bits: int, parts: int) -> list[float]:
 
 _LN2 = _constants(lambda: arb(2).log(), 40, 2)
 _HALF_PI = _constants(lambda: arb.pi() / 2, 30, 4)
-_EXP = [1.0 / math.factorial(k) for k in range(14)]
+_EXP = [1.0 / math.factorial(k) for k in range(15)]
 _SIN = [(-1) ** k / math.factorial(2 * k + 1) for k in range(9)]
 _COS = [(-1) ** k / math.factorial(2 * k) for k in range(10)]
 _ATANH = [2.0 / (2 * k + 1) for k in range(12)]
@@ -139,7 +150,7 @@ def _exp(x: Array) -> Array:
 def _expm1(x: Array) -> Array:
     small = np.abs(x) < 0.34
     near = np.where(small, x, 0.0)
-    return np.where(small, near * _horner(_EXP[1:] + [1.0 / math.factorial(14)], near), _exp(x) - 1)
+    return np.where(small, near * _horner(_EXP[1:], near), _exp(x) - 1)
 
 
 def _log(x: Array) -> Array:
@@ -380,7 +391,9 @@ def _search(simplex: Array, tries: int, close: float) -> Search:
         nonlocal count
         values = yield points
         count += len(points)
-        return [(value, count - len(points) + i, point) for i, (value, point) in enumerate(zip(values, points, strict=True))]
+        return [
+            (value, count - len(points) + i, point) for i, (value, point) in enumerate(zip(values, points, strict=True))
+        ]
 
     def ranked(found: list[tuple[float, int, Array]]) -> list[tuple[float, int, Array]]:
         return sorted(found, key=lambda entry: entry[:2])

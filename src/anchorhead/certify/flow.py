@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from flint import arb
+from flint import arb, ctx
 
 from anchorhead.certify.softmax_range import blended, softmax_weights
 from anchorhead.certify.statement import upper
@@ -302,8 +302,5 @@ def widened(pair: Pair, error: float) -> Pair:
 
 def shortfall(count: int) -> float:
     """λ with λ e^λ = (m-1)/e, rounded up: how far β times a soft maximum of m numbers falls short, at most."""
-    aim = (count - 1) / math.e
-    value = math.log1p(aim)
-    for _ in range(60):
-        value -= (value * math.exp(value) - aim) / (math.exp(value) * (1 + value))
-    return value * (1 + 1e-12)
+    with ctx.workprec(80):
+        return float((arb(count - 1) / arb(1).exp()).lambertw().upper()) * (1 + 1e-12)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from anchorhead.arithmetic import binary_ceiling
 from anchorhead.certify.flow import HeadFacts, OutsideDomain, Pair, Tracker, shortfall
 from anchorhead.certify.network_claim import NetworkClaim, flows, output_errors, worst
 from anchorhead.compiler.assigning import Request, Wanted, assign
@@ -127,7 +128,7 @@ class _Work:
         if not sizes:
             return 0.0
         needed = max(shortfall(m) for m in sizes) / error
-        return min(2.0 ** math.ceil(math.log2(max(needed, 1.0))), SHARPEST)
+        return min(binary_ceiling(max(needed, 1.0)), SHARPEST)
 
     def _rounding(self) -> float:
         """What the affine maps alone round, at most."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from flint import arb
 
-from anchorhead.errors import ExpressionError, InputError
 from anchorhead.arithmetic import geometric
+from anchorhead.errors import ExpressionError, InputError
 from anchorhead.expression.arrays import sample
 from anchorhead.expression.balls import jet
 from anchorhead.expression.graph import Expression, Node

@@ -135,7 +135,7 @@ def costs(candidates: Sequence[Head], problem: Problem) -> Iterator[float]:
 
 
 def _pinned(candidates: Sequence[Head], problem: Problem) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
-    """Weights (candidates, keys, samples) of keys without gates; constants and gains, of the pinned keys; the others."""
+    """Weights (candidates, keys, samples) of keys without gates; constants and gains of pinned keys; which are free."""
     slopes, intercepts = (np.array([getattr(c, n) for c in candidates]) for n in ("slopes", "intercepts"))
     weights = softmax(slopes[..., None] * problem.points + intercepts[..., None])
     constants, gains = np.zeros(slopes.shape[1]), np.zeros(slopes.shape[1])

@@ -29,7 +29,6 @@ on every machine, as far as f is.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -38,8 +37,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from anchorhead.arithmetic import descend, exp, exp_of, geometric, least_squares, log, log_of, orthogonal, power
-from anchorhead.arithmetic import product, softmax
+from anchorhead.arithmetic import (
+    descend,
+    exp,
+    exp_of,
+    geometric,
+    least_squares,
+    log,
+    log_of,
+    orthogonal,
+    power,
+    product,
+    softmax,
+)
 from anchorhead.errors import InputError, ShapeError
 from anchorhead.heads.fitting import FLOOR, samples
 from anchorhead.heads.head import Array, Head
@@ -65,7 +75,7 @@ AT_ONCE = 1 << 16
 """Numbers that are worked on at once, where layouts are compared."""
 MOVES = np.array([[0.0, 0.0], [0.15, 0.0], [0.0, 0.08]])
 """From the first point of a search to its others, in the logarithms of curvature and spacing."""
-CLOSE = 1e-3
+CLOSE = 1e-2
 """A search over all axes ends when logarithms, and that of the error, differ by no more than this."""
 BEYOND = (math.inf, math.inf)
 
@@ -519,7 +529,8 @@ class _Joint:
         assert self.target is not None
         fair = [bool(p[:, 0].max() <= 4 and np.abs(p[:, 1]).max() <= 7) for p in several]
         keys = [self._keys(p) for p, ok in zip(several, fair, strict=True) if ok]
-        together, found = max(1, AT_ONCE // self.target.size), []
+        together = max(1, AT_ONCE // self.target.size)
+        found: list[tuple[float, float]] = []
         for start in range(0, len(keys), together):
             problem = _TensorRidge(self._weights(keys[start : start + together]), self._target)
             values = problem.values(self.ridge)
@@ -573,13 +584,14 @@ class _TensorRidge:
 
     def __init__(self, weights: Sequence[Array], target: Callable[[], Iterator[Array]]) -> None:
         self.weights = [w.swapaxes(-1, -2) for w in weights]
-        found = [orthogonal(w) for w in weights]
-        left, self.right = [f.left for f in found], [f.right for f in found]
+        alike = len({w.shape for w in weights}) == 1  # then all axes at once
+        found = list(zip(*orthogonal(np.stack(weights)), strict=True)) if alike else [orthogonal(w) for w in weights]
+        left, self.right = [f[0] for f in found], [f[2] for f in found]
         slabs = [contracted([None, *left[1:]], slab) for slab in target()]
         self.analysed = contracted([left[0], *[None] * (len(left) - 1)], np.concatenate(slabs, -len(left) - 1))
         self.sizes = np.ones((len(weights[0]), 1))
-        for f in found:
-            self.sizes = self.sizes[..., None, :] * f.sizes.reshape(len(f.sizes), *[1] * (self.sizes.ndim - 2), -1, 1)
+        for _, sizes, _ in found:
+            self.sizes = self.sizes[..., None, :] * sizes.reshape(len(sizes), *[1] * (self.sizes.ndim - 2), -1, 1)
         self.samples = math.prod(w.shape[-1] for w in weights)
 
     def values(self, ridge: float) -> Array:

@@ -22,7 +22,6 @@ from anchorhead.arithmetic import descend, exp, exp_of, geometric, log, log_of
 from anchorhead.heads.fitting import Problem, costs, solve
 from anchorhead.heads.head import Array, Head
 
-
 Layout = tuple[float, float, float]
 """Sharpness, offset, overhang."""
 MOVES = np.array([[0, 0, 0], [0.3, 0, 0], [0, 0.3, 0], [0, 0, 0.2]])

@@ -6,11 +6,10 @@ the scaling is exact, and the error, rounding included, is R times that of h.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
+from anchorhead.arithmetic import binary_ceiling
 from anchorhead.compiler.carrying import carrying_model
 from anchorhead.network.file import NUMBERS
 from anchorhead.network.head_attention import HeadAttention
@@ -21,7 +20,7 @@ RELATIVE = 1e-13
 
 def identity_head(reach: float) -> tuple[HeadAttention, float, float]:
     """The head for u itself on [-R, R], R the next power of two, R, and a bound on its error, rounding included."""
-    power = 2.0 ** math.ceil(math.log2(reach))
+    power = binary_ceiling(reach)
     model = carrying_model("x", (-1.0, 1.0), RELATIVE, torch.float64)
     numbers = {name: getattr(model.head, name).detach().clone() for name in NUMBERS}
     numbers["slopes"] /= power
