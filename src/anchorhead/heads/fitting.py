@@ -164,6 +164,8 @@ def _minimax(design: Array, rest: Array, problem: Problem, steps: int) -> Array:
         if largest == 0:
             break
         weights = weights * (errors / largest)
+        if not weights.sum() > 0:
+            break
         weights = weights * (len(weights) / weights.sum())
         if np.sqrt((weights * errors * errors).mean()) > 0.98 * largest:
             break
