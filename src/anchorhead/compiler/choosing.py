@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import ROUND_DOWN, Decimal
 
 from anchorhead.certify.network_claim import HeadClaim
 from anchorhead.compiler.assigning import Request
@@ -72,5 +73,5 @@ def _search(request: Request, error: float, dtype: str, progress: Progress) -> C
 
 def _two_digits(error: float) -> float:
     """Rounded down to two digits, so that nearly equal requests meet."""
-    scale = 10.0 ** (math.floor(math.log10(error)) - 1)
-    return math.floor(error / scale * (1 + 1e-12)) * scale
+    exact = Decimal(error * (1 + 1e-12))
+    return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), ROUND_DOWN))

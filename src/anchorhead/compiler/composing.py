@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anchorhead.arithmetic import binary_ceiling
 from anchorhead.certify.flow import HeadFacts, OutsideDomain, Pair, Tracker, shortfall
 from anchorhead.certify.network_claim import NetworkClaim, flows, output_errors, worst
 from anchorhead.certify.wiring import rounded
@@ -127,8 +128,8 @@ class _Work:
         sizes = [len(self.circuit.steps[i].arguments) for i in self.wanted.maxima]  # type: ignore[union-attr]
         if not sizes:
             return 0.0
-        share, exponent = math.frexp(max(max(shortfall(m) for m in sizes) / error, 1.0))
-        return min(2.0 ** (exponent if share > 0.5 else exponent - 1), SHARPEST)
+        needed = max(shortfall(m) for m in sizes) / error
+        return min(binary_ceiling(max(needed, 1.0)), SHARPEST)
 
     def _rounding(self) -> float:
         """What the affine maps alone round, at most."""

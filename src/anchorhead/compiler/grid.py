@@ -7,6 +7,7 @@ import math
 import numpy as np
 import torch
 
+from anchorhead.arithmetic import power
 from anchorhead.certify.certificate import Certificate
 from anchorhead.certify.grid_lipschitz import conditional_bound
 from anchorhead.certify.grid_proof import GridRefutation, prove_grid
@@ -16,8 +17,8 @@ from anchorhead.compiler.graph_target import GraphTarget
 from anchorhead.compiler.opaque import Opaque
 from anchorhead.compiler.search import NUMPY, Progress
 from anchorhead.errors import InputError, ToleranceError
+from anchorhead.expression.arrays import sample
 from anchorhead.expression.graph import Expression, ordered
-from anchorhead.expression.tensors import evaluate
 from anchorhead.heads.grid_head import GridFunction, GridHead
 from anchorhead.heads.head import Array
 from anchorhead.heads.tensor_grid import MOST_KEYS, fit_grid, sampled_error, smallest_grid
@@ -43,7 +44,7 @@ def over_grid(target: GraphTarget) -> bool:
 
 def worth_trying(target: GraphTarget, tol: float, most: int) -> bool:
     """Whether a grid with so few keys comes near the tolerance, by a quick fit."""
-    per_axis = math.floor(max(most, 0) ** (1 / len(target.box)) + 1e-9)
+    per_axis = math.floor(power(max(most, 1), 1 / len(target.box)) + 1e-9)
     if per_axis < 2 or target.expression is None:
         return False
     f = values_of(target.expression)
@@ -149,7 +150,7 @@ def _conditional(target: Opaque, head: GridHead, rounding: float, dtype: str, li
 def _check_constant(target: Opaque, lipschitz: float) -> None:
     """Refuses a declared constant that two neighbouring points of a lattice contradict."""
     low, high = np.array(target.box).T
-    count = max(3, round(4000 ** (1 / len(low))))
+    count = max(3, round(power(4000, 1 / len(low))))
     steps = (high - low) / (count - 1)
     mesh = np.stack(np.meshgrid(*[np.arange(count)] * len(low), indexing="ij"), axis=-1)
     values = target.values(low + mesh.reshape(-1, len(low)) * steps).reshape(*mesh.shape[:-1], -1)
@@ -166,9 +167,7 @@ def values_of(expression: Expression) -> GridFunction:
     """The outputs of an expression at points (N, m), as (N, q)."""
 
     def f(points: Array) -> Array:
-        columns = {name: torch.as_tensor(points[:, i].copy()) for i, name in enumerate(expression.variables)}
-        found = evaluate(expression, columns)
-        rows = found if isinstance(found, list | tuple) else [found]
-        return np.stack([np.asarray(row, dtype=np.float64) for row in rows], axis=1)
+        columns = {name: points[:, i].copy() for i, name in enumerate(expression.variables)}
+        return np.stack(sample(expression, columns), axis=1)
 
     return f

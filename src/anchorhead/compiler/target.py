@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import torch
 from flint import arb
 
+from anchorhead.arithmetic import geometric
 from anchorhead.compiler.boxes import shown
 from anchorhead.errors import ExpressionError, InputError
+from anchorhead.expression.arrays import sample
 from anchorhead.expression.balls import jet
 from anchorhead.expression.graph import Expression, Node
 from anchorhead.expression.parse import parse
 from anchorhead.expression.pieces import Piece, pieces, singularities
 from anchorhead.expression.steadiness import EVALUATION
 from anchorhead.expression.tails import tail
-from anchorhead.expression.tensors import evaluate
 from anchorhead.heads.fitting import Affine
 from anchorhead.heads.head import Array
 
@@ -51,14 +51,7 @@ class Target:
     def function(self, node: Node | None = None) -> Callable[[Array], Array]:
         """The target, or one of its pieces, on arrays."""
         whole = self.expression if node is None else Expression((node,), (self.variable,))
-
-        def f(u: Array) -> Array:
-            x = torch.as_tensor(np.asarray(u, dtype=np.float64))
-            found = evaluate(whole, {self.variable: x})
-            value = found[0] if isinstance(found, list | tuple) else found
-            return np.asarray(value.expand_as(x), dtype=np.float64)
-
-        return f
+        return lambda u: _sampled(whole, np.asarray(u, dtype=np.float64).tobytes()).reshape(np.shape(u))
 
     @cached_property
     def pieces(self) -> list[Piece]:
@@ -91,7 +84,7 @@ class Target:
 
     def settled(self, sign: int, asymptote: Affine, error: float) -> float:
         """A place on that side beyond which the target is within `error` of its asymptote, as far as samples show."""
-        distances: Array = 1e-6 * 1.2 ** np.arange(190, dtype=np.float64)
+        distances = geometric(1e-6, 1e9, 190)
         u = sign * distances
         with np.errstate(all="ignore"):
             gap = np.abs(self.function()(u) - asymptote.constant - asymptote.gain * u)
@@ -112,6 +105,14 @@ class Target:
                 end = max(60.0, place, start + 60.0) if sign > 0 else min(-60.0, place, start - 60.0)
             ends.append(end)
         return ends[0], ends[1]
+
+
+@lru_cache(maxsize=64)
+def _sampled(expression: Expression, points: bytes) -> Array:
+    """The values at float64 numbers; a search asks for the same ones again and again."""
+    (values,) = sample(expression, {expression.variables[0]: np.frombuffer(points)})
+    values.flags.writeable = False
+    return values
 
 
 def affine_form(node: Node, variable: str, low: float, high: float) -> Affine | None:

@@ -179,7 +179,7 @@ def _certificate(target: Opaque, network: GridNetwork, lipschitz: float | None, 
         level, said = "measured", [f"nothing: the target was compared at {SAMPLES:,} random points only"]
     else:
         widths = [high - low for low, high in target.box]
-        error = network.bound_for(lipschitz=lipschitz * math.hypot(*widths), metric="sup") - rounding
+        error = network.bound_for(lipschitz=lipschitz * math.sqrt(sum(w * w for w in widths)), metric="sup") - rounding
         declared = f"the target's Lipschitz constant in the Euclidean metric is at most {lipschitz:g}, as declared"
         level, said = "conditional", [declared, *ASSUMPTIONS]
     return Certificate(target.name, target.box, dtype, level, error, rounding, 0, tuple(said),

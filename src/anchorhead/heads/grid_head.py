@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anchorhead.arithmetic import product, softmax
 from anchorhead.errors import InputError, ShapeError
 from anchorhead.heads.head import Array
 
@@ -71,8 +72,8 @@ class GridHead:
         return float(np.abs(self.values).max())
 
     def weights(self, axis: int, u: Array) -> Array:
-        """The softmax weights of one axis, (..., p_i)."""
-        return softmax(np.multiply.outer(u, self.slopes[axis]) + self.intercepts[axis])
+        """The softmax weights of one axis at points (n,), as (n, p_i)."""
+        return np.ascontiguousarray(axis_weights(self.slopes[axis], self.intercepts[axis], u).T)
 
     def __call__(self, x: Array) -> Array:
         """h at points (..., m), in float64, as (..., q)."""
@@ -82,9 +83,10 @@ class GridHead:
         return np.concatenate([*parts, np.zeros((0, self.outputs))]).reshape(*np.shape(x)[:-1], self.outputs)
 
     def _contract(self, x: Array) -> Array:
-        held = self.weights(0, x[:, 0]) @ self.values.reshape(self.counts[0], -1)
+        held = product(self.weights(0, x[:, 0]), self.values.reshape(self.counts[0], -1))
         for i in range(1, self.axes):
-            held = np.matmul(self.weights(i, x[:, i])[:, None], held.reshape(len(x), self.counts[i], -1))[:, 0]
+            weights = self.weights(i, x[:, i])
+            held = np.add.reduce(weights[..., None] * held.reshape(len(x), self.counts[i], -1), 1)
         return held
 
     def on_lattice(self, points: Sequence[Array]) -> Array:
@@ -100,17 +102,23 @@ class GridHead:
         return GridHead(tuple(map(nearest, self.slopes)), tuple(map(nearest, self.intercepts)), nearest(self.values))
 
 
-def softmax(scores: Array) -> Array:
-    """Over the last axis."""
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
+def axis_weights(slopes: Array, intercepts: Array, u: Array) -> Array:
+    """The softmax weights of keys (..., p) at points (n,), as (..., p, n)."""
+    return softmax(slopes[..., None] * u + intercepts[..., None])
 
 
 def contracted(matrices: Sequence[Array | None], tensor: Array) -> Array:
-    """The tensor (p_1, .., p_m, ...) with the i-th axis contracted with the i-th matrix (n_i, p_i), if there is one."""
+    """The tensor (..., p_1, .., p_m, q) with axis i contracted with the i-th matrix (..., n_i, p_i), if there is one.
+
+    Leading axes of the matrices or the tensor are so many contractions at once.
+    """
     for i, matrix in enumerate(matrices):
         if matrix is not None:
-            tensor = np.moveaxis(np.tensordot(matrix, tensor, (1, i)), 0, i)
+            lead = tensor.ndim - len(matrices) - 1
+            front = np.moveaxis(tensor, lead + i, lead)
+            found = product(matrix, front.reshape(*front.shape[: lead + 1], -1))
+            lead = found.ndim - 2
+            tensor = np.moveaxis(found.reshape(*found.shape[:-1], *front.shape[-len(matrices) :]), lead, lead + i)
     return np.ascontiguousarray(tensor)
 
 
