@@ -13,11 +13,12 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from attack.chains import KINDS, chain, record
+from attack.kinds import KINDS, chain
 from attack.workers import Worker
 
 
@@ -72,37 +73,34 @@ def report(results: list[dict[str, Any]]) -> int:
     """Prints what was found, kind by kind; 1 if anything was violated."""
     for kind in KINDS:
         own = [r for r in results if r["chain"].startswith(f"{kind}:")]
-        if not own:
-            continue
-        count = collections.Counter(r["status"] for r in own)
-        seconds = sum(r["seconds"] for r in own)
-        print(
-            f"\n{kind}: {len(own)} chains in {seconds:.0f} s ({', '.join(f'{n} {s}' for s, n in count.most_common())}), {sum(r['points'] for r in own):,} points"
-        )
-        held = [r for r in own if r["points"] and r["status"] == "held"]
-        if held:
-            worst = max(held, key=lambda r: r["ratio"])
-            print(
-                f"  worst ratio of measured to proved {worst['ratio']:.6g}: python -m attack --chain {worst['chain']}\n    {worst['call'][:300]}"
-            )
-        if kind == "files":
-            refused, true, lies = (sum(r[k] for r in own) for k in ("refused", "true", "lies"))
-            print(
-                f"  mutated files: {refused + true + lies:,}: {refused:,} refused, {true:,} accepted and true, {lies} LIES"
-            )
-        reasons = collections.Counter(r["reason"][:60] for r in own if r["status"] in ("refused", "slow"))
-        for reason, times in reasons.most_common(4):
-            print(f"  {times:5d} x {reason}")
+        if own:
+            _kind(kind, own)
     wrong = [r for r in results if r["findings"]]
     for r in wrong:
         print(f"\nVIOLATED: python -m attack --chain {r['chain']}\n  {r['call'][:400]}")
         for finding in r["findings"]:
             print(f"  - {finding[:600]!a}")
     points, lies = sum(r["points"] for r in results), sum(r["lies"] for r in results)
-    print(
-        f"\n{len(results):,} chains, {points:,} points, {_files(results):,} mutated files: {len(wrong)} chains with violations, {lies} lies"
-    )
+    print(f"\n{len(results):,} chains, {points:,} points, {_files(results):,} mutated files: ", end="")
+    print(f"{len(wrong)} chains with violations, {lies} lies")
     return 1 if wrong else 0
+
+
+def _kind(kind: str, own: list[dict[str, Any]]) -> None:
+    count = ", ".join(f"{n} {status}" for status, n in collections.Counter(r["status"] for r in own).most_common())
+    print(f"\n{kind}: {len(own)} chains in {sum(r['seconds'] for r in own):.0f} s ({count}), ", end="")
+    print(f"{sum(r['points'] for r in own):,} points")
+    held = [r for r in own if r["points"] and r["status"] == "held"]
+    if held:
+        worst = max(held, key=lambda r: r["ratio"])
+        print(f"  worst ratio of measured to proved {worst['ratio']:.6g}: python -m attack --chain {worst['chain']}")
+        print(f"    {worst['call'][:300]}\n    {worst['at'][:200]}")
+    if kind == "files":
+        refused, true, lies = (sum(r[k] for r in own) for k in ("refused", "true", "lies"))
+        print(f"  {_files(own):,} mutated files: {refused:,} refused, {true:,} accepted and true, {lies} LIES")
+    reasons = collections.Counter(r["reason"][:70] for r in own if r["status"] in ("refused", "slow"))
+    for reason, times in reasons.most_common(4):
+        print(f"  {times:5d} x {reason}")
 
 
 def main() -> int:
@@ -115,7 +113,7 @@ def main() -> int:
     parser.add_argument("--chain", help="run one chain again, KIND:SEED")
     given = parser.parse_args()
     if given.chain:
-        return report([record(chain(given.chain, lambda step: print(step)))])
+        return report([asdict(chain(given.chain, print))])
     return report(attack(given.only.split(","), given.minutes, given.seed, given.workers, given.state))
 
 

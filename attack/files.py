@@ -20,9 +20,10 @@ import numpy as np
 MARK = "INJECTED"
 TYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "U8": "<u1", "BOOL": "?"}
 VALUES: tuple[Any, ...] = (
-    None, True, False, -1, 0, 1, 3, 1e-300, 5e-324, -0.0, 1e300, 2.0**1023, 10**400, float("nan"), float("inf"), "", "x", "inf",
-    f"\x1b[2K\r{MARK}", f"[/bold]{MARK}", f"sin(x) # {MARK}", "1e1000000000", "=1/0", "nan", [], {}, [[]], [None], "9" * 5000,
-    ["x", "y"], [1e-300], [-1, 1], "sin(x)", "x", "0", "float32", "float64", "proved", "measured", "\ud800", "\u202e", 2**63,
+    None, True, False, -1, 0, 1, 3, 1e-300, 5e-324, -0.0, 1e300, 2.0**1023, 10**400, float("nan"), float("inf"), 2**63,
+    "", "x", "inf", f"\x1b[2K\r{MARK}", f"[/bold]{MARK}", f"sin(x) # {MARK}", "1e1000000000", "=1/0", "nan", "9" * 5000,
+    [], {}, [[]], [None], ["x", "y"], [1e-300], [-1, 1], "sin(x)", "0", "float32", "float64", "proved", "measured",
+    "\ud800", "\u202e",
 )  # fmt: skip
 
 
@@ -64,7 +65,7 @@ def digest(parts: Parts) -> str:
     return total.hexdigest()
 
 
-def write(parts: Parts, bend: Callable[[dict[str, Any]], None] | None = None) -> bytes:
+def write(parts: Parts, bend: Callable[[dict[str, Any]], Any] | None = None) -> bytes:
     """A file with a digest that fits; `bend` may change the header before it is written."""
     header: dict[str, Any] = {}
     body = b""
@@ -105,24 +106,12 @@ def _bend_value(rng: random.Random, value: Any) -> Any:
     if isinstance(value, bool) or value is None or rng.random() < 0.35:
         return rng.choice(VALUES)
     if isinstance(value, int | float):
-        return rng.choice(
-            (value * 2, value / 2 if value else 1, -value, value + 1, value * (1 + 1e-9), 0, float(value), str(value))
-        )
+        return rng.choice((value * 2, value / 2, -value, value + 1, value * (1 + 1e-9), 0, float(value), str(value)))
     if isinstance(value, str):
-        other = (
-            value + MARK,
-            value.replace("x", "y"),
-            value + " + 0.001",
-            f"2*({value})",
-            value.upper(),
-            value[:-1],
-            f"\x1b[31m{value}",
-        )
-        return rng.choice(other)
+        bent = f"{value}{MARK}; {value} + 0.001; 2*({value}); \x1b[31m{value}; {value.replace('x', 'y')}; {value[:-1]}"
+        return rng.choice(bent.split("; "))
     if isinstance(value, list):
-        return rng.choice(
-            (value[::-1], value + value, value[:-1], value[1:], [*value, rng.choice(VALUES)], value + value[-1:])
-        )
+        return rng.choice((value[::-1], value + value, value[:-1], value[1:], [*value, rng.choice(VALUES)]))
     return {**value, rng.choice(("extra", "level", MARK)): rng.choice(VALUES)}
 
 
@@ -184,14 +173,9 @@ def _fit(parts: Parts) -> None:
 
 def _claim(parts: Parts, factor: float) -> None:
     """Multiplies everything that is claimed, of heads too."""
-    for path in list(paths(parts.record)):
+    for path in [path for path in paths(parts.record) if path and "program" not in path]:
         value = _get(parts.record, path)
-        if (
-            path
-            and isinstance(value, float)
-            and (path[-1] in ("approximation", "rounding") or path[-2:-1] == ("outputs",))
-            and "program" not in path
-        ):
+        if isinstance(value, float) and (path[-1] in ("approximation", "rounding") or path[-2:-1] == ("outputs",)):
             _set(parts.record, path, value * factor)
     _fit(parts)
 
@@ -203,72 +187,50 @@ def claims(rng: random.Random, parts: Parts) -> str:
     return f"claims times {factor}"
 
 
+def _at(values: np.ndarray, place: int, value: Any) -> np.ndarray:
+    out = values.copy()
+    out[place : place + 1] = value
+    return out
+
+
+NUMBERS: dict[str, Callable[[np.ndarray, int, random.Random], np.ndarray]] = {
+    "an ulp": lambda v, i, rng: _at(v, i, np.nextafter(v[i : i + 1], np.inf).astype(v.dtype)),
+    "a value": lambda v, i, rng: _at(v, i, v[i : i + 1] * rng.choice((2, 1.001, 1.000001, 0))),
+    "scaled": lambda v, i, rng: v * rng.choice((0.5, 1.001, 1 + 1e-7, 1e10, -1)),
+    "shifted": lambda v, i, rng: v + rng.choice((1, 100, 1e-6, 1e14)),
+    "permuted": lambda v, i, rng: np.array(rng.sample(list(v), len(v)), v.dtype),
+    "not finite": lambda v, i, rng: _at(v, i, np.nan) if v.dtype.kind == "f" else v,
+    "huge": lambda v, i, rng: _at(v, i, 3e38 if v.dtype.kind == "f" else 2**31 - 1),
+    "negative": lambda v, i, rng: _at(v, i, -v[i : i + 1] - 1),
+    "shorter": lambda v, i, rng: v[:-1],
+    "longer": lambda v, i, rng: np.append(v, v[-1:]),
+}  # fmt: skip
+
+
 def tensor(rng: random.Random, parts: Parts) -> str:
-    """One tensor: a value, all values, their order, their number, their type."""
-    if not parts.tensors:
+    """One tensor: a value, all values, their order, their number, their type, their shape; or it is gone."""
+    if not parts.tensors:  # an affine target has no head
         return field(rng, parts)
     name = rng.choice(list(parts.tensors))
     code, shape, raw = parts.tensors[name]
-    values = parts.values(name)
-    kind = rng.choice(
-        (
-            "ulp",
-            "ulp",
-            "value",
-            "value",
-            "scale",
-            "shift",
-            "permute",
-            "negate",
-            "shorter",
-            "longer",
-            "type",
-            "shape",
-            "swap",
-            "nan",
-            "huge",
-            "gone",
-        )
-    )
-    place = rng.randrange(max(1, len(values)))
-    one = lambda v: values.__setitem__(place, v) if len(values) else None
-    with np.errstate(all="ignore"):
-        if kind == "ulp" and values.dtype.kind == "f":
-            one(np.nextafter(values[place], values.dtype.type(np.inf)))
-        elif kind in ("value", "ulp"):
-            one(values[place] * rng.choice((2, 1.001, 1.000001, 0)) + rng.choice((0, 0, 1, 1e-6)))
-        elif kind == "scale":
-            values = values * rng.choice((0.5, 1.001, 1 + 1e-7, 1e10, -1))
-        elif kind == "shift":
-            values = values + rng.choice((1, 100, 1e-6, 1e14))
-        elif kind == "permute":
-            values = np.array(rng.sample(list(values), len(values)))
-        elif kind == "negate":
-            values = -values if values.dtype.kind == "f" else ~values
-        elif kind in ("nan", "huge"):
-            one(
-                {"nan": np.nan, "huge": np.finfo(np.float32).max * 0.9}[kind] if values.dtype.kind == "f" else 2**31 - 1
-            )
-    if kind == "shorter":
-        values = values[:-1]
-    elif kind == "longer":
-        values = np.append(values, values[-1:])
+    kind = rng.choice([*NUMBERS, "an ulp", "a value", "type", "shape", "swapped", "gone"])
+    place = rng.randrange(max(1, int(np.prod(shape))))
+    bent: Any = (code, shape, raw)
+    if kind in NUMBERS:
+        with np.errstate(all="ignore"):
+            parts.put(name, NUMBERS[kind](parts.values(name), place, rng))
+        return f"tensor {name}: {kind} at {place}"
     if kind == "type":
-        parts.tensors[name] = (rng.choice(("F64", "F32", "I64", "F16", "BF16", "Q4", 7)), shape, raw)  # type: ignore[arg-type]
+        bent = (rng.choice(("F64", "F32", "I64", "F16", "BF16", "Q4", 7)), shape, raw)
     elif kind == "shape":
-        parts.tensors[name] = (
-            code,
-            rng.choice(([*shape, 1], [1, *shape], [], [-1], [2**62], shape[::-1], [0], None)),
-            raw,
-        )  # type: ignore[arg-type]
-    elif kind == "swap":
+        bent = (code, rng.choice(([*shape, 1], [1, *shape], [], [-1], [2**62], shape[::-1], [0], None)), raw)
+    elif kind == "swapped":
         other = rng.choice(list(parts.tensors))
-        parts.tensors[name], parts.tensors[other] = parts.tensors[other], parts.tensors[name]
-    elif kind == "gone":
+        bent, parts.tensors[other] = parts.tensors[other], bent
+    parts.tensors[name] = bent
+    if kind == "gone":
         del parts.tensors[name]
-    else:
-        parts.put(name, values)
-    return f"tensor {name}: {kind} at {place}"
+    return f"tensor {name}: {kind}"
 
 
 def loosened(rng: random.Random, parts: Parts) -> str:
@@ -284,62 +246,39 @@ def several(rng: random.Random, parts: Parts) -> str:
     return "; ".join(rng.choice((field, agreed, tensor, claims))(rng, parts) for _ in range(rng.randint(2, 3)))
 
 
+def _record(header: dict[str, Any], text: str) -> None:
+    header["__metadata__"]["anchorhead"] = text
+
+
+BENDS: dict[str, Callable[[dict[str, Any], str, random.Random], Any]] = {
+    "offsets": lambda h, name, rng: h[name].update(
+        data_offsets=rng.choice(([0, 8], [8, 0], [-8, 8], [0, 2**63], [0.0, 8.0], None, [0], [2**70, 2**71]))
+    ),
+    "entry": lambda h, name, rng: h.update({name: rng.choice((None, [], 7, {}, {"dtype": "F64"}))}),
+    "extra": lambda h, name, rng: h.update({rng.choice(("extra", "a/b", "heads.999999.slopes", "")): h[name]}),
+    "overlap": lambda h, name, rng: h[name].update(data_offsets=next(iter(h.values()))["data_offsets"]),
+    "metadata": lambda h, name, rng: h.update(__metadata__=rng.choice((None, [], {}, {"anchorhead": 7}))),
+    "deep": lambda h, name, rng: _record(h, "[" * 100_000 + "]" * 100_000),
+    "text": lambda h, name, rng: _record(h, rng.choice(("[]", "{", "null", '{"format": 2}', '{"digest": NaN}'))),
+    "cut text": lambda h, name, rng: _record(h, h["__metadata__"]["anchorhead"][:-1]),
+    "digits": lambda h, name, rng: _record(h, h["__metadata__"]["anchorhead"].replace("1", "9" * 5000, 1)),
+    "many": lambda h, name, rng: h.update({f"heads.{i}.slopes": h[name] for i in range(3000)}),
+}
+BYTES: dict[str, Callable[[bytes, int, random.Random], bytes]] = {
+    "cut": lambda data, at, rng: data[:at],
+    "flip": lambda data, at, rng: data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :],
+    "length": lambda data, at, rng: struct.pack("<Q", rng.choice((0, 1, 2**63, 2**64 - 1, len(data)))) + data[8:],
+    "name": lambda data, at, rng: data.replace(b'"__metadata__"', b'"x"', 1),
+}
+
+
 def structure(rng: random.Random, parts: Parts) -> tuple[str, bytes]:
-    """The container itself: offsets, entries, lengths, text."""
-    kind = rng.choice(
-        (
-            "offsets",
-            "entry",
-            "extra",
-            "overlap",
-            "cut",
-            "flip",
-            "length",
-            "metadata",
-            "deep",
-            "duplicate",
-            "record",
-            "many",
-        )
-    )
-    name = rng.choice(list(parts.tensors))
-
-    def bend(header: dict[str, Any]) -> None:
-        if kind == "offsets":
-            header[name]["data_offsets"] = rng.choice(
-                ([0, 8], [8, 0], [-8, 8], [0, 2**63], [0.0, 8.0], None, [0], [2**70, 2**71])
-            )
-        elif kind == "entry":
-            header[name] = rng.choice((None, [], 7, {}, {"dtype": "F64"}, header[name] | {"shape": "x"}))
-        elif kind == "extra":
-            header[rng.choice(("extra", "a/b", "heads.0.extra", "heads.999999.slopes", ""))] = header[name]
-        elif kind == "overlap":
-            header[name]["data_offsets"] = rng.choice(list(header.values())[:-1])["data_offsets"]
-        elif kind == "metadata":
-            header["__metadata__"] = rng.choice(
-                (None, [], {}, {"anchorhead": 7}, {"anchorhead": "[]"}, {"anchorhead": "{"}, {"anchorhead": "null"})
-            )
-        elif kind == "deep":
-            header["__metadata__"]["anchorhead"] = "[" * 100_000 + "]" * 100_000
-        elif kind == "record":
-            text = header["__metadata__"]["anchorhead"]
-            header["__metadata__"]["anchorhead"] = rng.choice(
-                (text[:-1], text + text, text.replace(":", ': 1e999, "x":', 1), text.replace("1", "9" * 5000, 1))
-            )
-        elif kind == "many":
-            header.update({f"heads.{i}.slopes": header[name] for i in range(3000)})
-
-    data = write(parts, bend)
-    if kind == "cut":
-        data = data[: rng.randrange(len(data))]
-    elif kind == "flip":
-        place = rng.randrange(len(data))
-        data = data[:place] + bytes([data[place] ^ 1 << rng.randrange(8)]) + data[place + 1 :]
-    elif kind == "length":
-        data = struct.pack("<Q", rng.choice((0, 1, 2**63, 2**64 - 1, len(data), len(data) - 8))) + data[8:]
-    elif kind == "duplicate":
-        data = data.replace(b'"__metadata__"', b'"x"', 1)
-    return f"structure: {kind} {name}", data
+    """The container itself: entries and text of the header, or the bytes."""
+    kind, name = rng.choice([*BENDS, *BYTES]), rng.choice(list(parts.tensors))
+    if kind in BENDS:
+        return f"structure: {kind} of {name}", write(parts, lambda header: BENDS[kind](header, name, rng))
+    data = write(parts)
+    return f"structure: {kind}", BYTES[kind](data, rng.randrange(len(data)), rng)
 
 
 MUTATIONS = (field, field, agreed, agreed, claims, tensor, tensor, loosened, loosened, loosened, several)
@@ -348,10 +287,7 @@ MUTATIONS = (field, field, agreed, agreed, claims, tensor, tensor, loosened, loo
 def mutated(rng: random.Random, data: bytes) -> tuple[str, bytes]:
     """What was done, and the file."""
     parts = read(data)
-    if not parts.tensors:  # an affine target has no head
-        said = rng.choice((field, agreed, claims))(rng, parts)
-        return said, write(parts)
-    if rng.random() < 0.1:
+    if parts.tensors and rng.random() < 0.1:
         return structure(rng, parts)
     said = rng.choice(MUTATIONS)(rng, parts)
     return said, write(parts)

@@ -9,6 +9,7 @@ float64, which serves to find candidates and never to judge them.
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -51,36 +52,32 @@ def _erfc(x: Any) -> Any:
     return mpmath.erfc(x) if abs(x) < 10**6 else mp.mpf(0 if x > 0 else 2)  # what is left is below exp(-10**12)
 
 
+def _erf(x: Any) -> Any:
+    return mpmath.erf(x) if abs(x) < 1 else 1 - _erfc(x)
+
+
 def _exp(x: Any) -> Any:
     return mpmath.exp(x) if x > -(10**7) else mp.mpf(0)
 
 
 PLAIN = "exp expm1 log log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc".split()
 EXACT = SimpleNamespace(
-    **{name: _kept(getattr(mpmath, name)) for name in PLAIN[1:-2]}, exp=_exp, erf=lambda x: 1 - _erfc(x) if abs(x) > 1 else
-    mpmath.erf(x), erfc=_erfc, abs=abs, max=max, min=min, power=_power,
-    number=lambda f: mp.mpf(f.numerator) / f.denominator, pi=lambda: +mp.pi, e=lambda: +mp.e,
+    **{name: _kept(getattr(mpmath, name)) for name in PLAIN[1:-2]}, exp=_exp, erf=_erf, erfc=_erfc, abs=abs, max=max,
+    min=min, power=_power, number=lambda f: mp.mpf(f.numerator) / f.denominator, pi=lambda: +mp.pi, e=lambda: +mp.e,
 )  # fmt: skip
-_NUMPY = {
-    "asin": "arcsin",
-    "acos": "arccos",
-    "atan": "arctan",
-    "asinh": "arcsinh",
-    "acosh": "arccosh",
-    "atanh": "arctanh",
-}
 FAST = SimpleNamespace(
-    **{name: getattr(np, _NUMPY.get(name, name)) for name in PLAIN if not name.startswith("erf")},
-    erf=lambda x: special.erf(np.float64(x)), erfc=lambda x: special.erfc(np.float64(x)), abs=np.abs,
-    max=lambda *a: functools.reduce(np.maximum, a), min=lambda *a: functools.reduce(np.minimum, a), power=np.power,
-    number=lambda f: np.longdouble(f.numerator) / np.longdouble(f.denominator) if max(abs(f.numerator), f.denominator)
-    < 10**300 else np.longdouble(float(f)), pi=lambda: np.longdouble(math.pi), e=lambda: np.longdouble(math.e),
+    **{name: getattr(np, name.replace("a", "arc", 1) if name[0] == "a" else name) for name in PLAIN[:-2]},
+    erf=lambda x: special.erf(np.float64(x)), erfc=lambda x: special.erfc(np.float64(x)), abs=np.abs, power=np.power,
+    max=lambda *a: functools.reduce(np.maximum, a), min=lambda *a: functools.reduce(np.minimum, a),
+    number=lambda f: np.longdouble(mpmath.nstr(EXACT.number(f), 30)), pi=lambda: np.longdouble(math.pi),
+    e=lambda: np.longdouble(math.e),
 )  # fmt: skip
 
 
 def functions(b: Any) -> dict[str, Callable[..., Any]]:
     """Every function of the grammar over the base `b`, each as torch documents it."""
     n = lambda text: b.number(Fraction(text))
+    one, hundredth, eighth, third, half = (n(text) for text in ("1", "0.01", "1/8", "1/3", "1/2"))
     up, down = lambda x: b.max(x, n(0)), lambda x: b.min(x, n(0))
     clip = lambda x, low, high: b.min(b.max(x, low), high)
     sigmoid = lambda x: 1 / (1 + b.exp(-b.abs(x))) * b.exp(down(x))
@@ -108,13 +105,13 @@ def functions(b: Any) -> dict[str, Callable[..., Any]]:
         "mish": lambda x: x * b.tanh(softplus(x)), "softsign": lambda x: x / (1 + b.abs(x)),
         "logsigmoid": lambda x: -softplus(-x), "sigmoid": sigmoid, "hardsigmoid": lambda x: six(x + 3) / 6,
         "hardswish": lambda x: x * six(x + 3) / 6, "tanhshrink": lambda x: x - b.tanh(x),
-        "leaky_relu": lambda x, negative_slope=n("0.01"): leaky(x, negative_slope),
+        "leaky_relu": lambda x, negative_slope=hundredth: leaky(x, negative_slope),
         "prelu": lambda x, weight: leaky(x, weight),
-        "rrelu": lambda x, lower=n("1/8"), upper=n("1/3"): leaky(x, (lower + upper) / 2),
+        "rrelu": lambda x, lower=eighth, upper=third: leaky(x, (lower + upper) / 2),
         "elu": lambda x, alpha=1: up(x) + alpha * b.expm1(down(x)),
         "celu": lambda x, alpha=1: up(x) + alpha * b.expm1(down(x) / alpha), "softplus": softplus,
-        "softshrink": lambda x, lambd=n("1/2"): up(x - lambd) + down(x + lambd),
-        "hardtanh": lambda x, min_val=n(-1), max_val=n(1): clip(x, min_val, max_val),
+        "softshrink": lambda x, lambd=half: up(x - lambd) + down(x + lambd),
+        "hardtanh": lambda x, min_val=-one, max_val=one: clip(x, min_val, max_val),
         "power_": b.power, "pi": b.pi(), "e": b.e(),
     }  # fmt: skip
     return found | {alias: found[name] for alias, name in ALIASES.items()}
@@ -163,9 +160,9 @@ class Formula:
         self.variables = tuple(used) if variables is None else tuple(variables)
         if not set(used) <= set(self.variables):
             raise ValueError(f"{whole} uses {sorted(used)}, and the variables are {self.variables}")
-        sizes = [abs(math.log10(abs(f))) if abs(f) > 0 else 0 for f in map(_magnitude, self.literals)]
+        lengths = [(len(str(abs(f.numerator))), len(str(f.denominator))) for f in self.literals]
         self.digits = DIGITS + min(
-            1000, int(sum(s for s in sizes if s > 3)) + max((_length(f) for f in self.literals), default=0)
+            1000, sum(abs(a - b) for a, b in lengths if abs(a - b) > 3) + max(map(max, lengths), default=0)
         )
 
     @functools.lru_cache(maxsize=8)  # noqa: B019
@@ -197,14 +194,6 @@ class Formula:
 
 def _code(tree: ast.AST) -> Any:
     return compile(ast.fix_missing_locations(ast.Expression(tree)), "<formula>", "eval")  # type: ignore[arg-type]
-
-
-def _magnitude(number: Fraction) -> Fraction:
-    return Fraction(10) ** (len(str(abs(number.numerator))) - len(str(number.denominator)))
-
-
-def _length(number: Fraction) -> int:
-    return len(str(number.denominator))
 
 
 def _kinks(trees: Sequence[ast.AST]) -> list[ast.AST]:
@@ -258,8 +247,6 @@ class Module:
 
     def fast(self, points: np.ndarray) -> np.ndarray:
         """(n, inputs) to (n, outputs)."""
-        import copy
-
         with torch.no_grad():
             return copy.deepcopy(self.module).double()(torch.from_numpy(points.astype(np.float64))).numpy()
 
@@ -302,7 +289,7 @@ class Program:
         with mp.workdps(more * DIGITS):
             wires = [mp.mpf(v) for v in values]
             for kind, _, *rest in self.program["steps"]:
-                wires += self._step(kind, rest, lambda line: _line(line, wires), more)
+                wires += self._step(kind, rest, lambda line, known=tuple(wires): _line(line, known), more)
             return [_line(line, wires) for line in self.program["outputs"]]
 
     def _step(self, kind: str, rest: list[Any], line: Callable[[list[Any]], Any], more: int) -> list[Any]:
@@ -310,20 +297,17 @@ class Program:
             return [max(map(line, rest[0]))]
         if kind == "attend":
             query, keys, offsets, values = rest
-            at = [
-                mpmath.fdot(zip(map(line, query), map(line, key), strict=True)) + line(offset)
-                for key, offset in zip(keys, offsets, strict=True)
-            ]
-            weights = [mpmath.exp(score - max(at)) for score in at]
-            return [
-                mpmath.fdot(zip(weights, map(line, column), strict=True)) / sum(weights)
-                for column in zip(*values, strict=True)
-            ]
+            asked = [line(part) for part in query]
+            pairs = zip(keys, offsets, strict=True)
+            scores = [mpmath.fdot(asked, [line(part) for part in key]) + line(offset) for key, offset in pairs]
+            weights = [mpmath.exp(score - max(scores)) for score in scores]
+            columns = zip(*values, strict=True)
+            return [mpmath.fdot(weights, [line(part) for part in column]) / sum(weights) for column in columns]
         value = self.functions[rest[0]].at([line(rest[1])], more)[0]
         return [value if kind == "apply" else value * line(rest[2])]
 
 
-def _line(data: list[Any], wires: list[Any]) -> Any:
+def _line(data: list[Any], wires: Sequence[Any]) -> Any:
     return _number(data[0]) + sum(wires[w] * _number(c) for w, c in zip(data[1::2], data[2::2], strict=True))
 
 
@@ -338,6 +322,6 @@ ACTIVATIONS: dict[type[nn.Module], tuple[str, tuple[str, ...]]] = {
     nn.Sigmoid: ("sigmoid", ()), nn.Softplus: ("softplus", ("beta",)), nn.ELU: ("elu", ("alpha",)),
     nn.LeakyReLU: ("leaky_relu", ("negative_slope",)), nn.Mish: ("mish", ()), nn.Hardswish: ("hardswish", ()),
     nn.Hardtanh: ("hardtanh", ("min_val", "max_val")), nn.Softsign: ("softsign", ()), nn.CELU: ("celu", ("alpha",)),
-    nn.LogSigmoid: ("logsigmoid", ()), nn.SELU: ("selu", ()), nn.ReLU6: ("relu6", ()), nn.Hardsigmoid: ("hardsigmoid", ()),
-    nn.Tanhshrink: ("tanhshrink", ()), nn.Softshrink: ("softshrink", ("lambd",)),
+    nn.LogSigmoid: ("logsigmoid", ()), nn.SELU: ("selu", ()), nn.ReLU6: ("relu6", ()),
+    nn.Hardsigmoid: ("hardsigmoid", ()), nn.Tanhshrink: ("tanhshrink", ()), nn.Softshrink: ("softshrink", ("lambd",)),
 }  # fmt: skip

@@ -6,10 +6,12 @@ import multiprocessing
 import os
 import resource
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from attack.chains import Result, chain, record
+from attack.kinds import chain
+from attack.measuring import Result
 
 MEMORY = 4 << 30
 LONGEST = 60
@@ -25,7 +27,7 @@ def work(pipe: Any) -> None:
     most = pages * os.sysconf("SC_PAGE_SIZE") + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     while (name := pipe.recv()) is not None:
-        pipe.send(record(chain(name, lambda step: pipe.send(step))))
+        pipe.send(asdict(chain(name, pipe.send)))
 
 
 class Worker:
@@ -62,4 +64,4 @@ class Worker:
         result = Result(self.chain, "slow", reason=why, seconds=round(time.monotonic() - self.since, 3))
         if self.step or "died" in why:
             result.violated(f"{why} at {self.step or 'compiling'}")
-        return record(result)
+        return asdict(result)
