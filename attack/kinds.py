@@ -20,7 +20,7 @@ KINDS = {"heads": 6, "networks": 6, "modules": 3, "grids": 3, "in_context": 2, "
 def chain(name: str, report: Callable[[str], None] = lambda step: None) -> Result:
     """Runs the chain KIND:SEED; `report` hears of each step that might not come back."""
     kind, _, seed = name.partition(":")
-    result, start = Result(name), time.monotonic()
+    result, start = Result(name), time.process_time()
     try:
         if kind == "files":
             mutated_files(int(seed), result, report)
@@ -35,7 +35,7 @@ def chain(name: str, report: Callable[[str], None] = lambda step: None) -> Resul
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         result.violated(f"{type(error).__name__}: {error} at {Path(where.filename).name}:{where.lineno}")
-    result.seconds = round(time.monotonic() - start, 3)
+    result.seconds = round(time.process_time() - start, 3)
     return result
 
 
