@@ -13,7 +13,7 @@ from ramp_cases import RampCase, at, ramps
 from torch import nn
 
 import anchorhead as ah
-from anchorhead.lab.diagnosis import KINDS, Diagnosis, diagnose, diagnose_file
+from anchorhead.lab.diagnosis import KINDS, Diagnosis, diagnose, diagnose_file, recasting
 from anchorhead.lab.diagnosis.criteria import concentrated
 from anchorhead.theorems import attention_then_softmax, multi_head, single_head, two_layer
 from anchorhead.theorems.anchors import temperature_for
@@ -457,6 +457,31 @@ def test_the_model_is_left_as_it_was():
     assert all(torch.equal(before[name], p) and p.dtype == before[name].dtype for name, p in model.state_dict().items())
     assert not model.edited
     assert model.bound > 0
+
+
+@pytest.mark.parametrize("kind", ["ramps", "head", "network"])
+def test_no_attribute_of_the_model_or_of_its_literal_form_is_replaced(kind: str, monkeypatch):
+    """Also where the diagnosis fails half way."""
+    model, x = {
+        "ramps": ramp,
+        "head": lambda: (compiled("gated"), torch.linspace(-1, 1, 50, dtype=torch.float64)),
+        "network": lambda: (network(), torch.rand(20, 2, dtype=torch.float64)),
+    }[kind]()
+    literal = model.literal()
+    kept = [(m, dict(vars(m)), type(m)) for root in (model, literal) for m in root.modules()]
+    monkeypatch.setattr(type(model), "literal", lambda self: literal)
+    diagnose(model, x, dtype=torch.float16)
+    monkeypatch.setattr(recasting, "_scores", fail)
+    with pytest.raises(RuntimeError, match="half way"):
+        diagnose(model, x)
+    for module, attributes, own in kept:
+        assert type(module) is own
+        assert vars(module).keys() == attributes.keys()
+        assert all(vars(module)[name] == value for name, value in attributes.items())
+
+
+def fail(module: torch.nn.Module) -> tuple[str, ...]:
+    raise RuntimeError("half way")
 
 
 @pytest.mark.parametrize("name", ["gated", "smooth"])

@@ -1,4 +1,4 @@
-"""In-context networks attacked: random losses, random prompts, against the algorithm in 60 digits, which shares no code.
+"""In-context networks attacked: random losses and prompts, against the algorithm in 60 digits, which shares no code.
 
 Losses come from a grammar of what people write: closed-form constants that cancel, factors of every size, kinks, labels
 that multiply; prompts from inside the bounds and from their corners. Measured is never above proved, at any step.
@@ -20,7 +20,8 @@ CONSTANTS = [
     "-7/11", "1e-9", "1234.5678901234567", "-1", "1", "2", "(tanh(20)-1)*1e17", "-0.30000000000000004", "1e-30",
     "(sin(1)**2+cos(1)**2-1.000000000000000000000000000000001)*1e33",
 ]  # fmt: skip
-FUNCTIONS = ["sigmoid", "tanh", "atan", "clip", "erf"]
+FUNCTIONS = ["sigmoid", "tanh", "clip"]
+"""Whose heads are on all of R, so that they are found once and serve every line."""
 NAMES = {
     **{name: getattr(mpmath, name) for name in ("sin", "cos", "cosh", "sinh", "sqrt", "exp", "tanh", "atan", "erf")},
     "sigmoid": lambda u: 1 / (1 + mpmath.exp(-u)),
@@ -35,11 +36,11 @@ def formula(draw: random.Random) -> str:
         return f"({draw.choice(CONSTANTS)})"
 
     def term():
-        line = f"{constant()}*s + {constant()}*y + {constant()}" if draw.random() < 0.5 else f"{constant()}*(s - y)"
+        line = f"{constant()}*s + {constant()}*y + {constant()}" if draw.random() < 0.7 else f"{constant()}*(s - y)"
         name = draw.choice(FUNCTIONS)
-        value = f"clip({line}, {-draw.randint(1, 3)}, 0.75)" if name == "clip" else f"{name}({line})"
-        partner = draw.choice(["", "", f"*{constant()}", f"*({constant()} + {constant()}*y)"])
-        return value + partner
+        value = f"clip({line}, -2, 0.75)" if name == "clip" else f"{name}({line})"
+        partners = ["", f"*{constant()}", *([f"*({constant()} + {constant()}*y)"] if name != "clip" else [])]
+        return value + draw.choice(partners)
 
     parts = [term() for _ in range(draw.randint(0, 2))]
     parts += draw.choice([[], [f"{constant()}*s"], [f"{constant()}*y"], [f"{constant()}*s + {constant()}*y"]])
@@ -55,7 +56,9 @@ def iterates(slope, X, y, w0, steps, rate, l2, l1, momentum):
     X, y, w = X.double().tolist(), y.double().tolist(), [mpmath.mpf(v) for v in w0.double().tolist()]
     before, kept, rate, momentum = w, [w], mpmath.mpf(rate), mpmath.mpf(momentum)
     for _ in range(steps):
-        slopes = [slope(sum(a * b for a, b in zip(row, w, strict=True)), mpmath.mpf(t)) for row, t in zip(X, y, strict=True)]
+        slopes = [
+            slope(sum(a * b for a, b in zip(row, w, strict=True)), mpmath.mpf(t)) for row, t in zip(X, y, strict=True)
+        ]
         moved = []
         for j, v in enumerate(w):
             gradient = sum(g * row[j] for g, row in zip(slopes, X, strict=True)) / len(X) + mpmath.mpf(l2) * v
@@ -69,10 +72,10 @@ def iterates(slope, X, y, w0, steps, rate, l2, l1, momentum):
 
 def prompt(draw: random.Random, n, d, x, y, w, dtype):
     """Entries inside the bounds, at their ends, or zero."""
+
     def entry(limit):
         kind = draw.random()
-        value = draw.choice([-limit, limit]) if kind < 0.4 else draw.uniform(-limit, limit) if kind < 0.9 else 0.0
-        return value
+        return draw.choice([-limit, limit]) if kind < 0.4 else draw.uniform(-limit, limit) if kind < 0.9 else 0.0
 
     def table(limit, *shape):
         flat = torch.tensor([entry(limit) for _ in range(torch.Size(shape).numel())], dtype=torch.float64)
@@ -146,9 +149,11 @@ def test_a_number_that_is_no_float_counts_with_its_distance():
     close, exact = (ic.gradient_descent(ic.Loss(gradient=f"{c}*s"), features=1, examples=1, steps=1, learning_rate=1e-9,
                                         bounds={"x": 1, "y": 1, "w": 1}) for c in ("1e9/3", "2**28"))  # fmt: skip
     assert close.gradient.terms[0].facts.moved > exact.gradient.terms[0].facts.moved
-    assert ic.gradient_descent("0.1*s**2", **SMALL).gradient.terms[0].line[0] == 0.2
-    hidden = ic.gradient_descent(ic.Loss(gradient="s*1e-20 + 1/3 + y/7"), **SMALL).gradient
-    assert hidden.astray[0] == 0 or hidden.terms[0].facts.moved > 0
+    found = ic.gradient_descent(ic.Loss(gradient="sigmoid(s)/3 + 1/3 + y/7 + y*sigmoid(s - y)*0.1"), **SMALL).gradient
+    assert 0 < max(found.astray) < 1e-16
+    assert all(0 < max(term.facts.astray) < 1e-16 for term in found.terms)
+    plain = ic.gradient_descent("logistic", **SMALL).gradient
+    assert plain.astray == plain.terms[0].facts.astray == (0.0, 0.0)
 
 
 SMALL = {"features": 1, "examples": 2, "steps": 2, "learning_rate": 0.1, "bounds": {"x": 1, "y": 1, "w": 1}}
@@ -201,7 +206,9 @@ def newton(net, X, y):
 def test_networks_share_no_head():
     """Editing the heads of one network leaves another, and those made later, as they were."""
     made = [ic.gradient_descent("logistic", features=1, examples=2, steps=1, learning_rate=0.1) for _ in range(2)]
-    made += [ic.gradient_descent("squared", features=1, examples=2, steps=1, learning_rate=0.01, l1=0.1) for _ in range(2)]
+    made += [
+        ic.gradient_descent("squared", features=1, examples=2, steps=1, learning_rate=0.01, l1=0.1) for _ in range(2)
+    ]
     stored = [{p.data_ptr() for p in model.parameters()} for model in made]
     assert all(a.isdisjoint(b) for i, a in enumerate(stored) for b in stored[:i])
     before = made[0].terms[0].head.slopes.clone()
@@ -220,5 +227,7 @@ def test_the_papers_heads_are_held_to_their_own_certificate():
         for _ in range(10):
             X, y, w0 = prompt(draw, 3, 2, 1.0, 1.0, 1.0, torch.float64)
             exact = iterates(lambda s, t: s - t, X, y, w0, 2, 0.001, 0.0, 0.0, 0.0)
-            for own, other, bound in zip(model.trajectory(X, y, w0).tolist(), exact, model.deviation_bounds, strict=True):
+            for own, other, bound in zip(
+                model.trajectory(X, y, w0).tolist(), exact, model.deviation_bounds, strict=True
+            ):
                 assert mpmath.norm([a - b for a, b in zip(own, other, strict=True)]) <= bound

@@ -2,6 +2,7 @@
 
 import warnings
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -62,7 +63,26 @@ def test_coefficients_are_scikit_learns(ours, theirs, data):
         found, expected = np.ravel(getattr(ours, name)), np.ravel(getattr(theirs, name))
         assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
     assert np.allclose(ours.predict(X), theirs.predict(X), rtol=1e-4)
+    assert ours.certificate_.level == ("proved" if ours.network_.certificate.level == "proved" else "trivial")
+    assert ours.certificate_.level == "proved" or type(ours) not in (ic.LinearRegression, ic.Ridge)
+    assert ours.certificate_.bound <= 1e3 * np.abs(y).max(), "never more than the bounds on w imply"
+
+
+def test_a_certificate_speaks_of_the_coefficients_in_the_units_of_the_data():
+    X, y = load_diabetes(return_X_y=True)
+    X, y = X[:, :3] * [1.0, 1e3, 1e-3] + [0, 5, 7], 1e3 * y
+    ours = ic.Ridge(1e-3).fit(X, y)
+    wide, target = X.astype(np.longdouble), y.astype(np.longdouble)
+    A, b = wide - wide.mean(0), target - target.mean()
+    with mpmath.workdps(50):
+        left = mpmath.matrix((A.T @ A + 1e-3 * np.eye(3)).tolist())
+        exact = [float(v) for v in mpmath.lu_solve(left, mpmath.matrix((A.T @ b).tolist()))]
+    exact.append(float(target.mean() - sum(wide.mean(0) * np.array(exact))))
+    apart = np.abs(np.append(ours.coef_, ours.intercept_) - exact)
     assert ours.certificate_.level == "proved"
+    assert (apart <= np.array(ours.certificate_.outputs)).all()
+    assert ours.certificate_.bound == max(ours.certificate_.outputs) < 1e-2 * np.abs(exact).max()
+    assert "coef_" in str(ours.certificate_)
 
 
 @pytest.mark.heavy

@@ -3,8 +3,8 @@
 The problem is scikit-learn's, in its own coefficients: features are centred and scaled inside, and penalties scaled to
 match (`fitting.py`). `network_` is the last network that ran. `certificate_` says what its proof means for coef_ and
 intercept_, in the units of the data: how far they are from the minimiser's where Newton's steps ran, else from those of
-the same last steps in exact arithmetic; `outputs` has a bound for every coefficient and, last, the intercept. Steps with
-momentum on other losses than squares are not known to contract, and then it says that nothing useful is known.
+the same last steps in exact arithmetic; `outputs` has a bound for every coefficient and, last, the intercept. With
+momentum, steps on other losses than squares are not known to contract, and then it says that nothing useful is known.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class _Linear(BaseEstimator):
             outputs=outputs,
             assumptions=(
                 *own.assumptions,
-                "of this fit only: its data as they were scaled inside, from the iterate where the last run began; x, w "
-                "and w·x above are those of the scaled data",
+                "of this fit only: its data as they were scaled inside, from the iterate where the last run began; "
+                "x, w and w·x above are those of the scaled data",
             ),
         )
 

@@ -56,7 +56,7 @@ class Scaled(NamedTuple):
         d = len(self.scale)
         coefficients = np.abs(w[:d].numpy()) / self.scale
         found = off / self.scale + 4 * ROUND * coefficients
-        steady = float(np.abs(w[-1])) + float(coefficients @ np.abs(self.mean)) if self.intercept else 0.0
+        steady = abs(float(w[-1])) + float(coefficients @ np.abs(self.mean)) if self.intercept else 0.0
         last = (off + float(found @ np.abs(self.mean)) + (d + 8) * ROUND * steady) if self.intercept else 0.0
         return np.append(found, last) * (1 + 1e-9)
 

@@ -8,8 +8,9 @@ output is phi(u)·(p + q y)·x, in one softmax. What is affine in y alone needs 
 Which terms there are follows from lowering the formula to a circuit, exactly (`expression/forms.py`). A formula that
 is no such sum is taken as a function of the two variables s and y, by one head over a grid of keys.
 
-What is stored are floats: a, b, c, p, q and the heads' numbers. What is proved is of those floats, against the formula's
-own coefficients, which are exact: how far each is from the formula's is part of `Facts`.
+What is stored are floats: a, b, c, p, q and the heads' numbers. What is proved is of those floats, against the
+formula's own coefficients, which are exact: how far each is from the formula's is part of `Facts`. The certificate is
+of the fast form; the literal forms multiply and add these floats once more, and hold no certificate.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from anchorhead.errors import AnchorheadError, InputError, ToleranceError
 from anchorhead.expression.balls import enclose, gradient_enclosure
 from anchorhead.expression.circuit import Apply, Line, Times, U
 from anchorhead.expression.derivative import derivative
-from anchorhead.expression.exact import Number, as_ball, as_float, times
+from anchorhead.expression.exact import Number, as_ball, as_float, simplified, times
 from anchorhead.expression.forms import lower
-from anchorhead.expression.graph import Expression, Node
+from anchorhead.expression.graph import Expression, Node, ordered
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.losses import Loss
 from anchorhead.in_context.products import RELATIVE, identity_head
@@ -175,8 +176,10 @@ def gradient_terms(loss: Loss, bounds: Bounds, off: float) -> Gradient:
             if partner is None or not simple:
                 return Gradient((_grid_term(loss, bounds, off),), off)
             assert isinstance(step, Apply | Times)
+            outside, function = _split(step.function)
+            factor = times(factor, outside)
             carry = (times(factor, partner[0]), times(factor, partner[1]))
-            terms.append(line_term(step.function, step.argument, carry, bounds, off))
+            terms.append(line_term(function, step.argument, carry, bounds, off))
         if 0 in rest.terms:
             terms.append(line_term(U, rest, (1, 0), bounds, off))
             rest = Line({}, 0)
@@ -198,6 +201,20 @@ def _astray(number: Number) -> float:
     with precision():
         off = abs(as_ball(number) - arb(as_float(number)))
         return 0.0 if off == 0 else upper(off)
+
+
+def _split(function: Node) -> tuple[Number, Node]:
+    """A function as (c, f) with function = c·f: constants in closed form belong to the values, and heads are shared."""
+    factor: Number = 1
+    while function.op == "mul":
+        left, right = function.args
+        if not any(part.op == "variable" for part in ordered([left])):
+            factor, function = times(factor, simplified(left)), right
+        elif not any(part.op == "variable" for part in ordered([right])):
+            factor, function = times(factor, simplified(right)), left
+        else:
+            break
+    return factor, function
 
 
 def _partner(step: object) -> tuple[Number, Number] | None:

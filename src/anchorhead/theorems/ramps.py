@@ -178,7 +178,7 @@ class Ramps(AsBuilt, Network, ABC):
         them: weights are not negative and sum to one, so outputs lie between the values."""
 
     def hull_rounding(self, keys: int) -> float:
-        """What rounding may put a sum of weights times values beyond its values: a unit for each term and a few more."""
+        """How far rounding may put a sum of weights times values beyond the values: a unit for each, and a few more."""
         return (keys + 16) * torch.finfo(self.dtype).eps * max(abs(self.low), abs(self.high))
 
     @property
