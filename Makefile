@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # torch goes first and exactly: a range would pull the CUDA builds, gigabytes of them.
 TORCH  := torch==2.13.0
 
-.PHONY: demo test fast-test lint bench browser clean
+.PHONY: demo test test-processors fast-test lint bench attack browser clean
 
 $(READY): pyproject.toml requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,6 +25,10 @@ demo: $(READY)
 test: $(READY) browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# What could depend on the processor, as on three of them (tests/processors.py).
+test-processors: $(READY)
+	$(BIN)/python tests/processors.py
+
 fast-test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not heavy"
 
@@ -35,6 +39,10 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+# An hour by default; goes on where attack-state.jsonl ends. Other times, seeds and kinds: python -m attack --help
+attack: $(READY)
+	$(BIN)/python -m attack
 
 # The interactive page is tested in a real browser; where none can be installed those tests are skipped.
 browser:

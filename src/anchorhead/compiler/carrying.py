@@ -25,7 +25,7 @@ from anchorhead.certify.approximation import Refutation
 from anchorhead.compiler.assembling import attention_of
 from anchorhead.compiler.fits import fit_for, kink_between
 from anchorhead.compiler.piece import Goal
-from anchorhead.compiler.proving import prove_head, sampled_error, statement
+from anchorhead.compiler.proving import prove_head, sampled_error
 from anchorhead.compiler.search import NUMPY, UNIT
 from anchorhead.compiler.target import Target, affine_form, read_target
 from anchorhead.errors import InputError, ToleranceError
@@ -75,9 +75,7 @@ def _searched(
                 continue
             proved = prove_head(target, rounded, name, goal.error, cuts)
             if not isinstance(proved, Refutation):
-                record = {"variable": target.variable, "edges": proved.edges}
-                layer = attention_of(statement(target, proved.head, name), dtype)
-                return CompiledHead(layer, proved.certificate, method, record)
+                return CompiledHead(attention_of(proved.statement), proved.certificate, method, proved.edges)
             unclear += not proved.certain
             if unclear == PATIENCE:
                 break

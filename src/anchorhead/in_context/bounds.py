@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import InputError, ShapeError
+from anchorhead.errors import InputError, OutsideRangeError, ShapeError
 from anchorhead.in_context.arguments import MOST, positive
 from anchorhead.in_context.losses import LABELS
 
@@ -25,7 +25,7 @@ SLACK = 1e-9
 """Runs allow this much more than the declared bounds, relatively; proofs count it."""
 
 
-class OutsideBoundsError(InputError):
+class OutsideBoundsError(OutsideRangeError):
     """A prompt, or what the algorithm made of it, left the declared bounds."""
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anchorhead.arithmetic import binary_ceiling
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.in_context.bounds import OutsideBoundsError
 from anchorhead.in_context.gradient_descent import GradientDescent, gradient_descent
@@ -84,7 +85,7 @@ class Solved(NamedTuple):
 
 def _power(value: float) -> float:
     """The next power of two: few distinct bounds, so that heads are found again."""
-    return 2.0 ** math.ceil(math.log2(max(value, 2.0**-20)))
+    return binary_ceiling(max(value, 2.0**-20))
 
 
 def descend(loss: Loss, data: Tensor, y: Tensor, l2: list[float], l1: list[float], tol: float, most: int,

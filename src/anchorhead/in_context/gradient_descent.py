@@ -31,6 +31,7 @@ from anchorhead.in_context.losses import Loss, read_loss
 from anchorhead.in_context.shrinking import Shrink, shrinking
 from anchorhead.in_context.stability import rounded_products
 from anchorhead.in_context.terms import Gradient, gradient_terms
+from anchorhead.network.own_precision import in_own_precision
 
 if TYPE_CHECKING:
     from anchorhead.in_context.convergence import Convergence
@@ -81,7 +82,7 @@ def gradient_descent(
     momentum: float = 0.0,
     bounds: Mapping[str, float] | None = None,
     dtype: torch.dtype = torch.float64,
-    outside: str = "refuse",
+    outside: str = "error",
 ) -> GradientDescent:
     """A network that runs gradient descent on the prompt it is given: model(X, y) returns w after the last step.
 
@@ -89,12 +90,12 @@ def gradient_descent(
     l2, l1: penalties l2·w²/2 and l1·|w|, one for all coordinates or one each (0 for an intercept).
     bounds: the largest absolute entry of x, y and w, by default 6, 50 and 20; also s, the largest |w·x|, and curvature,
         the largest eigenvalue of X^T X/n, where they are known to be smaller than what x and w imply.
-    outside: "refuse" a prompt outside the bounds, or "clip" it, with a warning.
+    outside: "error" for a prompt outside the bounds (also called "refuse"), or "clip" it, with a warning.
     """
     algorithm = _read(read_loss(loss), features, examples, steps, learning_rate, l2, l1, momentum)
     dtype_name(dtype)
-    if outside not in ("refuse", "clip"):
-        raise InputError(f"outside={outside!r} must be 'refuse' or 'clip'.")
+    if outside not in ("error", "refuse", "clip"):
+        raise InputError(f"outside={outside!r} must be 'error' or 'clip'.")
     declared = read_bounds(bounds, algorithm.features)
     if algorithm.loss.labels in PAIRS and declared.y < 1:
         raise InputError(f"bounds['y']={declared.y:g} leaves out the labels of the loss {algorithm.loss.name}; use 1.")
@@ -159,6 +160,7 @@ class GradientDescent(limits.FixedDtype):
 
         return SelfAttentionDescent(self, self.algorithm.examples if examples is None else examples)
 
+    @in_own_precision
     def _run(self, X: Tensor, y: Tensor, w0: Tensor | None, mask: Tensor | None, *, keep: bool = False) -> list[Tensor]:
         prompt = self.prompt(X, y, w0, mask)
         before = w = prompt.start

@@ -13,6 +13,7 @@ carry h_i, and one whose values carry a∘g_i.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -37,6 +38,7 @@ from anchorhead.in_context.literal import attention
 from anchorhead.in_context.products import Factor, LiteralFactor
 from anchorhead.in_context.stability import LEAST, UNIT, gamma, rounded_products
 from anchorhead.in_context.terms import Facts, line_term
+from anchorhead.network.own_precision import in_own_precision
 
 DEFAULTS = {"x": 6.0, "y": 50.0, "w": 2.0, "a": 2.0}
 
@@ -95,6 +97,7 @@ class NetworkStep(limits.FixedDtype):
         self.inner_factor = Factor(1.02 * self.most * sizes["a"] * g)
         self.certificate = self._certify(DTYPES[dtype])
 
+    @in_own_precision
     def forward(self, X: Tensor, y: Tensor, W: Tensor, a: Tensor) -> Parameters:
         self._check(X, y, W, a)
         n = X.shape[-2]
@@ -197,7 +200,7 @@ class LiteralNetworkStep(nn.Module):
     def __init__(self, model: NetworkStep) -> None:
         super().__init__()
         self.rate = model.rate
-        self.value_keys, self.slope_keys = model.value_head.keys, model.slope_head.keys
+        self.value_keys, self.slope_keys = copy.deepcopy((model.value_head.keys, model.slope_head.keys))
         self.outer, self.residual = LiteralFactor(model.outer), LiteralFactor(model.residual)
         self.inner = LiteralFactor(model.inner_factor)
 

@@ -36,6 +36,7 @@ from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
 from anchorhead.in_context.bounds import SLACK, Bounds, read_bounds, read_penalties
 from anchorhead.in_context.products import MOST, Factor, LiteralFactor
 from anchorhead.in_context.stability import LEAST, UNIT, gamma
+from anchorhead.network.own_precision import in_own_precision
 
 MOST_STEPS = 10_000
 ROOM = 1.5
@@ -104,6 +105,7 @@ class Newton(limits.FixedDtype):
             size = arb(self.features).sqrt() * self.bounds.x * self.bounds.y * (1 + arb(SLACK)) ** 2
             return upper(self._residual(self.steps) / self.weakest * size)
 
+    @in_own_precision
     def forward(self, X: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
         """w, (..., d)."""
         X, y, weights = self._checked(X, y, mask)

@@ -7,11 +7,10 @@ runs allow a billionth more than the declared bounds (`bounds.SLACK`).
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
+from anchorhead.arithmetic import binary_ceiling
 from anchorhead.compiler.carrying import carrying_model
 from anchorhead.errors import InputError
 from anchorhead.network.file import NUMBERS
@@ -29,8 +28,7 @@ def identity_head(reach: float) -> tuple[HeadAttention, float, float]:
     """The head for u itself on [-R, R], R the next power of two, R, and a bound on its error, rounding included."""
     if not 1 / MOST <= reach <= MOST:
         raise InputError(f"A head for numbers up to {reach:g} cannot be held in float64; rescale the data.")
-    share, exponent = math.frexp(reach)
-    power = math.ldexp(1.0, exponent - (share == 0.5))
+    power = binary_ceiling(reach)
     model = carrying_model("x", (-BEYOND, BEYOND), RELATIVE, torch.float64)
     numbers = {name: getattr(model.head, name).detach().clone() for name in NUMBERS}
     numbers["slopes"] /= power

@@ -7,6 +7,7 @@ head here is three pieces, a, a smooth head for the middle, b, joined by gates, 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,6 +30,7 @@ from anchorhead.in_context.losses import exact_text
 from anchorhead.in_context.self_attention import Head
 from anchorhead.in_context.stability import LEAST, UNIT, rounded_products
 from anchorhead.in_context.terms import Term, line_term
+from anchorhead.network.own_precision import in_own_precision
 
 DEFAULTS = {"x": 6.0, "w": 20.0, "t": 50.0}
 
@@ -67,6 +69,7 @@ class TruncatedLinear(limits.FixedDtype):
         """Keys an example attends to."""
         return len(self.term.keys)
 
+    @in_own_precision
     def forward(self, X: Tensor, w: Tensor, t: Tensor) -> Tensor:
         return self.term(*self._scores(X, w, t))
 
@@ -135,7 +138,7 @@ class LiteralTruncated(nn.Module):
 
     def __init__(self, model: TruncatedLinear) -> None:
         super().__init__()
-        self.keys = model.term.keys
+        self.keys = copy.deepcopy(model.term.keys)
 
     def forward(self, X: Tensor, w: Tensor, t: Tensor) -> Tensor:
         s = (X.double() @ w.double().unsqueeze(-1)).squeeze(-1)

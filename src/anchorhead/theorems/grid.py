@@ -35,6 +35,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from anchorhead.arithmetic import log_of
 from anchorhead.errors import InputError, PrecisionError, ShapeError, SizeError
 from anchorhead.theorems.anchors import check_count, check_range
 
@@ -107,8 +108,8 @@ class Grid:
                 "its cells cannot be told apart; take a smaller selection_error, 1e-6 unless there is a reason."
             )
         share = selection_error / self.coordinates
-        core = math.log((self.levels - 1) / share) / (1 - 3 * saturation)
-        slopes = math.log(max(self.levels - 2, share) / share) / (0.5 - 2 * saturation)
+        core = log_of((self.levels - 1) / share) / (1 - 3 * saturation)
+        slopes = log_of(max(self.levels - 2, share) / share) / (0.5 - 2 * saturation)
         return max(core, slopes)
 
     def selection_error(self, temperature: float, saturation: float) -> float:

@@ -20,8 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import AnchorheadError, InputError, PrecisionError, ShapeError
+from anchorhead.network.affine import AsBuilt
 from anchorhead.network.attention import Attention
 from anchorhead.network.network import Network, check_sequence
+from anchorhead.network.own_precision import in_own_precision
 from anchorhead.theorems.precision import AnchorHead
 
 
@@ -59,7 +61,7 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     return value if value.is_floating_point() else value.to(torch.float64)
 
 
-class Ramps(Network, ABC):
+class Ramps(AsBuilt, Network, ABC):
     """A network whose i-th token computes clip(w_i·x_i + t_i, low, high); see the top of this file."""
 
     weights: Tensor
@@ -79,8 +81,7 @@ class Ramps(Network, ABC):
         self.output_features = output_features
         for name, value in (("weights", weights), ("bias", bias), ("anchors", anchors), ("rows", rows)):
             self.register_buffer(name, value, persistent=False)
-
-        self._built = self._edits()
+        self.built()
 
     @property
     def lift(self) -> nn.Sequential:
@@ -116,27 +117,18 @@ class Ramps(Network, ABC):
     def check(self, x: Tensor) -> None:
         check_sequence(x, self.tokens, self.features, self.dtype)
 
+    @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
         """(..., n, d) to (..., n, output_features)."""
         self.check(x)
         return super().forward(x) if self.edited else self.fast(x)
-
-    def _edits(self) -> int:
-        return sum(p._version for p in self.parameters())
-
-    @property
-    def edited(self) -> bool:
-        """Whether the weights were changed since the network was built; it is then evaluated as what it has become."""
-        return self._edits() != self._built or any(p.requires_grad for p in self.parameters())
 
     def _apply(self, fn: Any, recurse: bool = True) -> Ramps:
         """`.to(dtype)` and the like: refused where the new dtype cannot hold the network."""
         after = fn(self.weights[:0]).dtype
         if after != self.dtype:
             self.precision.require(after)
-        edited = self.edited
         super()._apply(fn, recurse)
-        self._built = self._edits() if not edited else -1
         return self
 
     def to_stock_attention(self) -> nn.Module:

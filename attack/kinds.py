@@ -1,0 +1,45 @@
+"""The kinds of chains, and one chain by its name: whatever it raises ends up in its result."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import anchorhead as ah
+from attack.algorithms import in_context, theorems
+from attack.compiling import compiled
+from attack.judging import mutated_files
+from attack.measuring import Result, TimeLimit
+
+KINDS = {"heads": 6, "networks": 6, "modules": 3, "grids": 3, "in_context": 2, "theorems": 2, "files": 3}
+"""The kinds, and how many of each come in a round."""
+
+
+def chain(name: str, report: Callable[[str], None] = lambda step: None) -> Result:
+    """Runs the chain KIND:SEED; `report` hears of each step that might not come back."""
+    kind, _, seed = name.partition(":")
+    result, start = Result(name), time.process_time()
+    try:
+        if kind == "files":
+            mutated_files(int(seed), result, report)
+        elif kind in ("in_context", "theorems"):
+            {"in_context": in_context, "theorems": theorems}[kind](int(seed), result)
+        else:
+            compiled(kind, int(seed), result)
+    except ah.AnchorheadError as error:
+        _ended(result, "refused", f"{type(error).__name__}: {error}"[:300])
+    except TimeLimit:
+        _ended(result, "slow", "took too long")
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        result.violated(f"{type(error).__name__}: {error} at {Path(where.filename).name}:{where.lineno}")
+    result.seconds = round(time.process_time() - start, 3)
+    return result
+
+
+def _ended(result: Result, status: str, reason: str) -> None:
+    result.reason = reason.splitlines()[0]
+    if result.status == "held":
+        result.status = status
