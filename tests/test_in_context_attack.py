@@ -4,6 +4,8 @@ Losses come from a grammar of what people write: closed-form constants that canc
 that multiply; prompts from inside the bounds and from their corners. Measured is never above proved, at any step.
 """
 
+import math
+import pickle
 import random
 import re
 
@@ -217,6 +219,30 @@ def test_networks_share_no_head():
     later = ic.gradient_descent("logistic", features=1, examples=2, steps=1, learning_rate=0.1)
     assert torch.equal(made[0].terms[0].head.slopes, before)
     assert torch.equal(later.terms[0].head.slopes, before)
+
+
+@pytest.mark.parametrize(
+    ("make", "edit"),
+    [
+        (lambda: ic.gradient_descent("logistic", **SMALL, l2=0.1), lambda m: m.terms[0].head.constants.mul_(2)),
+        (lambda: ic.gradient_descent("logistic", **SMALL, l2=0.1), lambda m: m.l2.add_(1)),
+        (lambda: ic.newton(features=1, examples=2, steps=3, l2=0.5), lambda m: m.l2.add_(1)),
+        (lambda: ic.newton(features=1, examples=2, steps=3, l2=0.5), lambda m: m.inverse.head.slopes.mul_(2)),
+        (lambda: ic.truncated_linear(features=1, low=-1, high=1), lambda m: m.term.head.constants.mul_(2)),
+        (lambda: ic.network_step(width=1, features=1, examples=1, learning_rate=0.1, bounds={"x": 1, "w": 1}),
+         lambda m: m.outer.head.constants.mul_(2)),
+    ],
+)  # fmt: skip
+def test_what_was_edited_is_not_called_proved(make, edit):
+    model = make()
+    again = pickle.loads(pickle.dumps(model))
+    assert model.certificate == again.certificate
+    assert model.certificate.level == "proved"
+    with torch.no_grad():
+        edit(model)
+    assert model.certificate.level == "unproved"
+    assert model.certificate.bound == math.inf
+    assert again.certificate.level == "proved"
 
 
 def test_the_papers_heads_are_held_to_their_own_certificate():

@@ -23,7 +23,7 @@ def counts(**given: Any) -> list[int]:
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
             raise InputError(f"{name}={value!r} must be a positive integer.")
-        if value > MANY.get(name, 10**6):
+        if int(value) > MANY.get(name, 10**6):
             raise InputError(f"{name} must be at most {MANY.get(name, 10**6):,}.")
     return [int(value) for value in given.values()]
 

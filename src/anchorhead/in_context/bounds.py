@@ -15,9 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from anchorhead.certify.certificate import Certificate
 from anchorhead.errors import InputError, OutsideRangeError, ShapeError
 from anchorhead.in_context.arguments import MOST, positive
 from anchorhead.in_context.losses import LABELS
+from anchorhead.network.compiled import fingerprint
 
 DEFAULTS = {"x": 6.0, "y": 50.0, "w": 20.0}
 """For standardised data."""
@@ -77,10 +79,19 @@ def read_penalties(name: str, given: float | Sequence[float], features: int) -> 
     return tuple(values)
 
 
-class FixedDtype(nn.Module):
-    """A module that moves between devices but keeps its numbers, since its certificate speaks of those."""
+class Claimed(nn.Module):
+    """A module with a certificate: it moves between devices and keeps its numbers, since those were proved."""
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FixedDtype:
+    def claim(self, certificate: Certificate) -> None:
+        """Remembers the numbers as those that the certificate is about; the making of a network ends so."""
+        self._claimed, self._sealed = certificate, fingerprint(self)
+
+    @property
+    def certificate(self) -> Certificate:
+        """What is proved of the network; `unproved` once its numbers are not those that were proved."""
+        return self._claimed if fingerprint(self) == self._sealed else self._claimed.unproved()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Claimed:
         super()._apply(lambda t: t.to(fn(t).device), recurse)
         return self
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from anchorhead.certify.certificate import Certificate
 from anchorhead.errors import InputError, ShapeError
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.arguments import DTYPES, counts, dtype_name, positive
@@ -95,7 +94,7 @@ def gradient_descent(
     algorithm = _read(read_loss(loss), features, examples, steps, learning_rate, l2, l1, momentum)
     dtype_name(dtype)
     if outside not in ("error", "refuse", "clip"):
-        raise InputError(f"outside={outside!r} must be 'error' or 'clip'.")
+        raise InputError(f"outside={outside!r} must be 'error' (or 'refuse', which is the same) or 'clip'.")
     declared = read_bounds(bounds, algorithm.features)
     if algorithm.loss.labels in PAIRS and declared.y < 1:
         raise InputError(f"bounds['y']={declared.y:g} leaves out the labels of the loss {algorithm.loss.name}; use 1.")
@@ -104,7 +103,7 @@ def gradient_descent(
     return GradientDescent(algorithm, gradient, declared, dtype, clip=outside == "clip")
 
 
-class GradientDescent(limits.FixedDtype):
+class GradientDescent(limits.Claimed):
     """The network; see `gradient_descent`. Attributes: `certificate`, `algorithm`, `bounds`."""
 
     def __init__(
@@ -116,12 +115,13 @@ class GradientDescent(limits.FixedDtype):
         self.labels: LabelHead | None = label_head(algorithm.loss, declared) if gradient.carries_labels else None
         self.shrink: Shrink | None = shrinking(algorithm.l1, algorithm.rate) if any(algorithm.l1) else None
         self.proof = proof = certify(algorithm, gradient, declared, self.labels, self.shrink, DTYPES[dtype])
-        self.certificate: Certificate = proof.certificate
-        """A proved bound on the Euclidean distance of w_T from the algorithm's, for every prompt in the bounds."""
         self.deviation_bounds: list[float] = proof.deviations
-        """The same for w_0, ..., w_T."""
+        """Bounds on the Euclidean distances of w_0, ..., w_T from the algorithm's; the certificate has the last."""
         self.bounds: Bounds = proof.bounds
-        self.l2 = torch.tensor(algorithm.l2, dtype=dtype)
+        self.register_buffer("l2", torch.tensor(algorithm.l2, dtype=dtype))
+        self.claim(proof.certificate)
+
+    l2: Tensor
 
     @property
     def keys(self) -> int:
@@ -177,7 +177,7 @@ class GradientDescent(limits.FixedDtype):
     def _update(self, prompt: Prompt, s: Tensor, w: Tensor, before: Tensor) -> Tensor:
         """One step from the predictions s."""
         algorithm = self.algorithm
-        gradient = prompt.shift + self.l2.to(w.device) * w
+        gradient = prompt.shift + self.l2 * w
         found = [(term, term(s, prompt.y)) for term in self.gradient.terms]
         for index, carried in enumerate((prompt.X, prompt.products)):
             parts = [term.carry[index] * phi for term, phi in found if term.carry[index] != 0]

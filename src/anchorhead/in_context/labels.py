@@ -6,6 +6,8 @@ multiplied by the smooth head for y itself.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from flint import arb
 from torch import Tensor, nn
@@ -58,7 +60,7 @@ def _selecting(low: float, high: float) -> HeadAttention:
 
 def _selection_error(head: HeadAttention, labels: tuple[float, float]) -> float:
     """At the labels the other key has exp(-STEEP) of the weight, at most; rounding as it is proved of any head."""
-    numbers = {name: tuple(getattr(head, name).tolist()) for name in NUMBERS}
+    numbers: dict[str, Any] = {name: tuple(getattr(head, name).tolist()) for name in NUMBERS}
     claim = Statement(U, "u", *labels, "float64", uniform=head.uniform, sizes=head.sizes, **numbers)
     rounding = max(Rounding(claim).on_box(label, label) for label in labels)
     with precision():

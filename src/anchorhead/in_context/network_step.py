@@ -77,7 +77,7 @@ def network_step(
     return NetworkStep(phi, width, features, examples, rate, sizes, dtype)
 
 
-class NetworkStep(limits.FixedDtype):
+class NetworkStep(limits.Claimed):
     """See `network_step`. `certificate` bounds every entry's distance from the exact step."""
 
     def __init__(self, phi: Node, width: int, features: int, examples: int, rate: float, sizes: Mapping[str, float],
@@ -95,7 +95,7 @@ class NetworkStep(limits.FixedDtype):
         self.most = width * sizes["a"] * h + sizes["y"]
         self.outer, self.residual = Factor(sizes["a"]), Factor(1.01 * self.most)
         self.inner_factor = Factor(1.02 * self.most * sizes["a"] * g)
-        self.certificate = self._certify(DTYPES[dtype])
+        self.claim(self._certify(DTYPES[dtype]))
 
     @in_own_precision
     def forward(self, X: Tensor, y: Tensor, W: Tensor, a: Tensor) -> Parameters:

@@ -64,7 +64,7 @@ def newton(
     return Newton(features, examples, steps, penalties, read_bounds(bounds, features), dtype)
 
 
-class Newton(limits.FixedDtype):
+class Newton(limits.Claimed):
     """See `newton`. `certificate` bounds |w - the algorithm's w|; `to_optimum` its distance from the minimiser."""
 
     def __init__(
@@ -72,7 +72,8 @@ class Newton(limits.FixedDtype):
     ) -> None:
         super().__init__()
         self.features, self.examples, self.steps = features, examples, steps
-        self.l2, self.weakest = torch.tensor(l2, dtype=dtype), min(l2)
+        self.register_buffer("l2", torch.tensor(l2, dtype=dtype))
+        self.weakest = min(l2)
         self.bounds, self.dtype = declared, dtype
         self.top = declared.curvature + max(l2)
         self.sizes = self._inverse_sizes()
@@ -81,7 +82,7 @@ class Newton(limits.FixedDtype):
         self.x, self.label = Factor(declared.x), Factor(declared.y)
         self.moment, self.inverse = Factor(ROOM * self.top), Factor(ROOM * max(self.sizes))
         error = self._deviation(DTYPES[dtype])
-        self.certificate = Certificate(
+        certificate = Certificate(
             expression=f"w after {steps} steps of Newton and Schulz on least squares",
             domain=((-declared.x, declared.x), (-declared.y, declared.y)),
             dtype=DTYPES[dtype],
@@ -92,6 +93,9 @@ class Newton(limits.FixedDtype):
             assumptions=(*ASSUMPTIONS, "rounding is included in the approximation", self._condition()),
             variables=("x", "y"),
         )
+        self.claim(certificate)
+
+    l2: Tensor
 
     def _condition(self) -> str:
         return f"the largest eigenvalue of X^T X/n is at most {self.bounds.curvature:.4g}, which every run checks"

@@ -49,7 +49,7 @@ class Spread:
     quadratic: bool
 
 
-def gamma(count: float, unit: float) -> arb:
+def gamma(count: float, unit: float | arb) -> arb:
     """kρ/(1 - kρ), the relative error of k roundings; infinite where k is too large for that."""
     product = arb(count) * unit
     return product / (1 - product) if product < 0.5 else arb("inf")

@@ -56,13 +56,14 @@ def truncated_linear(
     return TruncatedLinear(features, low, high, Bounds(x, t, w, features * x * w, math.inf), dtype)
 
 
-class TruncatedLinear(limits.FixedDtype):
+class TruncatedLinear(limits.Claimed):
     """See `truncated_linear`."""
 
     def __init__(self, features: int, low: float, high: float, declared: Bounds, dtype: torch.dtype) -> None:
         super().__init__()
         self.features, self.low, self.high, self.bounds, self.dtype = features, low, high, declared, dtype
-        self.term, self.certificate = _proved(features, low, high, declared, DTYPES[dtype])
+        self.term, certificate = _proved(features, low, high, declared, DTYPES[dtype])
+        self.claim(certificate)
 
     @property
     def keys(self) -> int:

@@ -21,6 +21,14 @@ from anchorhead.network.saving import save
 ADVICE = "Compile it on a domain that holds the inputs, or clip them to it"
 
 
+def fingerprint(module: nn.Module) -> bytes:
+    """A digest of all numbers that a module holds."""
+    total = hashlib.blake2b()
+    for name, value in module.state_dict().items():
+        total.update(name.encode() + b"\0" + value.detach().cpu().contiguous().numpy().tobytes())
+    return total.digest()
+
+
 class CompiledModel(Watched):
     """A function as softmax attention: (..., inputs) to (..., outputs), differentiable and batched.
 
@@ -37,18 +45,12 @@ class CompiledModel(Watched):
 
     def seal(self) -> None:
         """Remembers the numbers as those that the certificate is about; every kind of model ends its making so."""
-        self._sealed = self._fingerprint()
-
-    def _fingerprint(self) -> bytes:
-        total = hashlib.blake2b()
-        for name, value in self.state_dict().items():
-            total.update(name.encode() + b"\0" + value.detach().cpu().contiguous().numpy().tobytes())
-        return total.digest()
+        self._sealed = fingerprint(self)
 
     @property
     def certificate(self) -> Certificate:
         """How far the model is from its target; `unproved` once its numbers are not those that were proved."""
-        kept = self._claimed.level != "unproved" and self._fingerprint() == self._sealed
+        kept = self._claimed.level != "unproved" and fingerprint(self) == self._sealed
         return self._claimed if kept else self._claimed.unproved()
 
     @abstractmethod
