@@ -95,7 +95,7 @@ def gradient_descent(
     algorithm = _read(read_loss(loss), features, examples, steps, learning_rate, l2, l1, momentum)
     dtype_name(dtype)
     if outside not in ("error", "refuse", "clip"):
-        raise InputError(f"outside={outside!r} must be 'error' or 'clip'.")
+        raise InputError(f"outside={outside!r} must be 'error', which 'refuse' means too, or 'clip'.")
     declared = read_bounds(bounds, algorithm.features)
     if algorithm.loss.labels in PAIRS and declared.y < 1:
         raise InputError(f"bounds['y']={declared.y:g} leaves out the labels of the loss {algorithm.loss.name}; use 1.")
