@@ -279,6 +279,11 @@ def test_autocast_does_not_reach_compiled_programs():
     torch.testing.assert_close(found, model(x), rtol=0, atol=1e-5)
 
 
+def test_inputs_may_be_given_by_name():
+    assert torch.equal(head()(x=X), head()(X))
+    assert torch.equal(head().head(x=X), head()(X))
+
+
 def test_shortened_products_are_switched_off_and_on_again():
     """Whether this processor can shorten them or not: the setting holds inside a model, and no longer."""
 

@@ -23,23 +23,24 @@ def in_own_precision(method: Method) -> Method:
     """The method of a module, computed in the dtype of its first argument: no autocast, no shortened products."""
 
     @functools.wraps(method)
-    def run(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        x = next((value for value in (*args, *kwargs.values())), None)
         if not isinstance(x, Tensor):
-            return method(self, x, *args, **kwargs)
+            return method(self, *args, **kwargs)
         kind = x.device.type
         if torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):
-                return run(self, x, *args, **kwargs)
+                return run(self, *args, **kwargs)
         if x.dtype != torch.float32 or torch.compiler.is_compiling():
-            return method(self, x, *args, **kwargs)
+            return method(self, *args, **kwargs)
         backend: Any = torch.backends.cuda if kind == "cuda" else torch.backends.mkldnn
         products = backend.matmul
         before = products.fp32_precision
         if before in EXACT:
-            return method(self, x, *args, **kwargs)
+            return method(self, *args, **kwargs)
         products.fp32_precision = "ieee"
         try:
-            return method(self, x, *args, **kwargs)
+            return method(self, *args, **kwargs)
         finally:
             products.fp32_precision = before
 
