@@ -15,6 +15,7 @@ from anchorhead.expression.arrays import sample
 from anchorhead.expression.balls import enclose
 from anchorhead.expression.functions import FUNCTIONS
 
+pytestmark = pytest.mark.processor
 DRAW = np.random.default_rng(7)
 RANGES = {
     "exp": (-740, 709), "expm1": (-40, 40), "log": (1e-300, 1e6), "log1p": (-0.999, 1e6), "sin": (-1e6, 1e6),

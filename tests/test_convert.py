@@ -237,10 +237,12 @@ def test_a_block_is_multi_query_attention_over_fixed_keys(dtype):
     ah.walk(shown, x)
 
 
+@pytest.mark.processor
 def test_heads_are_fused_and_agree_with_their_literal_form():
+    """gelu itself is taken in float64: in float32 torch's errs by an ulp of 9, which is as much as is allowed."""
     head = ah.convert(nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4)))[1]
     x = torch.linspace(-9, 9, 40_000)
-    assert (head(x) - F.gelu(x)).abs().max() <= 1e-6
+    assert (head(x) - F.gelu(x.double())).abs().max() <= 1e-6
     assert (head.literal()(x) - head(x)).abs().max() <= 2e-6
 
 

@@ -28,7 +28,6 @@ LIBRARY = set(
 
 
 @pytest.mark.heavy
-@pytest.mark.processor
 def test_files_are_the_same_bytes_on_every_processor() -> None:
     """Each setting takes instructions away from the libraries, changes their threads and the order of hashing."""
     found = []

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import anchorhead as ah
 from anchorhead.network.head_attention import HeadAttention
 
+pytestmark = pytest.mark.processor
+
 
 @st.composite
 def heads(draw):

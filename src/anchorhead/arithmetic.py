@@ -11,7 +11,7 @@ amplifies such a bit until another head comes out. So nothing between a target a
   the same everywhere; slower, about a microsecond a number;
 - sums in a fixed order: along the first axis row by row, along a contiguous last axis as NumPy's pairwise sum has it,
   an order that depends on the length alone;
-- products of matrices, least squares and softmax in such sums;
+- products of matrices, least squares, orthogonal decompositions and softmax in such sums;
 - `descend`, Nelder and Mead's search, where ties go to the older point.
 
 A power of a number goes through `power` or products: the C library's pow, which ** means, is not correctly rounded.
@@ -249,7 +249,7 @@ def product(left: Array, right: Array) -> Array:
 def _slices(matrix: Array, bits: int, axis: int) -> tuple[list[Array], Array]:
     """Three matrices of whole numbers of so many bits, and the unit of the first in each row or column."""
     largest = np.abs(matrix).max(axis, keepdims=True)
-    unit = np.ldexp(1.0, np.frexp(largest)[1] - bits)
+    unit = np.ldexp(1.0, np.maximum(np.frexp(largest)[1] - bits, -1000))
     rest, slices = matrix / unit, []
     for _ in range(3):
         slices.append(np.rint(rest))
@@ -385,7 +385,6 @@ Search = Generator[Sequence[Array], list[float], tuple[float, Array]]
 def _search(simplex: Array, tries: int, close: float) -> Search:
     """Yields points, is sent their values, and returns the best."""
     count = 0
-    entries: list[tuple[float, int, Array]] = []
 
     def asked(points: Sequence[Array]) -> Generator[Sequence[Array], list[float], list[tuple[float, int, Array]]]:
         nonlocal count

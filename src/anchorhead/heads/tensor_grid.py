@@ -46,8 +46,10 @@ from anchorhead.arithmetic import (
 from anchorhead.errors import InputError, ShapeError
 from anchorhead.heads.fitting import FLOOR, samples
 from anchorhead.heads.grid_head import MOST_ENTRIES, Box, GridFunction, GridHead, axis_weights, checked_box, contracted
-from anchorhead.heads.head import Array, Head
-from anchorhead.heads.uniform import uniform_keys
+from anchorhead.heads.head import Array
+from anchorhead.heads.uniform import uniform_scores
+
+_Keys = tuple[Array, Array]
 
 MOST_KEYS = 1 << 20
 MOST_ON_AXIS = 1 << 10
@@ -62,7 +64,7 @@ AT_ONCE = 1 << 16
 """Numbers that are worked on at once, where layouts are compared."""
 MOVES = np.array([[0.0, 0.0], [0.15, 0.0], [0.0, 0.08]])
 """From the first point of a search to its others, in the logarithms of curvature and spacing."""
-CLOSE = 1e-2
+CLOSE = 1e-3
 """A search over all axes ends when logarithms, and that of the error, differ by no more than this."""
 BEYOND = (math.inf, math.inf)
 
@@ -201,12 +203,11 @@ class _Fitting:
         points[..., axis] = u[:, None]
         return self(points.reshape(-1, self.axes)).reshape(len(u), -1)
 
-    def keys(self, axis: int, count: int, curvature: float, spacing: float) -> Head:
-        """Keys only, values zero."""
+    def keys(self, axis: int, count: int, curvatures: Array, spacings: Array) -> _Keys:
+        """Slopes and intercepts of several sets of keys, (sets, count) each."""
         low, high = self.box[axis]
-        radius = (high - low) / 2
-        step = 2 * curvature / (spacing * radius) if count > 1 else 1.0
-        return uniform_keys(count, step, curvature, (low + high) / 2)
+        steps = 2 * curvatures / (spacings * ((high - low) / 2)) if count > 1 else np.ones_like(curvatures)
+        return uniform_scores(count, steps, curvatures, (low + high) / 2)
 
     def layout(self, axis: int, count: int, growth: float) -> _Layout:
         """The best keys found for an axis whose values may be `growth` times as large as f."""
@@ -314,9 +315,9 @@ class _Search:
         together = max(1, AT_ONCE // ((self.count + len(target)) * len(u)))
         ridge = math.sqrt(len(u)) * max(self.ridge, FLOOR) * np.ones(self.count)
         for start in range(0, len(layouts), together):
-            keys = [self.fitting.keys(self.axis, self.count, *found) for found in layouts[start : start + together]]
-            weights = axis_weights(*_numbers(keys), u)
-            values = least_squares(weights, np.broadcast_to(target, (len(keys), *target.shape)), ridge)
+            keys = self.fitting.keys(self.axis, self.count, *np.array(layouts[start : start + together]).T)
+            weights = axis_weights(*keys, u)
+            values = least_squares(weights, np.broadcast_to(target, (len(weights), *target.shape)), ridge)
             errors = np.abs(product(values.swapaxes(-1, -2), weights) - target).max((-1, -2))
             sizes = np.abs(values).max((-1, -2)) / self.fitting.scale
             yield from zip(errors.tolist(), sizes.tolist(), strict=True)
@@ -331,11 +332,6 @@ class _Search:
 def _layouts(places: Sequence[Array]) -> list[tuple[float, float]]:
     """Curvatures and spacings from their logarithms."""
     return [(exp_of(c), exp_of(h)) for c, h in (place.tolist() for place in places)]
-
-
-def _numbers(keys: Sequence[Head]) -> tuple[Array, Array]:
-    """Slopes and intercepts of several sets of keys, (sets, keys) each."""
-    return np.array([k.slopes for k in keys]), np.array([k.intercepts for k in keys])
 
 
 def _logarithms(layouts: Sequence[_Layout]) -> Array:
@@ -359,7 +355,7 @@ class _Joint:
     def run(self, starts: Sequence[Sequence[_Layout]]) -> GridHead:
         """The head; for many samples the layout is that of a smaller grid, stretched."""
         if self.target is not None and self.target.size <= SEARCHED_ENTRIES:
-            return self._limited(self._keys(self._searched(starts)))
+            return self._limited(self._searched(starts))
         smaller = [max(2, math.floor(k * self._reduction())) if k > 2 else k for k in self.counts]
         model = _Joint(self.fitting, smaller, self.limit, self.goal)
         few = [[self.fitting.layout(i, k, g) for i, k in enumerate(smaller)] for g in self.fitting.growths]
@@ -370,7 +366,7 @@ class _Joint:
         tried = [log(np.stack([curvatures, h], axis=1)) for h in (same_keys_past, same_reach)]
         if max(self.counts) <= SEARCHED:
             tried += [_logarithms(layouts) for layouts in starts]
-        return min((self._limited(self._keys(t)) for t in tried), key=self.fitting.error)
+        return min((self._limited(t) for t in tried), key=self.fitting.error)
 
     def _reduction(self) -> float:
         """By what factor all axes must shrink for a search to be affordable."""
@@ -404,28 +400,29 @@ class _Joint:
                         [start.ravel() + moves for start in starts], tries, CLOSE)  # fmt: skip
         return [(value, place.reshape(axes, 2)) for value, place in found]
 
-    def _keys(self, parameters: Array) -> list[Head]:
-        sizes = exp(parameters).tolist()
-        return [self.fitting.keys(i, k, *sizes[i]) for i, k in enumerate(self.counts)]
+    def _keys(self, several: Sequence[Array]) -> list[_Keys]:
+        """Of each axis, for several sets of logarithms (axes, 2)."""
+        sizes = exp(np.array(several))
+        return [self.fitting.keys(i, k, sizes[:, i, 0], sizes[:, i, 1]) for i, k in enumerate(self.counts)]
 
     def _objectives(self, several: Sequence[Array]) -> list[float]:
         """What the layouts with these logarithms cost; as many at once as the memory of their values allows."""
         assert self.target is not None
         fair = [bool(p[:, 0].max() <= 4 and np.abs(p[:, 1]).max() <= 7) for p in several]
-        keys = [self._keys(p) for p, ok in zip(several, fair, strict=True) if ok]
+        among = [p for p, ok in zip(several, fair, strict=True) if ok]
         together = max(1, AT_ONCE // self.target.size)
         found: list[tuple[float, float]] = []
-        for start in range(0, len(keys), together):
-            problem = _TensorRidge(self._weights(keys[start : start + together]), self._target)
+        for start in range(0, len(among), together):
+            problem = self._problem(self._keys(among[start : start + together]))
             values = problem.values(self.ridge)
             sizes = np.abs(values).reshape(len(values), -1).max(-1) / self.fitting.scale
             found += zip(problem.errors(values, self.target).tolist(), sizes.tolist(), strict=True)
         limit, listed = self.largest / self.fitting.scale, iter(found)
         return [_cost(e, self.goal, size, limit) for e, size in (next(listed) if ok else BEYOND for ok in fair)]
 
-    def _weights(self, several: Sequence[Sequence[Head]]) -> list[Array]:
-        """Of each axis, (sets of keys, keys, samples)."""
-        return [axis_weights(*_numbers(keys), u) for *keys, u in zip(*several, self.points, strict=True)]
+    def _problem(self, keys: Sequence[_Keys]) -> _TensorRidge:
+        weights = [axis_weights(*axis, u) for axis, u in zip(keys, self.points, strict=True)]
+        return _TensorRidge(weights, self._target)
 
     def _target(self) -> Iterator[Array]:
         """f at the samples; what is not at hand is asked for slab by slab of the first axis."""
@@ -434,9 +431,10 @@ class _Joint:
         else:
             yield from (self.fitting.values_at([part, *self.points[1:]]) for part in _slabs(self.points))
 
-    def _limited(self, keys: Sequence[Head]) -> GridHead:
+    def _limited(self, parameters: Array) -> GridHead:
         """Values within the limit: the ridge grows until they are, and further where the error does not mind."""
-        problem = _TensorRidge(self._weights([keys]), self._target)
+        keys = self._keys([parameters])
+        problem = self._problem(keys)
         ridge, enough, best = max(self.ridge, FLOOR), self.goal / 2, None
         for _ in range(40):
             (values,) = problem.values(ridge)
@@ -452,7 +450,7 @@ class _Joint:
                 best = values
             ridge *= 8
         values = values if best is None else best
-        return GridHead(tuple(k.slopes for k in keys), tuple(k.intercepts for k in keys), values)
+        return GridHead(tuple(slopes[0] for slopes, _ in keys), tuple(levels[0] for _, levels in keys), values)
 
 
 def _apart(axes: int) -> list[Array]:

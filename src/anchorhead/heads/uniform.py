@@ -32,17 +32,19 @@ STEP_BITS = 12
 
 def uniform_keys(count: int, step: float, curvature: float, centre: float) -> Head:
     """Keys only, values zero."""
-    if count > 2:
-        step = _short(step)
-    k = np.arange(count, dtype=np.float64) - (count - 1) / 2
-    slopes = step * k
+    (slopes,), (intercepts,) = uniform_scores(count, np.array([step]), np.array([curvature]), centre)
     nothing = np.zeros(count)
-    return Head(slopes, -curvature * (k * k) - slopes * centre, nothing, nothing, uniform=True)
+    return Head(slopes, intercepts, nothing, nothing, uniform=True)
 
 
-def _short(step: float) -> float:
-    mantissa, exponent = math.frexp(step)
-    return math.ldexp(round(mantissa * 2**STEP_BITS), exponent - STEP_BITS)
+def uniform_scores(count: int, steps: Array, curvatures: Array, centre: float) -> tuple[Array, Array]:
+    """Slopes and intercepts of several sets of keys, (sets, count) each."""
+    if count > 2:
+        mantissas, exponents = np.frexp(steps)
+        steps = np.ldexp(np.rint(mantissas * 2**STEP_BITS), exponents - STEP_BITS)
+    k = np.arange(count, dtype=np.float64) - (count - 1) / 2
+    slopes = steps[:, None] * k
+    return slopes, -curvatures[:, None] * (k * k) - slopes * centre
 
 
 def best_uniform(count: int, problem: Problem, rates: Iterable[float] = ()) -> tuple[float, Head]:
