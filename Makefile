@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # torch goes first and exactly: a range would pull the CUDA builds, gigabytes of them.
 TORCH  := torch==2.13.0
 
-.PHONY: demo test fast-test lint bench attack browser clean
+.PHONY: demo test test-processors fast-test lint bench attack browser clean
 
 $(READY): pyproject.toml requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -24,6 +24,10 @@ demo: $(READY)
 
 test: $(READY) browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# What could depend on the processor, as on three of them (tests/processors.py).
+test-processors: $(READY)
+	$(BIN)/python tests/processors.py
 
 fast-test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not heavy"

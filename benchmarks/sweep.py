@@ -7,21 +7,16 @@ from pathlib import Path
 
 from anchorhead.lab.reproduce import reproduce
 
-ONLY = ("boundaries",)
 
-
-def seconds(workers: int) -> float:
+def seconds(only: str, workers: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        reproduce(Path(folder) / "results", quick=True, only=ONLY, workers=workers)
+        reproduce(Path(folder) / "results", quick=True, only=(only,), workers=workers)
         return time.perf_counter() - start
 
 
-def main() -> None:
-    runs = [(seconds(1), seconds(2)) for _ in range(3)]
+def main(tiny: bool = False) -> None:
+    only, repeats = ("length", 1) if tiny else ("boundaries", 3)
+    runs = [(seconds(only, 1), seconds(only, 2)) for _ in range(repeats)]
     one, two = (statistics.median(column) for column in zip(*runs, strict=True))
-    print(f"{', '.join(ONLY)}, quick: one worker {one:.1f} s, two {two:.1f} s, ratio {two / one:.2f}")
-
-
-if __name__ == "__main__":
-    main()
+    print(f"{only}, quick: one worker {one:.1f} s, two {two:.1f} s, ratio {two / one:.2f}")

@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import anchorhead as ah
-from anchorhead.network.activation_head import ActivationHead, GateHead, OutsideRangeWarning
+from anchorhead.network.activation_head import ActivationHead, GateHead
+from anchorhead.network.outside import OutsideRangeWarning
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")

@@ -29,6 +29,7 @@ def module(name: str) -> ModuleType:
 
 
 @pytest.mark.heavy
+@pytest.mark.processor
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_numbers_are_what_the_software_gives(path: Path) -> None:
     """A failure means that an example prints, or a table holds, something else than the page says. See whether the

@@ -243,7 +243,7 @@ def test_dask_cluster_gives_the_same_files_to_the_last_bit(tmp_path: Path) -> No
 
 @pytest.mark.heavy
 def test_killed_run_resumes_and_recomputes_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from anchorhead.cli import main; main()"]
+    command = [sys.executable, "-c", "from anchorhead.__main__ import main; main()"]
     command += ["reproduce", "--quick", "--only", "length", "-o", str(tmp_path), "--workers", "2"]
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert started.stderr is not None

@@ -16,7 +16,8 @@ from anchorhead.certify.grid_proof import GridProof, GridRefutation, prove_grid
 from anchorhead.certify.grid_rounding import rounding_bound
 from anchorhead.expression import parse
 from anchorhead.expression.directional import directional_jet
-from anchorhead.heads.tensor_grid import GridHead, fit_grid, sampled_error, smallest_grid
+from anchorhead.heads.grid_head import GridHead
+from anchorhead.heads.tensor_grid import fit_grid, sampled_error, smallest_grid
 from anchorhead.heads.uniform import uniform_keys
 from anchorhead.network.grid_attention import GridAttention
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from anchorhead.errors import (
     AnchorheadError,
+    DependencyError,
     DiscontinuityError,
     ExpressionError,
     FileError,
     InputError,
+    OutsideRangeError,
     PrecisionError,
     ShapeError,
     SingularityError,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from anchorhead.export.onnx_file import check_onnx, export_onnx
     from anchorhead.lab.diagnosis import Diagnosis, diagnose
     from anchorhead.network.compiled import CompiledModel
+    from anchorhead.network.outside import OutsideRangeWarning
     from anchorhead.network.structure import Walk, walk
 
 __version__ = "0.1.0"
@@ -53,6 +56,7 @@ _WHERE = {
     "load_converted": "anchorhead.convert.files",
     "save_converted": "anchorhead.convert.files",
     "load": "anchorhead.compiler.loading",
+    "OutsideRangeWarning": "anchorhead.network.outside",
     "plan": "anchorhead.compiler.planning",
     "verify": "anchorhead.certify.checker",
     "in_context": "anchorhead.in_context",
@@ -77,11 +81,14 @@ __all__ = [
     "AnchorheadError",
     "Certificate",
     "CompiledModel",
+    "DependencyError",
     "Diagnosis",
     "DiscontinuityError",
     "ExpressionError",
     "FileError",
     "InputError",
+    "OutsideRangeError",
+    "OutsideRangeWarning",
     "PrecisionError",
     "ShapeError",
     "SingularityError",

@@ -1,5 +1,58 @@
-"""Runs the command as `python -m anchorhead`."""
+"""The command `anchorhead`, also as `python -m anchorhead`.
 
-from anchorhead.cli import main
+All commands are those of `cli.py`, which needs everything that the package installs. Checking a file needs python-flint
+and nothing else, so where the rest is missing `anchorhead verify` runs without it (`certify/command.py`); any other
+command then says in a sentence what to install.
+"""
 
-main()
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from anchorhead.errors import AnchorheadError, DependencyError
+
+PACKAGES = {"flint": "python-flint", "sklearn": "scikit-learn"}
+"""What is installed under another name than it is imported by."""
+
+
+def main() -> None:
+    """Runs the command; an AnchorheadError is one sentence on stderr and exit code 2."""
+    try:
+        try:
+            _run(sys.argv[1:])
+        except ModuleNotFoundError as missing:
+            raise _needed(missing) from missing
+    except AnchorheadError as error:
+        if "--json" in sys.argv:
+            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+            sys.exit(2)
+        sentence = f"anchorhead: {error}"
+        print(f"\x1b[31m{sentence}\x1b[0m" if sys.stderr.isatty() else sentence, file=sys.stderr)
+        sys.exit(2)
+
+
+def _run(arguments: Sequence[str]) -> None:
+    try:
+        from anchorhead.cli import app
+    except ModuleNotFoundError as missing:
+        if arguments[:1] != ["verify"]:
+            raise _needed(missing) from missing
+        from anchorhead.certify.command import run
+
+        run(arguments[1:])
+    else:
+        app()
+
+
+def _needed(missing: ModuleNotFoundError) -> DependencyError:
+    package = str(missing.name).partition(".")[0]
+    return DependencyError(
+        f"This needs {PACKAGES.get(package, package)}, which is not installed: `pip install anchorhead` brings all "
+        "that the commands need. `anchorhead verify FILE` alone needs python-flint, and for a grid's proof NumPy."
+    )
+
+
+if __name__ == "__main__":
+    main()

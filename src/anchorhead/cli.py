@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +10,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 import anchorhead as ah
+from anchorhead.certify.command import verified
 from anchorhead.errors import AnchorheadError, FileError, InputError
-from anchorhead.tables import print_model, print_parts, print_plan, print_theorem_plan
+from anchorhead.tables import plain, print_model, print_parts, print_plan, print_theorem_plan
 
 app = typer.Typer(
     name="anchorhead",
@@ -35,18 +36,6 @@ Domain = Annotated[
     ),
 ]
 Dtype = Annotated[str, typer.Option(help="float64 or float32.")]
-
-
-def main() -> None:
-    """Runs the command; an AnchorheadError is one sentence on stderr and exit code 2."""
-    try:
-        app()
-    except AnchorheadError as error:
-        if "--json" in sys.argv:
-            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
-            sys.exit(2)
-        Console(stderr=True, soft_wrap=True).print(f"anchorhead: {error}", style="red", markup=False, highlight=False)
-        sys.exit(2)
 
 
 def _version(asked: bool) -> None:
@@ -104,14 +93,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check the proof in a saved model, from its numbers alone."""
-    certificate = ah.verify(file)
-    if as_json:
-        print(json.dumps({"file": str(file), "verified": True, "certificate": certificate.as_dict()}))
-        return
-    Console(soft_wrap=True).print(f"[green]verified[/green] {file}", highlight=False)
-    print(certificate)
-    for assumption in certificate.assumptions:
-        print(f"  assuming that {assumption}")
+    print(verified(str(file), as_json=as_json))
 
 
 @app.command()
@@ -297,7 +279,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[str], None] | None]:
         yield None
         return
     with console.status("reading") as status:
-        yield lambda text: status.update(text)
+        yield lambda text: status.update(Text(plain(text)))
 
 
 def _read_formulas(texts: list[str]) -> str | list[str]:

@@ -13,6 +13,10 @@ class ShapeError(InputError):
     """An argument or an input tensor has the wrong shape."""
 
 
+class OutsideRangeError(InputError):
+    """An input lies outside the domain on which a model is proved, and the model's `outside` says "error"."""
+
+
 class PrecisionError(AnchorheadError, ArithmeticError):
     """The dtype cannot hold the logits, the range or the tolerance that was asked for."""
 
@@ -47,3 +51,7 @@ class VerificationError(AnchorheadError):
 
 class FileError(AnchorheadError):
     """A file is not one that anchorhead wrote, or is damaged."""
+
+
+class DependencyError(AnchorheadError, ImportError):
+    """A package that this needs is not installed; the message names it."""

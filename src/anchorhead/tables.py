@@ -1,4 +1,8 @@
-"""What the command prints: tables of a model, its parts and its plans."""
+"""What the command prints: tables of a model, its parts and its plans.
+
+Names and formulas come from users and files, so nothing in them is taken for markup or reaches the terminal as a
+control character.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 import anchorhead as ah
@@ -21,19 +24,19 @@ def print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> Non
     """A model as a table, or as JSON for programs."""
     certificate, cost = model.certificate, model.resources
     if as_json:
-        values = {"method": model.method, "file": file, "certificate": certificate.as_dict(),
+        values: dict[str, Any] = {"method": model.method, "file": file, "certificate": certificate.as_dict(),
                   "resources": vars(cost), "largest_value": model.largest_value}  # fmt: skip
         nodes = _nodes(model)
         if nodes:
             values["nodes"] = [vars(node) for node in nodes]
         print(json.dumps(values))
         return
-    table = Table(title=escape(f"{certificate.expression} as attention"), title_justify="left")
+    table = Table(title=plain(f"{certificate.expression} as attention"), title_justify="left")
     table.add_column("quantity")
     table.add_column("value", justify="right")
     scale = "" if certificate.bounded else " (1 + |x|)"
     for name, value in (
-        ("method", model.method),
+        ("method", plain(model.method)),
         ("layers, heads", f"{cost.layers}, {cost.heads}"),
         ("keys", f"{cost.keys}"),
         ("parameters", f"{cost.parameters}"),
@@ -47,9 +50,18 @@ def print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> Non
         ("level", f"{certificate.level}, {certificate.boxes} boxes"),
     ):
         table.add_row(name, value)
-    Console().print(table)
+    _show(table)
     if file:
         print(f"file: {file}")
+
+
+def _show(table: Table) -> None:
+    Console(markup=False).print(table)
+
+
+def plain(text: str) -> str:
+    """The text with whatever cannot be printed written as an escape, such as \\x1b."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _nodes(model: ah.CompiledModel) -> tuple[NodeReport, ...]:
@@ -75,8 +87,8 @@ def _print_nodes(nodes: tuple[NodeReport, ...]) -> None:
         table.add_column(name, justify="left" if name in ("node", "function of u", "method") else "right")
     for n in nodes:
         numbers = str(n.heads), str(n.keys), f"{n.error:.2e}", f"{n.contribution:.2e}"
-        table.add_row(str(n.layer), escape(n.label), escape(n.function), n.method, *numbers)
-    Console().print(table)
+        table.add_row(str(n.layer), plain(n.label), plain(n.function), plain(n.method), *numbers)
+    _show(table)
 
 
 def _print_keys(head: HeadAttention) -> None:
@@ -91,14 +103,14 @@ def _print_keys(head: HeadAttention) -> None:
             break
         total = (slope + head.gate_slopes[piece], intercept + head.gate_levels[piece], value, gain)
         table.add_row(str(k), *(f"{v.item():.6g}" for v in total))
-    Console().print(table)
+    _show(table)
 
 
 def print_plan(found: Plan) -> None:
     """What each construction costs at a tolerance."""
     domain = " x ".join(f"[{low:g}, {high:g}]" for low, high in found.domain[:4])
     domain += f" and {len(found.domain) - 4} more" if len(found.domain) > 4 else ""
-    table = Table(title=escape(f"{found.expression} on {domain} to within {found.tol:g}, {found.dtype}"),
+    table = Table(title=plain(f"{found.expression} on {domain} to within {found.tol:g}, {found.dtype}"),
                   title_justify="left")  # fmt: skip
     for name in ("method", "layers", "heads", "keys", "temperature", "logit range", "largest value", "error"):
         table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name in ("keys", "error"))
@@ -110,7 +122,7 @@ def print_plan(found: Plan) -> None:
         mark = " *" if o.reason else ""
         table.add_row(o.method + mark, str(o.layers), str(o.heads), f"{o.keys:,}",
                       *(f"{v:.3g}" for v in values if v is not None))  # fmt: skip
-    Console().print(table)
+    _show(table)
     for o in found.options:
         if o.reason:
             print(f"{o.method}: {o.reason}")
@@ -141,4 +153,4 @@ def print_theorem_plan(found: ah.theorems.Plan) -> None:
     for name, holds in found.dtypes.items():
         reach = f", |u - middle| up to {found.reach[name]:.2g}" if found.reach[name] < 1e6 else ""
         table.add_row(name, f"holds it{reach}" if holds else "cannot hold it")
-    Console().print(table)
+    _show(table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 
@@ -12,7 +12,8 @@ class Certificate:
     """What is known about |target - model|.
 
     level: `proved` (every box was checked in ball arithmetic), `conditional` (under a constant that the caller
-        declared) or `measured` (sampled only).
+        declared), `measured` (sampled only), `trivial` (nothing useful is known: the bound is what the declared ranges
+        alone imply) or `unproved` (the numbers were changed since: nothing is known of them).
     approximation: bound on |target - model| for the stored numbers, in exact arithmetic.
     rounding: bound on what evaluation in `dtype` adds; on an unbounded domain, that bound over 1 + |x|.
     bound: on a bounded domain approximation + rounding; on an unbounded one the approximation.
@@ -20,6 +21,8 @@ class Certificate:
     outputs: where there are several, the bound of each.
     variables: names of the inputs in the order of the model's last dimension, which is that of `domain`; empty if they
         have none.
+    circuit: for a traced module the digest of what was traced, which the checker prints as the target's name.
+    source: for a module the digest of its parameters when it was traced (`source_digest`); no checker can confirm it.
     """
 
     expression: str
@@ -32,6 +35,8 @@ class Certificate:
     assumptions: tuple[str, ...]
     outputs: tuple[float, ...] = ()
     variables: tuple[str, ...] = ()
+    circuit: str = ""
+    source: str = ""
 
     @property
     def bounded(self) -> bool:
@@ -41,24 +46,47 @@ class Certificate:
     @property
     def bound(self) -> float:
         """The error that the model keeps; see the class."""
-        return self.approximation + self.rounding if self.bounded else self.approximation
+        return sum_above(self.approximation, self.rounding) if self.bounded else self.approximation
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; infinite ends become strings."""
         values = asdict(self)
-        values["domain"] = [[_end(e) for e in pair] for pair in self.domain]
+        values["domain"] = [[end_text(e) for e in pair] for pair in self.domain]
         for name in ("assumptions", "outputs", "variables"):
             values[name] = list(values[name])
         values["bound"] = self.bound
+        if self.level == "unproved":
+            values |= {name: None for name in ("approximation", "rounding", "bound")} | {"outputs": []}
         return values
 
+    def unproved(self) -> Certificate:
+        """The same claim of numbers that it was not proved for: no bound is known."""
+        unknown = (math.inf,) * len(self.outputs)
+        return replace(self, level="unproved", approximation=math.inf, rounding=math.inf, outputs=unknown)
+
     def __str__(self) -> str:
+        if self.level == "unproved":
+            return (
+                f"unproved: the model's numbers were changed since its error for {self.expression} was proved; save it "
+                "and run ah.verify on the file to see whether the claim still holds"
+            )
         where = _where(self.domain, self.variables)
+        if self.level == "trivial":
+            return (
+                f"nothing useful is known of |{self.expression} - model| on {where}, {self.dtype}: that it is at most "
+                f"{self.bound:.3g} follows from the declared bounds alone"
+            )
         extra = "" if self.bounded else " (1 + |x|)"
         return (
             f"{self.level}: |{self.expression} - model| <= {self.bound:.3g} on {where}, {self.dtype} "
             f"(approximation {self.approximation:.3g}, rounding {self.rounding:.3g}{extra}, {self.boxes} boxes)"
         )
+
+
+def sum_above(a: float, b: float) -> float:
+    """The sum of two bounds as a float that is not below it."""
+    total, large, small = a + b, max(a, b), min(a, b)
+    return total if total - large >= small else math.nextafter(total, math.inf)
 
 
 def _where(domain: tuple[tuple[float, float], ...], variables: tuple[str, ...]) -> str:
@@ -72,5 +100,6 @@ def _where(domain: tuple[tuple[float, float], ...], variables: tuple[str, ...]) 
     return " x ".join(names) if len(names) <= 4 else f"a box in {len(names)} variables"
 
 
-def _end(value: float) -> float | str:
+def end_text(value: float) -> float | str:
+    """An end of an interval for JSON, which has no infinities."""
     return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")

@@ -3,14 +3,15 @@
 For each wire, over a box of inputs: an interval that holds what the target has there, and e, a bound on how far the
 network is from it. ρ is the unit roundoff, γ_k = kρ/(1 - kρ).
 
-*Lines.* The network stores c' for c. In exact arithmetic it errs by  sum |c'| e_w + |c' - c||w|; computing the sum of k
-terms in any order adds γ_(k+1) sum |c'|(|w| + e_w). A wire by itself is passed on as it is.
+*Lines.* The network has c' for c (`wiring.py`). In exact arithmetic it errs by  sum |c'| e_w + |c' - c||w|; computing
+the sum of k terms in any order adds γ_(k+1) sum |c'|(|w| + e_w). A wire by itself is passed on as it is.
 
-*phi(u).* A head looks at t = (u - c)/r, a line of its own, and the step is α h(t) + β t + γ. The head keeps
+*phi(u).* A head looks at t = (u - c)/r, a line of its own, and the step is α' h(t) + β' t + γ'. The head keeps
 |h - g| <= a on its domain, where phi(u) = α g(t) + β t + γ exactly, computed it adds b, and phi has slope at most L:
-e = L r e_t + |α|(a + b), and 4ρ(|α h| + |β t| + |γ|) for computing the sum, if the domain holds every t + [-e_t, e_t].
-Three kinds: as it is (c = 0, r = 1, α = 1, β = γ = 0); the identity (g = t, α = r, γ = c); the square (g = t²,
-α = r², β = 2cr, γ = c²). The latter two let one head on [-1, 1] serve every product and every square.
+e = L r e_t + |α'|(a + b) + |α' - α||g| + |β' - β||t| + |γ' - γ|, and 4ρ(|α' h| + |β' t| + |γ'|) for computing the sum,
+if the domain holds every t + [-e_t, e_t]. Three kinds: as it is (c = 0, r = 1, α = 1, β = γ = 0); the identity
+(g = t, α = r, γ = c); the square (g = t², α = r², β = 2cr, γ = c²). The latter two let one head on [-1, 1] serve every
+product and every square.
 
 *phi(u)·v.* With E the error of phi(u):  e = E(|v| + e_v) + |phi| e_v, and rounding the product 2ρ of its size.
 
@@ -31,51 +32,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from flint import arb
 
 from anchorhead.certify.softmax_range import blended, softmax_weights
-from anchorhead.certify.statement import upper
+from anchorhead.certify.statement import ball, upper
 from anchorhead.certify.variation import above, below, steepest, value_range
+from anchorhead.certify.wiring import PLAIN, Row, Use, Wiring, lines_of
 from anchorhead.errors import SingularityError
 from anchorhead.expression.circuit import Apply, Attend, Circuit, Largest, Line, Step, Times
-from anchorhead.expression.exact import as_ball, stored
+from anchorhead.expression.exact import as_ball
 
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
 TINY = {"float64": 2.0**-1020, "float32": 2.0**-124}
+LARGEST = {"float64": 2.0**1000, "float32": 2.0**120}
+"""What no sum that a network forms may reach in absolute value, so that nothing in it overflows."""
 Pair = tuple[float, float]
 Valued = tuple[Pair, float]
 """A range, and an error."""
-
-
-@dataclass(frozen=True)
-class Use:
-    """How a step uses its head: which one it is, and the centre c and radius r of what it looks at.
-
-    kind: "plain", "identity" or "square"; for a maximum "largest", with its sharpness; "attend" for the target's own.
-    """
-
-    kind: str
-    head: int = -1
-    centre: float = 0.0
-    radius: float = 1.0
-    sharpness: float = 0.0
-
-    def query(self, argument: Line) -> Line:
-        """t = (u - c)/r as a line."""
-        if self.centre == 0 and self.radius == 1:
-            return argument
-        return argument.shifted(-Fraction(self.centre)).scaled(1 / Fraction(self.radius))
-
-    @property
-    def values(self) -> tuple[float, float, float]:
-        """α, β, γ of the step α h(t) + β t + γ."""
-        if self.kind == "identity":
-            return self.radius, 0.0, self.centre
-        if self.kind == "square":
-            return self.radius**2, 2 * self.centre * self.radius, self.centre**2
-        return 1.0, 0.0, 0.0
 
 
 @dataclass(frozen=True)
@@ -108,82 +82,115 @@ class OutsideDomain(Exception):
         self.step, self.needed = step, needed
 
 
+@dataclass(frozen=True)
+class _Term:
+    """One wire of a line: the exact coefficient, its sign where that is certain, |c'| and |c' - c|."""
+
+    wire: int
+    exact: arb
+    sign: int | None
+    kept: arb
+    off: arb
+
+    def ends(self, low: float, high: float) -> tuple[arb, arb]:
+        """Balls around the least and the most that coefficient · wire can be."""
+        if self.sign is None:
+            both = self.exact * ball(low, high)
+            return both, both
+        ends = self.exact * low, self.exact * high
+        return ends if self.sign >= 0 else (ends[1], ends[0])
+
+
 class Tracker:
-    """Follows one circuit whose steps use heads with these facts; without `uses`, ranges alone."""
+    """Follows one circuit whose steps use heads with these facts through this wiring; without one, ranges alone."""
 
     def __init__(
         self,
         circuit: Circuit,
         dtype: str,
-        uses: Sequence[Use] | None = None,
+        wiring: Wiring | None = None,
         facts: Sequence[HeadFacts] = (),
         *,
         rounding: bool = True,
     ) -> None:
-        self.circuit, self.dtype, self.uses, self.facts = circuit, dtype, uses, facts
-        self.rounding = rounding and uses is not None
+        self.circuit, self.dtype, self.wiring, self.facts = circuit, dtype, wiring, facts
+        self.rounding = rounding and wiring is not None
         self.unit = UNIT[dtype] if self.rounding else 0.0
-        self._numbers: dict[Line, list[tuple[int, arb, bool, arb, arb]]] = {}
+        self._numbers: dict[tuple[int, int], list[_Term]] = {}
 
     def follow(self, cell: Sequence[Pair]) -> Flow:
         """Ranges and errors for inputs in a box."""
         ranges, errors = list(cell), [0.0] * len(cell)
         arguments = []
         for i, step in enumerate(self.circuit.steps):
-            lines = [self.line(line, ranges, errors) for line in step.lines()]
-            if self.uses is not None and isinstance(step, Apply | Times):
-                query = self.line(self.uses[i].query(step.argument), ranges, errors)
-                found, error = self._step(i, step, lines, query)
+            if self.wiring is None:
+                lines = [self.line((i, k), line, None, ranges, errors) for k, line in enumerate(step.lines())]
+                found, error = self._step(i, step, lines, lines[0][0])
             else:
-                found, error = self._step(i, step, lines, lines[0])
+                exact, rows = lines_of(step, self.wiring.uses[i]), self.wiring.rows[i]
+                pairs = enumerate(zip(exact, rows, strict=True))
+                lines = [self.line((i, k), line, row, ranges, errors) for k, (line, row) in pairs]
+                found, error = self._step(i, step, lines, self._argument(i, step, lines, ranges, errors))
             ranges += found
             errors += error
             arguments.append(tuple(widened(*line) for line in lines))
-        outputs = [self.line(line, ranges, errors) for line in self.circuit.outputs]
+        last: Sequence[Row | None] = [None] * len(self.circuit.outputs)
+        if self.wiring is not None:
+            last = self.wiring.outputs
+        outputs = [self.line((-1, k), line, row, ranges, errors)
+                   for k, (line, row) in enumerate(zip(self.circuit.outputs, last, strict=True))]  # fmt: skip
         return Flow(ranges, errors, [r for r, _ in outputs], [e for _, e in outputs], arguments)
 
-    def line(self, line: Line, ranges: Sequence[Pair], errors: Sequence[float]) -> Valued:
-        """The range of a line, and its error."""
+    def _argument(self, i: int, step: Step, lines: list[Valued], ranges: list[Pair], errors: list[float]) -> Pair:
+        """The range of a function's argument u, which its query is (u - c)/r of."""
+        if self.wiring is None or not isinstance(step, Apply | Times) or self.wiring.uses[i].kind == "plain":
+            return lines[0][0]
+        return self.line((i, -1), step.argument, None, ranges, errors)[0]
+
+    def line(self, key: tuple[int, int], line: Line, row: Row | None, ranges: Sequence[Pair],
+             errors: Sequence[float]) -> Valued:  # fmt: skip
+        """The range of a line, and the error of the row that stands for it."""
         if len(line.terms) == 1 and line.bias == 0:
             ((wire, c),) = line.terms.items()
-            if c == 1:
+            if c == 1 and (row is None or row.wire == wire):
                 return ranges[wire], errors[wire]
-        bias, kept_bias = as_ball(line.bias), abs(arb(stored(line.bias, self.dtype)))
-        low = high = bias
-        error, size, drift = arb(0), kept_bias, abs(kept_bias - abs(bias))
-        for wire, exact, positive, kept, off in self._coefficients(line):
-            a, b = ranges[wire]
-            low, high = (low + exact * a, high + exact * b) if positive else (low + exact * b, high + exact * a)
-            if self.uses is not None:
+        low = high = as_ball(line.bias)
+        error, size = (arb(0), arb(0)) if row is None else (abs(arb(row.bias) - low), abs(arb(row.bias)))
+        for term in self._terms(key, line, row):
+            a, b = ranges[term.wire]
+            least, most = term.ends(a, b)
+            low, high = low + least, high + most
+            if row is not None:
                 largest = max(abs(a), abs(b))
-                error = error + kept * errors[wire]
-                size = size + kept * (largest + errors[wire])
-                drift = drift + off * largest
-        if self.uses is None:
-            return (below(low), above(high)), 0.0
-        total = error + drift
+                error = error + term.kept * errors[term.wire] + term.off * largest
+                size = size + term.kept * (largest + errors[term.wire])
+        found = below(low), above(high)
+        if row is None:
+            return found, 0.0
         if self.rounding:
-            total = total + size * _gamma(len(line.terms) + 2, self.unit) + TINY[self.dtype]
-        return (below(low), above(high)), upper(total) if total != 0 else 0.0
+            error = error + size * _gamma(len(row.terms) + 2, self.unit) + TINY[self.dtype]
+        return found, upper(error) if upper(size) < LARGEST[self.dtype] else math.inf
 
-    def _coefficients(self, line: Line) -> list[tuple[int, arb, bool, arb, arb]]:
-        """(wire, c, whether c > 0, |c'|, |c' - c|) for each term."""
-        found = self._numbers.get(line)
+    def _terms(self, key: tuple[int, int], line: Line, row: Row | None) -> list[_Term]:
+        """Every wire that the line or its row has, which may be another."""
+        found = self._numbers.get(key)
         if found is None:
             found = []
-            for wire, c in line.terms.items():
-                exact, kept = as_ball(c), arb(stored(c, self.dtype))
-                found.append((wire, exact, bool(exact > 0), abs(kept), abs(kept - exact)))
-            self._numbers[line] = found
+            stored = {} if row is None else row.terms
+            for wire in {**line.terms, **stored}:
+                exact, kept = as_ball(line.terms.get(wire, 0)), arb(stored.get(wire, 0.0))
+                sign = 1 if exact >= 0 else -1 if exact <= 0 else None
+                found.append(_Term(wire, exact, sign, abs(kept), abs(kept - exact)))
+            self._numbers[key] = found
         return found
 
-    def _step(self, index: int, step: Step, lines: list[Valued], query: Valued) -> tuple[list[Pair], list[float]]:
+    def _step(self, index: int, step: Step, lines: list[Valued], argument: Pair) -> tuple[list[Pair], list[float]]:
         if isinstance(step, Attend):
             return self._attend(step, lines)
         if isinstance(step, Largest):
             value, error = self._largest(index, lines)
         else:
-            value, error = self._function(index, step, lines[0][0], *query)
+            value, error = self._function(index, step, argument, *lines[0])
             if isinstance(step, Times):
                 value, error = self._product(value, error, *lines[1])
         return [value], [error]
@@ -198,48 +205,66 @@ class Tracker:
                 f"the interval that {'u = ' + name if name else 'its argument u'} may reach. Choose a smaller domain, "
                 "or rewrite the formula so that this interval keeps away from the singularity."
             )
-        if self.uses is None:
+        if self.wiring is None:
             return values, 0.0
-        use = self.uses[index]
+        use, kept = self.wiring.uses[index], self.wiring.values[index]
         facts = self.facts[use.head]
         wide = widened(query, error)
         if not (facts.low <= wide[0] and wide[1] <= facts.high):
             raise OutsideDomain(index, wide)
-        scale, tilt, shift = (abs(arb(v)) for v in use.values)
-        evaluation = facts.rounding * (2 if use.kind == "square" else 1)  # its values have two roundings more
-        total = scale * (arb(facts.approximation) + (evaluation if self.rounding else 0.0))
+        plain = kept == PLAIN
+        # where tilts are added to the values, or a scale rounds them, they have two roundings more
+        evaluation = facts.rounding * (1 if kept[1] == 0 and math.frexp(kept[0])[0] == 0.5 else 2)
+        total = abs(arb(kept[0])) * (arb(facts.approximation) + (evaluation if self.rounding else 0.0))
+        sizes = self._size_of_head(use, step, wide), _size(wide), 1.0
+        for factor, meant, size in zip(kept, use.values, sizes, strict=True):
+            if factor != meant:
+                total = total + abs(arb(factor) - as_ball(meant)) * size
         if error:
             drift = upper(arb(use.radius) * error)
             near = steepest(step.function, *widened(argument, drift))
             if use.kind == "plain":
                 near = min(near, steepest(step.function, facts.low, facts.high))
             total = total + arb(near) * drift
-        if self.rounding and use.kind != "plain":
+        if self.rounding and not plain:
             # |α h| <= |phi| + |β t| + |γ| + error
-            total = total + 4 * self.unit * (_size(values) + 2 * (tilt * _size(wide) + shift) + total)
-        return values, upper(total)
+            beside = abs(arb(kept[1])) * _size(wide) + abs(arb(kept[2]))
+            total = total + 4 * self.unit * (_size(values) + 2 * beside + total) + TINY[self.dtype]
+        return values, self._within(total, _size(values))
+
+    def _size_of_head(self, use: Use, step: Apply | Times, wide: Pair) -> float:
+        """The largest |g| for the head's function g on what the step looks at."""
+        if use.kind == "plain":
+            found = value_range(step.function, *wide)
+            return math.inf if found is None else _size(found)
+        return _size(wide) if use.kind == "identity" else upper(arb(_size(wide)) ** 2)
+
+    def _within(self, error: arb, size: float) -> float:
+        """The error as a float, or infinity where what is computed may be too large for the dtype."""
+        return upper(error) if upper(error + size) < LARGEST[self.dtype] else math.inf
 
     def _product(self, values: Pair, error: float, partner: Pair, partner_error: float) -> Valued:
         corners = [arb(a) * b for a in values for b in partner]
         exact = min(below(c) for c in corners), max(above(c) for c in corners)
-        if self.uses is None:
+        if self.wiring is None:
             return exact, 0.0
         phi, v = arb(_size(values)), arb(_size(partner))
         total = error * (v + partner_error) + phi * partner_error
         if self.rounding:
             total = total + 2 * self.unit * (phi + error) * (v + partner_error) + TINY[self.dtype]
-        return exact, upper(total)
+        return exact, self._within(total, max(_size(exact), upper(v + partner_error)))
 
     def _largest(self, index: int, lines: list[Valued]) -> Valued:
         value = max(r[0] for r, _ in lines), max(r[1] for r, _ in lines)
-        if self.uses is None:
+        if self.wiring is None:
             return value, 0.0
-        sharpness, m = self.uses[index].sharpness, len(lines)
-        error = arb(max(e for _, e in lines)) + shortfall(m) / sharpness
+        sharpness, m = self.wiring.values[index][0], len(lines)
+        size = max(upper(arb(_size(r)) + e) for r, e in lines)
+        error = arb(max(e for _, e in lines)) + arb(shortfall(m)) / sharpness
         if self.rounding:
-            size = max(_size(r) + e for r, e in lines)
             error = error + 2.1 * 2 * (m - 1) * self.unit / sharpness + _gamma(m + 4, self.unit) * size
-        return value, upper(error)
+            error = error + m * TINY[self.dtype]
+        return value, self._within(error, upper((1 + arb(sharpness)) * size))
 
     def _attend(self, step: Attend, lines: list[Valued]) -> tuple[list[Pair], list[float]]:
         d, m, width = len(step.query), len(step.offsets), step.width
@@ -248,7 +273,7 @@ class Tracker:
         offsets, values = rest[m * d : m * d + m], rest[m * d + m :]
         weights = softmax_weights([_scores(query, row, offset) for row, offset in zip(keys, offsets, strict=True)])
         slip = arb(0)
-        if self.uses is not None:
+        if self.wiring is not None:
             slip = self._slip([self._score(query, row, offset) for row, offset in zip(keys, offsets, strict=True)])
         found, errors = [], []
         for i in range(width):
@@ -258,7 +283,7 @@ class Tracker:
             total = arb(error) + slip * ((arb(high) - low) / 2 + error)
             total = total + _gamma(m + 4, self.unit) * (_size((low, high)) + error)
             found.append(blended(weights, [r for r, _ in column]))
-            errors.append(upper(total) if self.uses is not None else 0.0)
+            errors.append(upper(total) if self.wiring is not None else 0.0)
         return found, errors
 
     def _score(self, query: Sequence[Valued], key: Sequence[Valued], offset: Valued) -> tuple[float, arb]:
@@ -273,6 +298,8 @@ class Tracker:
         """e^(2E) - 1."""
         worst = max((e for _, e in scores), key=upper)
         spread = 2 * max(s for s, _ in scores)
+        if not spread < LARGEST[self.dtype]:
+            return arb("inf")
         return (2 * (worst + self.unit * (spread + 4 + len(scores)))).expm1()
 
 
@@ -302,8 +329,4 @@ def widened(pair: Pair, error: float) -> Pair:
 
 def shortfall(count: int) -> float:
     """λ with λ e^λ = (m-1)/e, rounded up: how far β times a soft maximum of m numbers falls short, at most."""
-    aim = (count - 1) / math.e
-    value = math.log1p(aim)
-    for _ in range(60):
-        value -= (value * math.exp(value) - aim) / (math.exp(value) * (1 + value))
-    return value * (1 + 1e-12)
+    return upper((arb(count - 1) * arb(-1).exp()).lambertw())

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
+from anchorhead.arithmetic import exp, expm1
 from anchorhead.errors import InputError
+from anchorhead.heads.grid_head import Box, GridHead, axis_weights, checked_box
 from anchorhead.heads.head import Array
-from anchorhead.heads.tensor_grid import Box, GridHead, checked_box, softmax
 
 INFLATED = 1 + 1e-6
 SECOND_ORDER = 1.001
@@ -24,10 +25,10 @@ class Cells:
         self.low, self.high, self.centres = edges[:-1], edges[1:], (edges[:-1] + edges[1:]) / 2
         self.radius = float((high - low) / (2 * count)) * (1 + 1e-12)
         self.size = float(max(abs(low), abs(high)))
-        self.weights = softmax(np.multiply.outer(self.centres, slopes) + intercepts)
+        self.weights = np.ascontiguousarray(axis_weights(slopes, intercepts, self.centres).T)
         self.leaders = self.weights.argmax(-1)
-        self.relative = slopes - (self.weights @ slopes)[:, None]
-        self.largest = np.minimum(1.0, self.weights * np.exp(np.abs(self.relative) * self.radius)) * INFLATED
+        self.relative = slopes - (self.weights * slopes).sum(-1, keepdims=True)
+        self.largest = np.minimum(1.0, self.weights * exp(np.abs(self.relative) * self.radius)) * INFLATED
 
     def behind(self) -> Array:
         """Δ_k: how far a key's score may lie below the largest on the cell."""
@@ -38,7 +39,7 @@ class Cells:
         """ε_k of the exponentials, and ω, as (cells, keys) and (cells, 1)."""
         x = np.maximum(np.abs(self.low), np.abs(self.high))[:, None]
         size = products * np.abs(self.slopes) * x + levels * np.abs(self.intercepts) + self.behind() + fixed
-        found = np.expm1(SECOND_ORDER * unit * size)
+        found = expm1(SECOND_ORDER * unit * size)
         return found, (self.largest * found).sum(-1, keepdims=True)
 
 
@@ -56,5 +57,6 @@ def worst_of(found: Array) -> float:
 
 def spread_of(slopes: Array, intercepts: Array, side: tuple[float, float]) -> float:
     """About the largest standard deviation of the slopes under the weights."""
-    weights = softmax(np.multiply.outer(np.linspace(*side, 257), slopes) + intercepts)
-    return float(np.sqrt(np.maximum(weights @ slopes**2 - (weights @ slopes) ** 2, 0).max()))
+    weights = axis_weights(slopes, intercepts, np.linspace(*side, 257))
+    mean = (weights * slopes[:, None]).sum(0)
+    return float(np.sqrt(np.maximum((weights * (slopes * slopes)[:, None]).sum(0) - mean * mean, 0).max()))

@@ -29,11 +29,12 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from anchorhead.arithmetic import exp, power
 from anchorhead.certify.grid_cells import Cells, sides_of, spread_of, worst_of
 from anchorhead.certify.grid_rounding import rounding_bound
 from anchorhead.errors import InputError
+from anchorhead.heads.grid_head import Box, GridFunction, GridHead, contracted
 from anchorhead.heads.head import Array
-from anchorhead.heads.tensor_grid import Box, GridFunction, GridHead, contracted
 
 INFLATED = 1 + 1e-6
 SLOP = 1e-12
@@ -67,8 +68,8 @@ class _Analytic:
     def __init__(self, cells: Cells, terms: int, ratio: float = RATIO) -> None:
         r, weights, slopes = cells.radius, cells.weights, cells.relative
         self.terms = terms
-        grown = weights * np.exp(np.abs(slopes) * r / ratio)
-        spread = (r / ratio) ** 2 * (grown * slopes**2).sum(-1, keepdims=True) / 2
+        grown = weights * exp(np.abs(slopes) * r / ratio)
+        spread = (r / ratio) * (r / ratio) * (grown * slopes * slopes).sum(-1, keepdims=True) / 2
         self.valid = bool((spread < 0.9).all())
         bound = grown / np.maximum(1 - spread, 0.1)
         powers = weights * np.ones((terms, 1, 1))
@@ -81,11 +82,12 @@ class _Analytic:
         orders = np.arange(terms)[:, None, None]
         self.coefficients = np.moveaxis(coefficients, 0, 1)
         """(cells, terms, keys)"""
-        self.rest = bound * ratio**terms / (1 - ratio)
-        self.rest_slope = bound * ratio**terms * (terms + ratio / (1 - ratio)) / (1 - ratio) / r
+        last = math.prod([ratio] * terms)
+        self.rest = bound * last / (1 - ratio)
+        self.rest_slope = bound * last * (terms + ratio / (1 - ratio)) / (1 - ratio) / r
         self.slope = (orders * np.abs(coefficients)).sum(0) / r
         self.whole = np.abs(coefficients).sum(0) + self.rest
-        self.all, self.all_slope = bound / (1 - ratio), bound * ratio / (1 - ratio) ** 2 / r
+        self.all, self.all_slope = bound / (1 - ratio), bound * ratio / ((1 - ratio) * (1 - ratio)) / r
         self.orders = np.arange(terms) / r
 
 
@@ -119,7 +121,7 @@ def _crude_lipschitz(grid: GridHead, metric: str) -> float:
     flat = grid.values.reshape(-1, grid.outputs)
     spread = float((flat.max(0) - flat.min(0)).max()) / 2
     slopes = [spread * float(s.max() - s.min()) / 2 for s in grid.slopes]
-    return INFLATED * (math.hypot(*slopes) if metric == "euclidean" else sum(slopes))
+    return INFLATED * (math.sqrt(sum(s * s for s in slopes)) if metric == "euclidean" else sum(slopes))
 
 
 def _steepest(grid: GridHead, axes: Sequence[_Analytic], metric: str) -> tuple[float, float]:
@@ -152,7 +154,8 @@ def _from_coefficients(values: Array, coefficients: Sequence[Array], axes: Seque
     for i in range(m):
         held = terms
         for j in reversed(range(m)):
-            held = np.tensordot(held, axes[j].orders if i == j else np.ones(axes[j].terms), (2 * j + 1, 0))
+            orders = axes[j].orders.reshape(-1, *[1] * (held.ndim - 2 * j - 2)) if i == j else 1.0
+            held = (held * orders).sum(2 * j + 1)
         found.append(held)
     return np.stack(found)
 
@@ -181,7 +184,7 @@ def conditional_bound(f: GridFunction, grid: GridHead, box: Box, lipschitz: floa
         raise InputError(f"lipschitz={lipschitz} must be a finite number of at least 0.")
     sides = sides_of(grid, box)
     widths = np.array([high - low for low, high in sides])
-    counts = np.maximum(1, np.floor(widths * (samples / widths.prod()) ** (1 / grid.axes))).astype(int)
+    counts = np.maximum(1, np.floor(widths * power(samples / float(widths.prod()), 1 / grid.axes))).astype(int)
     halves = widths / (2 * counts) * (1 + 1e-9)
     radius = float(np.sqrt((halves**2).sum()) if metric == "euclidean" else halves.max())
     points = [low + (high - low) * (np.arange(n) + 0.5) / n for (low, high), n in zip(sides, counts, strict=True)]

@@ -36,7 +36,7 @@ from anchorhead.certify.statement import ball, precision, upper
 from anchorhead.errors import InputError
 from anchorhead.expression.directional import directional_jet
 from anchorhead.expression.graph import Expression
-from anchorhead.heads.tensor_grid import Box, GridHead
+from anchorhead.heads.grid_head import Box, GridHead
 
 MOST_BOXES = 40_000
 ORDERS = {1: (12, 16), 2: (12, 14), 3: (12, 9), 4: (8, 6)}

@@ -45,13 +45,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from anchorhead.arithmetic import power, product
 from anchorhead.certify.grid_cells import Cells, sides_of, worst_of
 from anchorhead.certify.rounding import LARGEST, LEAST_NORMAL
 from anchorhead.errors import InputError
+from anchorhead.heads.grid_head import Box, GridHead, contracted
 from anchorhead.heads.head import Array
-from anchorhead.heads.tensor_grid import Box, GridHead, contracted
 
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
 INFLATED = 1 + 1e-6
@@ -80,7 +80,7 @@ def rounding_bound(grid: GridHead, box: Box, dtype: str) -> GridRounding:
     """
     if dtype not in UNIT:
         raise InputError(f"dtype={dtype!r} is not one of {', '.join(UNIT)}.")
-    with threadpool_limits(1), np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         axes = _rounding_cells(grid, box)
         steep = max(float(np.abs(a.slopes).max() * a.size + np.abs(a.intercepts).max()) for a in axes)
         if steep > STEEPEST or not 16 * grid.keys * (1 + grid.largest_value) < LARGEST[dtype]:
@@ -93,7 +93,7 @@ def rounding_bound(grid: GridHead, box: Box, dtype: str) -> GridRounding:
 def _rounding_cells(grid: GridHead, box: Box) -> list[Cells]:
     """Cells on which scores of neighbouring keys move by at most about a half against each other."""
     sides = sides_of(grid, box)
-    most = int((MOST_CELLS / grid.outputs) ** (1 / grid.axes))
+    most = int(power(MOST_CELLS / grid.outputs, 1 / grid.axes) + 1e-9)
     found = []
     for s, c, (low, high) in zip(grid.slopes, grid.intercepts, sides, strict=True):
         step = float(np.abs(np.diff(s)).max()) if len(s) > 1 else 0.0
@@ -162,15 +162,16 @@ def _large_and_small(axes: Sequence[Cells], unit: float) -> list[tuple[int, floa
     for axis in axes:
         sizes = np.multiply.outer(sizes, np.sort(axis.largest, axis=-1).max(0)).ravel()
     sizes = np.sort(sizes)
-    below, sums = np.searchsorted(sizes, unit / 100.0 ** np.arange(5)), np.append(0.0, np.cumsum(sizes))
+    below, sums = np.searchsorted(sizes, unit / np.array([1.0, 1e2, 1e4, 1e6, 1e8])), np.append(0.0, np.cumsum(sizes))
     return [(len(sizes) - int(b), float(sums[b]) * INFLATED) for b in below]
 
 
 def _differences(tensor: Array, i: int, weights: Array, leaders: Any) -> Array:
     """sum over k of weights[cell, k] |T[.., k, ..] - T[.., leader of the cell, ..]| along axis i, (.., cells, ..)."""
     front = np.moveaxis(tensor, i, 0)
-    found = [np.tensordot(w, np.abs(front - front[k]), (0, 0)) for w, k in zip(weights, leaders, strict=True)]
-    return np.moveaxis(np.stack(found), 0, i)
+    flat = front.reshape(len(front), -1)
+    found = [product(w[None], np.abs(flat - flat[k])) for w, k in zip(weights, leaders, strict=True)]
+    return np.moveaxis(np.concatenate(found).reshape(len(weights), *front.shape[1:]), 0, i)
 
 
 def _moved(values: Array, axes: Sequence[Cells], grown: Sequence[Array], moved: Sequence[Array]) -> Array:

@@ -11,8 +11,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anchorhead.certify.flow import Flow, HeadFacts, Pair, Tracker, Use
+from anchorhead.certify.flow import Flow, HeadFacts, Pair, Tracker
 from anchorhead.certify.statement import Statement, precision
+from anchorhead.certify.wiring import Wiring
 from anchorhead.expression.circuit import Circuit
 
 CELLS = {1: 32, 2: 8, 3: 4}
@@ -36,13 +37,13 @@ class HeadClaim:
 
 @dataclass(frozen=True)
 class NetworkClaim:
-    """A circuit on a box, its heads, and how each step uses them."""
+    """A circuit on a box, its heads, and how each step uses them: the numbers that the network computes with."""
 
     circuit: Circuit
     box: tuple[Pair, ...]
     dtype: str
     heads: tuple[HeadClaim, ...]
-    uses: tuple[Use, ...]
+    wiring: Wiring
 
     @property
     def boxes(self) -> int:
@@ -74,5 +75,5 @@ def worst(found: Sequence[Sequence[float]]) -> list[float]:
 def output_errors(claim: NetworkClaim, *, rounding: bool) -> list[float]:
     """A bound for each output, for every input in the box."""
     facts = [head.facts for head in claim.heads]
-    tracker = Tracker(claim.circuit, claim.dtype, claim.uses, facts, rounding=rounding)
+    tracker = Tracker(claim.circuit, claim.dtype, claim.wiring, facts, rounding=rounding)
     return worst([flow.output_errors for flow in flows(tracker, claim.box)])

@@ -34,6 +34,9 @@ with two more roundings.
 where powers of z underflow before a coefficient exp(intercept_j - intercept_end) lifts them, τ exp(depth) with depth
 the largest such difference.
 
+*Overflow.* A coefficient of Horner's rule is at most exp(depth) times the largest value, and sums have as many terms as
+there are keys: a head for which that is too large for the dtype has no bound.
+
 Where ε_k is not small, exp(ε_k) - 1 takes its place. The weights are normalised again, which divides what they
 move by 1 - sum W_k ε_k at worst; other terms of second order are covered by a factor 1 + 1/1000.
 """
@@ -51,12 +54,15 @@ from anchorhead.certify.statement import Statement, ball, upper
 
 ROUNDING_PRECISION = 64
 MOST_BOXES = 200_000
+MOST_WORK = 1 << 22
+"""Keys times boxes."""
 LARGEST = {"float64": 2.0**1000, "float32": 2.0**120}
 LEAST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126}
 SECOND_ORDER = arb(1001) / 1000
 
 ASSUMPTIONS = [
     "additions, multiplications and divisions round to nearest (IEEE 754), fused or not, in any order",
+    "no float32 product is shortened to bfloat16 or TF32 (models see to it; compiled and exported programs cannot)",
     "exp is accurate to 2 units in the last place",
     "no score overflows in the literal evaluation (the fast one cannot overflow)",
 ]
@@ -71,6 +77,8 @@ class Rounding:
         levels = claim.intercepts
         depth = max(levels) - min(levels[0], levels[-1]) if claim.uniform else 0.0
         self.least = arb(LEAST_NORMAL[claim.dtype]) * arb(depth).exp()
+        values = max(abs(v) for v in (*claim.constants, *claim.gains))
+        self.fits = bool(16 * len(levels) * (1 + arb(values)) * arb(depth).exp() < LARGEST[claim.dtype])
         starts = [sum(claim.sizes[:i]) for i in range(len(claim.sizes) + 1)]
         self.pieces = [range(a, b) for a, b in itertools.pairwise(starts)]
 
@@ -111,7 +119,7 @@ class Rounding:
                 error += 2 * _least(unit, 2 * share) * (part.output + output)
             error += share * part.error
             lost += share * part.lost
-        if not lost < 0.5 or not 16 * self.head.keys * output < LARGEST[self.claim.dtype]:
+        if not (self.fits and lost < 0.5 and 16 * self.head.keys * output < LARGEST[self.claim.dtype]):
             return arb("inf"), output
         return (error + moved / (1 - lost)) * SECOND_ORDER, output
 
@@ -175,6 +183,8 @@ class Rounding:
 
     def _beyond(self, sign: int, start: arb) -> arb:
         head, unit = self.head, arb(self.claim.unit)
+        if not self.fits:
+            return arb("inf")
         end = max(range(head.keys), key=lambda k: sign * head.floats[k][0])
         largest = abs(head.constants[end]).max(abs(head.gains[end]))
         total = 7 * unit * largest  # values (3), quotient and store (2), two sums of one leading term (2)
@@ -293,7 +303,7 @@ def rounding_on(claim: Statement, edges: Sequence[float], *, relative: bool) -> 
     goal = 1.5 * max(bound(m, m) for m in ((a + b) / 2 for a, b in itertools.pairwise(edges)))
     worst = 0.0
     stack = list(itertools.pairwise(edges))
-    for _ in range(MOST_BOXES):
+    for _ in range(min(MOST_BOXES, MOST_WORK // len(claim.slopes))):
         if not stack:
             return worst
         low, high = stack.pop()

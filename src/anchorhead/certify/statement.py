@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from flint import arb, ctx
 
@@ -43,6 +44,10 @@ class Statement:
         with precision():
             return HeadBalls(self.slopes, self.intercepts, self.constants, self.gains, self.sizes, self.gate_slopes,
                              self.gate_levels)  # fmt: skip
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the balls, which cannot be copied and are made anew."""
+        return {name: value for name, value in self.__dict__.items() if name != "head"}
 
     @property
     def unit(self) -> float:

@@ -1,163 +1,241 @@
-"""What a file states, read without trust: the statement about each head, the certificate, the numbers."""
+"""What a file states, read without trust: its target, the statement about each head, the numbers that the model uses.
+
+Everything is read once, here, from the form that `network/file.py` checked; `load` builds its modules from what this
+file returns, and the checker proves just that. Where parts of a file contradict each other nothing is returned.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from anchorhead.certify.certificate import Certificate
-from anchorhead.certify.flow import Use
 from anchorhead.certify.network_claim import HeadClaim, NetworkClaim
 from anchorhead.certify.statement import Statement
+from anchorhead.certify.wiring import StoredMap, Use, Values, wiring_of
 from anchorhead.errors import AnchorheadError, FileError, VerificationError
 from anchorhead.expression.circuit import Apply, Attend, Circuit, Largest, Times, U
-from anchorhead.expression.exact import stored
 from anchorhead.expression.forms import lower
 from anchorhead.expression.graph import Expression, Node
+from anchorhead.expression.layout import LayerPlan, problem_with, rows_of, states
 from anchorhead.expression.parse import parse
-from anchorhead.expression.program import from_program
-from anchorhead.network.file import HORNER_DEPTH, NUMBERS, ModelFile
+from anchorhead.expression.program import circuit_digest, from_program
+from anchorhead.network.file import HORNER_DEPTH, NUMBERS, ModelFile, printable
 
-MOST_KEYS = 100_000
+DTYPES = ("float64", "float32")
+LEVELS = ("proved", "conditional", "measured", "unproved")
+METHODS = ("gated", "smooth", "kinked", "nearest", "graph", "grid", "two_layer")
+MOST_KEYS = 1 << 14
+MOST_BOXES = 1 << 18
+MOST_WORK = 1 << 22
+"""Keys times boxes, over all heads of a file."""
 SQUARE = parse("u**2").node
+SQUARES = (SQUARE, parse("square(u)").node, parse("u*u").node)
+
+
+def dtype_of(found: ModelFile) -> str:
+    """The dtype that a model computes in."""
+    dtype = found.record.get("dtype")
+    if dtype not in DTYPES:
+        raise FileError(f"The file's dtype is {dtype!r:.40}, and must be {' or '.join(DTYPES)}.")
+    return str(dtype)
+
+
+def method_of(record: dict[str, Any]) -> str:
+    """How a model or a head was made."""
+    method = record.get("method")
+    if method not in METHODS:
+        raise FileError(f"The file's method is {method!r:.40}, and must be one of {', '.join(METHODS)}.")
+    return str(method)
 
 
 def head_claim(found: ModelFile) -> Statement:
     """The statement of a file that holds one head."""
-    record = found.record
-    found.require({*NUMBERS, "edges"})
-    expression = _expression(text(record, "expression"), None)
-    variable = text(record, "variable")
-    if len(expression.outputs) != 1 or not set(expression.variables) <= {variable}:
-        raise VerificationError(f"The stored expression {expression} is not a function of {variable} alone.")
-    box = domain_of(record)
-    if len(box) != 1:
-        raise FileError("The domain of a function of one variable is one interval, and the file has several.")
-    return _statement(found, "", record, expression.outputs[0], variable, box[0])
+    dtype = dtype_of(found)
+    found.require({name: dtype for name in NUMBERS} | {"edges": "float64"})
+    expression, box = expression_of(found.record), domain_of(found.record)
+    if len(expression.outputs) != 1 or len(expression.variables) != 1 or len(box) != 1:
+        raise FileError("A head is one function of one variable on one interval, and the file says otherwise.")
+    statement = _statement(found, "", found.record, expression.outputs[0], expression.variables[0], box[0])
+    _require_bounded_work([(statement, found.numbers["edges"])])
+    return statement
 
 
-def network_claim(found: ModelFile) -> NetworkClaim:
-    """The statement of a file that holds a network: its circuit, its heads, and how the steps use them."""
-    record = found.record
-    circuit = _circuit(record)
-    box, stored_heads, stored_uses = domain_of(record), record.get("heads"), record.get("uses")
+@dataclass(frozen=True)
+class StoredNetwork:
+    """A network's claim, and the form in which its numbers are stored and run."""
+
+    claim: NetworkClaim
+    plans: tuple[LayerPlan, ...]
+    maps: tuple[StoredMap, ...]
+
+
+def stored_network(found: ModelFile) -> StoredNetwork:
+    """The statement of a file that holds a network: its circuit, its heads, and the maps between them."""
+    record, dtype = found.record, dtype_of(found)
+    circuit, box = circuit_of(record), domain_of(record)
     if len(box) != len(circuit.inputs):
         raise FileError(f"The file has {len(box)} intervals for {len(circuit.inputs)} inputs.")
-    if not isinstance(stored_heads, list) or not isinstance(stored_uses, list):
-        raise FileError("The file lacks the list of its heads, or of their uses.")
-    found.require({f"heads.{i}.{name}" for i in range(len(stored_heads)) for name in (*NUMBERS, "edges")})
-    heads = tuple(_stored_head(found, i, part) for i, part in enumerate(stored_heads))
-    if len(stored_uses) != len(circuit.steps):
-        raise FileError(
-            f"The file says how {len(stored_uses)} steps are computed, and its target has {len(circuit.steps)}."
-        )
-    uses = tuple(_use(item) for item in stored_uses)
-    claim = NetworkClaim(circuit, box, text(record, "dtype"), heads, uses)
+    described, uses = listed(record, "heads"), tuple(_use(item) for item in listed(record, "uses"))
+    groups = [_groups(layer) for layer in listed(record, "layers")]
+    maps = [f"maps.{i}." for i in range(len(groups) + 1)]
+    found.require(
+        {f"heads.{i}.{name}": dtype for i in range(len(described)) for name in NUMBERS}
+        | {f"heads.{i}.edges": "float64" for i in range(len(described))}
+        | {prefix + name: dtype for prefix in maps for name in ("entries", "bias")}
+        | {prefix + name: "int32" for prefix in maps for name in ("columns", "starts")}
+        | {f"layers.{i}.kept": "int32" for i in range(len(groups))}
+        | {name: dtype for name in ("scales", "tilts", "shifts")}
+    )
+    heads = tuple(_stored_head(found, i, part) for i, part in enumerate(described))
+    _require_bounded_work([(head.statement, head.edges) for head in heads])
+    plans = tuple(LayerPlan(g, found.integers(f"layers.{i}.kept")) for i, g in enumerate(groups))
+    if len(uses) != len(circuit.steps) or not all(-1 <= use.head < len(heads) for use in uses):
+        raise FileError(f"The file says how {len(uses)} steps use its heads, and its target has {len(circuit.steps)}.")
+    problem = problem_with(circuit, plans, [use.head for use in uses])
+    if problem is not None:
+        raise FileError(f"The network in the file is not one of its target: {problem}.")
+    stored = tuple(_stored_map(found, prefix) for prefix in maps)
+    _check_maps(circuit, plans, stored)
+    wiring = wiring_of(circuit, plans, stored, uses, _values(found, len(circuit.steps)))
+    claim = NetworkClaim(circuit, box, dtype, heads, wiring)
     _check_uses(claim)
-    return claim
+    return StoredNetwork(claim, plans, stored)
 
 
-def _circuit(record: dict[str, Any]) -> Circuit:
-    program = record.get("program")
-    if program is not None:
-        return from_program(program)
+def circuit_of(record: dict[str, Any]) -> Circuit:
+    """The target of a network: the circuit in the file, which must be that of its formulas where it has any."""
+    stored = from_program(record.get("program"))
+    if record.get("expressions") is None:
+        return stored
     if type(record.get("fused")) is not bool:
         raise FileError("The file does not say whether the functions of its target are fused.")
-    return lower(expression_of(record), fuse=record["fused"])
+    meant = lower(expression_of(record), fuse=record["fused"])
+    if meant != stored:
+        raise VerificationError("The circuit in the file is not that of its formulas.")
+    return meant
 
 
 def expression_of(record: dict[str, Any]) -> Expression:
-    """The formulas in a file, which must be those that its certificate names."""
-    expression = _expression(_texts(record, "expressions"), _texts(record, "variables"))
-    if record.get("expression") != str(expression):
-        raise VerificationError(f"The file's title is {record.get('expression')!r}, and its target is {expression}.")
-    return expression
-
-
-def _texts(record: dict[str, Any], name: str) -> list[str]:
-    value = record.get(name)
-    if not isinstance(value, list) or not value or not all(isinstance(v, str) for v in value):
-        raise FileError(f"The file lacks the {name} of its target.")
-    return value
-
-
-def _expression(texts: str | list[str], names: list[str] | None) -> Expression:
+    """The formulas in a file, in its variables."""
+    texts, names = listed(record, "expressions"), listed(record, "variables")
+    if not texts or not all(isinstance(text, str) for text in [*texts, *names]):
+        raise FileError("The file lacks the formulas of its target, or their variables.")
     try:
         return parse(texts, names)
     except AnchorheadError as error:
-        raise VerificationError(f"The stored expression cannot be read: {error}") from error
+        raise FileError(f"The formula in the file cannot be read: {error}") from error
+
+
+def _groups(layer: Any) -> tuple[tuple[int, ...], ...]:
+    fits = isinstance(layer, list) and all(
+        isinstance(group, list) and all(type(i) is int for i in group) for group in layer
+    )
+    if not fits:
+        raise FileError("The file does not say which steps its layers evaluate.")
+    return tuple(tuple(group) for group in layer)
+
+
+def _stored_map(found: ModelFile, prefix: str) -> StoredMap:
+    columns, starts = (found.integers(prefix + name) for name in ("columns", "starts"))
+    return StoredMap(found.numbers[prefix + "entries"], columns, starts, found.numbers[prefix + "bias"])
+
+
+def _check_maps(circuit: Circuit, plans: tuple[LayerPlan, ...], maps: tuple[StoredMap, ...]) -> None:
+    """Every map reads the state that it stands before, and has the rows that are read from it."""
+    wanted = [sum(len(rows_of(circuit, group)) for group in plan.groups) for plan in plans] + [len(circuit.outputs)]
+    for i, (held, stored, count) in enumerate(zip(states(circuit, plans), maps, wanted, strict=True)):
+        problem = stored.problem(len(held))
+        if problem is None and len(stored.bias) != count:
+            problem = f"it has {len(stored.bias)} rows, and {count} are read"
+        if problem is not None:
+            raise FileError(f"The affine map {i} in the file is not one: {problem}.")
+
+
+def _values(found: ModelFile, steps: int) -> list[Values]:
+    parts = [found.numbers[name] for name in ("scales", "tilts", "shifts")]
+    if any(len(part) != steps for part in parts):
+        raise FileError(f"The file does not hold a scale, a tilt and a shift for each of its {steps} steps.")
+    return list(zip(*parts, strict=True))
 
 
 def _stored_head(found: ModelFile, index: int, part: Any) -> HeadClaim:
     if not isinstance(part, dict):
         raise FileError(f"The file's head {index} is not described.")
-    try:
-        function = _expression(text(part, "function"), ["u"]).node
-        low, high = number(part, "low", negative=True), number(part, "high", negative=True)
-        approximation, rounding = number(part, "approximation"), number(part, "rounding")
-    except (KeyError, ValueError) as error:
-        raise FileError(f"The description of head {index} in the file is incomplete: {error}.") from None
+    function = part.get("function")
+    if not isinstance(function, str):
+        raise FileError(f"The file does not say what head {index} computes.")
+    target = expression_of({"expressions": [function], "variables": ["u"]}).node
+    low, high = (number(part, name, negative=True) for name in ("low", "high"))
+    approximation, rounding = number(part, "approximation"), number(part, "rounding")
     if not low < high:
         raise FileError(f"The interval of head {index} in the file is empty.")
-    record = found.record | {name: part.get(name) for name in ("uniform", "sizes")}
-    statement = _statement(found, f"heads.{index}.", record, function, "u", (low, high))
+    statement = _statement(found, f"heads.{index}.", part, target, "u", (low, high))
     edges = found.numbers[f"heads.{index}.edges"]
-    return HeadClaim(statement, edges, approximation, rounding, str(part.get("method", "")))
+    return HeadClaim(statement, edges, approximation, rounding, method_of(part))
 
 
-def _statement(found: ModelFile, prefix: str, record: dict[str, Any], function: Node, variable: str,
+def _statement(found: ModelFile, prefix: str, part: dict[str, Any], function: Node, variable: str,
                ends: tuple[float, float]) -> Statement:  # fmt: skip
     """The statement about the numbers under a prefix, once they fit each other."""
-    dtype = text(record, "dtype")
+    dtype = dtype_of(found)
     numbers = {name: found.numbers[prefix + name] for name in NUMBERS}
-    if dtype not in ("float64", "float32") or {found.dtypes[prefix + name] for name in NUMBERS} != {dtype}:
-        raise VerificationError(f"The record says {dtype!r}, and the tensors are stored otherwise.")
-    sizes, keys = record.get("sizes"), len(numbers["slopes"])
+    sizes, keys = part.get("sizes"), len(numbers["slopes"])
     if not (isinstance(sizes, list) and sizes and all(type(s) is int and s > 0 for s in sizes) and sum(sizes) == keys):
-        raise VerificationError(f"The sizes of the pieces, {sizes!r}, do not add up to the {keys} keys.")
-    lengths = [len(numbers[name]) for name in NUMBERS]
-    if lengths != [keys] * 4 + [len(sizes)] * 2 or keys > MOST_KEYS:
+        raise VerificationError(f"The sizes of the pieces, {sizes!r:.80}, do not add up to the {keys} keys.")
+    if [len(numbers[name]) for name in NUMBERS] != [keys] * 4 + [len(sizes)] * 2:
         raise VerificationError("The tensors of the head do not fit each other in length.")
     if len(sizes) == 1 and (numbers["gate_slopes"], numbers["gate_levels"]) != ((0.0,), (0.0,)):
         raise VerificationError("A head of one piece has no gate, and this one's gate is not zero.")
-    uniform = record.get("uniform")
+    uniform = part.get("uniform")
     if type(uniform) is not bool or (uniform and not _evenly_spaced(numbers["slopes"], sizes)):
         raise VerificationError("The head says that its slopes are evenly spaced, and they are not.")
     levels = numbers["intercepts"]
     if uniform and max(levels) - min(levels[0], levels[-1]) >= HORNER_DEPTH[dtype]:
         raise VerificationError("The head says that it is evaluated by Horner's rule, and its coefficients overflow.")
     low, high = ends
-    return Statement(function, variable, low, high, dtype, uniform=uniform and keys > 1, sizes=tuple(sizes), **numbers)
+    return Statement(function, variable, low, high, dtype, uniform=uniform, sizes=tuple(sizes), **numbers)
+
+
+def _require_bounded_work(heads: list[tuple[Statement, tuple[float, ...]]]) -> None:
+    """A proof that no compiler would have found, and that would take hours to check, is refused at once."""
+    sizes = [(len(statement.slopes), len(edges)) for statement, edges in heads]
+    most = max((keys for keys, _ in sizes), default=0), max((boxes for _, boxes in sizes), default=0)
+    if most[0] > MOST_KEYS or most[1] > MOST_BOXES or sum(k * b for k, b in sizes) > MOST_WORK:
+        raise FileError(
+            f"The file's largest head has {most[0]:,} keys and {most[1]:,} boxes; at most {MOST_KEYS:,} keys, "
+            f"{MOST_BOXES:,} boxes and {MOST_WORK:,} keys times boxes in all are checked."
+        )
+
+
+def _evenly_spaced(slopes: tuple[float, ...], sizes: list[int]) -> bool:
+    steps = {b - a for a, b in itertools.pairwise(slopes)}
+    return len(sizes) == 1 and len(steps) == 1 and all(step > 0 for step in steps)
 
 
 def _use(item: Any) -> Use:
-    if not (isinstance(item, list) and len(item) == 5 and isinstance(item[0], str) and type(item[1]) is int):
+    if not (isinstance(item, list) and len(item) == 4 and isinstance(item[0], str) and type(item[1]) is int):
         raise FileError("The file does not say how each step is computed.")
-    numbers = item[2:]
-    if not all(type(v) in (int, float) and math.isfinite(v) for v in numbers):
-        raise FileError("The file says that a step is computed with numbers that are not finite.")
-    return Use(item[0], item[1], *(float(v) for v in numbers))
+    return Use(item[0], item[1], *(real(v, "a centre or radius", negative=True) for v in item[2:]))
 
 
 def _check_uses(claim: NetworkClaim) -> None:
     """Every step is computed by a head for its own function."""
-    for step, use in zip(claim.circuit.steps, claim.uses, strict=True):
+    wiring = claim.wiring
+    for step, use, values in zip(claim.circuit.steps, wiring.uses, wiring.values, strict=True):
         if isinstance(step, Attend):
             fits = use == Use("attend")
         elif isinstance(step, Largest):
-            fits = use.kind == "largest" and use.sharpness > 0 and math.frexp(use.sharpness)[0] == 0.5
+            fits = use == Use("largest") and values[0] > 0 and math.frexp(values[0])[0] == 0.5
         else:
-            fits = _fits(step, use, claim)
+            fits = use.head >= 0 and use.radius > 0 and _fits(step, use, claim)
         if not fits:
-            raise VerificationError(f"The step {step.label!r} is not computed by a head for its own function.")
+            raise VerificationError(f"The step {step.label[:80]!r} is not computed by a head for its own function.")
 
 
 def _fits(step: Apply | Times, use: Use, claim: NetworkClaim) -> bool:
-    if not 0 <= use.head < len(claim.heads) or not (use.radius > 0 and math.frexp(use.radius)[0] == 0.5):
-        return False
-    if any(stored(value, claim.dtype) != value for value in use.values):
-        return False  # the network could not hold them exactly
     statement = claim.heads[use.head].statement
     if isinstance(step, Times) and any(statement.gains):
         return False  # a partner is carried in constants only
@@ -165,81 +243,99 @@ def _fits(step: Apply | Times, use: Use, claim: NetworkClaim) -> bool:
         return statement.target is step.function and (use.centre, use.radius) == (0.0, 1.0)
     if use.kind == "identity":
         return step.function is U and statement.target is U
-    squares = (SQUARE, parse("square(u)").node, parse("u*u").node)
-    return use.kind == "square" and isinstance(step, Apply) and step.function in squares and statement.target is SQUARE
+    return use.kind == "square" and step.function in SQUARES and statement.target is SQUARE
 
 
 def certificate_of(found: ModelFile) -> Certificate:
-    """The certificate as stored."""
-    record = found.record
-    stored = record.get("certificate")
-    if not isinstance(stored, dict):
+    """What the file claims of its model; only `checker.py` says whether it is so."""
+    record, claimed = found.record, found.record.get("certificate")
+    method_of(record)
+    if not isinstance(claimed, dict):
         raise FileError("The file has no certificate.")
-    try:
-        certificate = Certificate(
-            expression=text(record, "expression"),
-            domain=domain_of(record),
-            dtype=text(record, "dtype"),
-            level=text(stored, "level"),
-            approximation=number(stored, "approximation"),
-            rounding=number(stored, "rounding"),
-            boxes=int(stored["boxes"]),
-            assumptions=tuple(str(a) for a in stored["assumptions"]),
-            outputs=tuple(_entry(v) for v in stored["outputs"]),
-            variables=tuple(str(v) for v in stored["variables"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileError(f"The certificate in the file is incomplete: {error}.") from error
-    for name in ("expression", "dtype", "domain"):
-        if stored.get(name) != record.get(name):
-            raise VerificationError(
-                f"The certificate's {name} is {stored.get(name)!r}, and the file's {record.get(name)!r}."
-            )
-    if stored.get("bound") != certificate.bound:
-        raise VerificationError(
-            f"The certificate claims a bound of {stored.get('bound')!r}, and its approximation and rounding make "
-            f"{certificate.bound!r}."
-        )
-    return certificate
+    level, boxes, said = claimed.get("level"), claimed.get("boxes"), claimed.get("assumptions")
+    if level not in LEVELS or type(boxes) is not int or boxes < 0:
+        raise FileError("The certificate in the file does not say how well it is established, and by how many boxes.")
+    if not isinstance(said, list) or not all(printable(text, 1000) for text in said):
+        raise FileError("The assumptions in the file are not a list of sentences.")
+    source = record.get("source", "")
+    if not printable(source):
+        raise FileError("The digest of the source in the file is not a text.")
+    return Certificate(
+        domain=domain_of(record),
+        dtype=dtype_of(found),
+        level=str(level),
+        approximation=number(claimed, "approximation"),
+        rounding=number(claimed, "rounding"),
+        boxes=boxes,
+        assumptions=tuple(said),
+        outputs=tuple(real(v, "the bound of an output") for v in listed(claimed, "outputs")),
+        source=source,
+        **_title(record),
+    )
 
 
-def _evenly_spaced(slopes: tuple[float, ...], sizes: list[int]) -> bool:
-    steps = {b - a for a, b in itertools.pairwise(slopes)}
-    return len(sizes) == 1 and len(steps) <= 1 and all(step > 0 for step in steps)
+def _title(record: dict[str, Any]) -> dict[str, Any]:
+    """What the target is called, and its variables: read off the target where the file holds one."""
+    if record.get("expressions") is not None:
+        expression = expression_of(record)
+        return {"expression": str(expression), "variables": expression.variables}
+    if record.get("program") is None:
+        return {"expression": _name(record)}
+    circuit = from_program(record["program"])
+    return {"expression": f"{_name(record)} ({shapes_text(circuit)})", "circuit": circuit_digest(circuit)}
+
+
+def _name(record: dict[str, Any]) -> str:
+    name = record.get("name")
+    if not printable(name):
+        raise FileError("The file does not name its target.")
+    return str(name)
+
+
+def shapes_text(circuit: Circuit) -> str:
+    """Shapes of one input and one output, as titles have them."""
+    sizes = (" x ".join(map(str, shape)) or "1" for shape in (circuit.input_shape, circuit.output_shape))
+    return " -> ".join(sizes)
 
 
 def domain_of(record: dict[str, Any]) -> tuple[tuple[float, float], ...]:
     """The domain: a pair for each input."""
     pairs = record.get("domain")
     if not isinstance(pairs, list) or not pairs:
-        raise FileError(f"The domain {pairs!r} in the file is not a list of intervals.")
+        raise FileError("The domain in the file is not a list of intervals.")
     return tuple(_ends(pair) for pair in pairs)
 
 
 def _ends(ends: Any) -> tuple[float, float]:
-    if not isinstance(ends, list) or len(ends) != 2 or not all(isinstance(e, int | float | str) for e in ends):
-        raise FileError(f"The domain {ends!r} in the file is not a pair of numbers.")
-    try:
-        low, high = float(ends[0]), float(ends[1])
-    except ValueError:
-        raise FileError(f"The domain {ends!r} in the file is not a pair of numbers.") from None
+    if not isinstance(ends, list) or len(ends) != 2:
+        raise FileError(f"The domain {ends!r:.80} in the file is not a pair of numbers.")
+    infinite = {"-inf": -math.inf, "inf": math.inf}
+    low, high = (
+        infinite[end] if isinstance(end, str) and end in infinite else real(end, "an end of the domain", negative=True)
+        for end in ends
+    )
     if not low <= high:
-        raise FileError(f"The domain {ends!r} in the file is empty.")
+        raise FileError(f"The domain {ends!r:.80} in the file is empty.")
     return low, high
 
 
-def text(record: dict[str, Any], name: str) -> str:
+def listed(record: dict[str, Any], name: str) -> list[Any]:
+    """An entry of the record that must be a list."""
     value = record.get(name)
-    if not isinstance(value, str):
+    if not isinstance(value, list):
         raise FileError(f"The record in the file lacks {name!r}.")
     return value
 
 
 def number(record: dict[str, Any], name: str, *, negative: bool = False) -> float:
-    return _entry(record[name], name, negative=negative)
+    """An entry of the record that must be a finite number."""
+    return real(record.get(name), name, negative=negative)
 
 
-def _entry(value: Any, name: str = "a bound", *, negative: bool = False) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or (value < 0 and not negative):
-        raise ValueError(f"{name} is {value!r}")
+def real(value: Any, name: str, *, negative: bool = False) -> float:
+    """A finite number as a float; whole numbers must be ones that a float holds."""
+    if type(value) not in (int, float) or abs(value) > 1.7e308 or float(value) != value:
+        raise FileError(f"The file's {name} is {value!r:.60}, which is not a number that can be held.")
+    if value < 0 and not negative:
+        raise FileError(f"The file's {name} is {value!r:.60}, and cannot be negative.")
     return float(value)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from anchorhead.certify.certificate import Certificate
+from anchorhead.certify.certificate import Certificate, sum_above
 from anchorhead.certify.grid_proof import GridRefutation, prove_grid
 from anchorhead.certify.grid_rounding import rounding_bound
-from anchorhead.certify.stored import domain_of, expression_of, text
+from anchorhead.certify.stored import domain_of, dtype_of, expression_of
 from anchorhead.errors import FileError, VerificationError
 from anchorhead.expression.graph import Expression
-from anchorhead.heads.tensor_grid import GridHead
+from anchorhead.heads.grid_head import MOST_AXES, GridHead
 from anchorhead.network.file import ModelFile
 
 
@@ -30,13 +30,11 @@ class GridClaim:
 
 def grid_claim(found: ModelFile) -> GridClaim:
     """The statement of a file that holds a grid."""
-    record, box = found.record, domain_of(found.record)
-    found.require({"values", *(f"axes.{i}.{n}" for i in range(len(box)) for n in ("slopes", "intercepts"))})
-    dtype, outputs = text(record, "dtype"), record.get("outputs")
-    if type(outputs) is not int or outputs < 1:
-        raise FileError(f"The file says that its grid has {outputs!r} outputs.")
-    if dtype not in ("float64", "float32") or set(found.dtypes.values()) != {dtype}:
-        raise VerificationError(f"The record says {dtype!r}, and the tensors are stored otherwise.")
+    record, box, dtype, outputs = found.record, domain_of(found.record), dtype_of(found), found.record.get("outputs")
+    if len(box) > MOST_AXES or type(outputs) is not int or outputs < 1:
+        raise FileError(f"The file says that its grid has {len(box)} axes and {outputs!r:.40} outputs.")
+    names = ["values", *(f"axes.{i}.{n}" for i in range(len(box)) for n in ("slopes", "intercepts"))]
+    found.require(dict.fromkeys(names, dtype))
     slopes, levels = (
         [np.array(found.numbers[f"axes.{i}.{n}"]) for i in range(len(box))] for n in ("slopes", "intercepts")
     )
@@ -47,17 +45,19 @@ def grid_claim(found: ModelFile) -> GridClaim:
     head = GridHead(tuple(slopes), tuple(levels), values.reshape(*counts, outputs))
     expression = None if record.get("expressions") is None else expression_of(record)
     if expression is not None and (len(expression.variables), len(expression.outputs)) != (len(box), outputs):
-        raise VerificationError("The formulas in the file do not have the variables and outputs of its grid.")
+        raise FileError("The formulas in the file do not have the variables and outputs of its grid.")
     return GridClaim(expression, box, head, dtype)
 
 
-def shapes_of(record: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shapes of one input and one output."""
+def shapes_of(record: dict[str, Any], inputs: int, outputs: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of one input and one output, which have that many numbers."""
     found = []
-    for name in ("input_shape", "output_shape"):
+    for name, count in (("input_shape", inputs), ("output_shape", outputs)):
         shape = record.get(name)
-        if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
+        if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and n > 0 for n in shape):
             raise FileError(f"The {name} in the file is not a list of sizes.")
+        if math.prod(shape) != count:
+            raise FileError(f"The {name} in the file, {shape}, is not one of {count} numbers.")
         found.append(tuple(shape))
     return found[0], found[1]
 
@@ -76,10 +76,7 @@ def check_grid(found: ModelFile, certificate: Certificate) -> int:
         raise VerificationError(
             f"Near {place} the error may be {proof.error:.3g}, above the claimed {certificate.approximation:.3g}."
         )
-    if certificate.variables != claim.expression.variables:
-        raise VerificationError(
-            f"The certificate names {certificate.variables}, the target {claim.expression.variables}."
-        )
-    if len(certificate.outputs) != claim.head.outputs or min(certificate.outputs) < proof.bound + rounding:
+    total = sum_above(proof.bound, rounding)
+    if len(certificate.outputs) != claim.head.outputs or not total <= min(*certificate.outputs, certificate.bound):
         raise VerificationError("The certificate claims less for an output than what was proved.")
     return len(proof.boxes)

@@ -1,102 +1,58 @@
-"""A claim to a model: the network it speaks of, what a file holds of it, and where its error comes from."""
+"""A claim to a model: the network that it speaks of, and where its error comes from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from anchorhead.certify.certificate import Certificate
 from anchorhead.certify.flow import Flow, Tracker, shortfall
 from anchorhead.certify.network_claim import NetworkClaim, flows, worst
 from anchorhead.certify.statement import Statement
+from anchorhead.certify.stored import StoredNetwork
+from anchorhead.certify.wiring import maps_of
 from anchorhead.compiler.splitting import sensitivities
-from anchorhead.errors import FileError
-from anchorhead.expression.circuit import Apply, Attend, Largest, Times
-from anchorhead.expression.program import to_program
-from anchorhead.network.compiled_network import CompiledNetwork, head_arrays
+from anchorhead.expression.circuit import Attend, Largest, Times
+from anchorhead.expression.layout import lay_out
+from anchorhead.network.compiled_network import CompiledNetwork
 from anchorhead.network.file import NUMBERS
 from anchorhead.network.head_attention import HeadAttention
-from anchorhead.network.layered import LayeredNetwork, Part, build
+from anchorhead.network.layered import build
 from anchorhead.network.report import NodeReport, Report
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
-def attention_of(claim: Statement, dtype: torch.dtype) -> HeadAttention:
+def attention_of(claim: Statement) -> HeadAttention:
     """The head that a statement speaks of."""
-    numbers = {name: torch.tensor(getattr(claim, name), dtype=dtype) for name in NUMBERS}
+    numbers = {name: torch.tensor(getattr(claim, name), dtype=DTYPES[claim.dtype]) for name in NUMBERS}
     return HeadAttention(**numbers, uniform=claim.uniform, sizes=claim.sizes)
 
 
+def placed_network(claim: NetworkClaim) -> StoredNetwork:
+    """The claim's numbers in layers and maps."""
+    plans = lay_out(claim.circuit, [use.head for use in claim.wiring.uses])
+    return StoredNetwork(claim, tuple(plans), tuple(maps_of(claim.circuit, plans, claim.wiring)))
+
+
 def network_model(
-    claim: NetworkClaim, certificate: Certificate, method: str, source: dict[str, Any]
+    stored: StoredNetwork, certificate: Certificate, method: str, source: dict[str, Any]
 ) -> CompiledNetwork:
-    """The model; source says where the circuit comes from: formulas and variables, or nothing for a traced target."""
-    dtype = DTYPES[claim.dtype]
-    heads = [attention_of(head.statement, dtype) for head in claim.heads]
-    parts = []
-    for step, use in zip(claim.circuit.steps, claim.uses, strict=True):
-        if isinstance(step, Apply | Times):
-            parts.append(Part(heads[use.head], use.query(step.argument), use.values))
-        else:
-            parts.append(Part(sharpness=use.sharpness))
-    network = build(claim.circuit, parts, dtype)
-
-    def payload() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        _require_unchanged(network, build(claim.circuit, parts, dtype))
-        return _payload(claim, certificate, heads, source)
-
-    return CompiledNetwork(network, claim.circuit, certificate, method, payload, lambda: report(claim))
-
-
-def _require_unchanged(network: LayeredNetwork, fresh: LayeredNetwork) -> None:
-    """A file stores the target and the heads; affine maps that were edited would be lost without a word."""
-    before, after = network.state_dict(), fresh.state_dict()
-    if any(not torch.equal(value.cpu(), after[name]) for name, value in before.items()):
-        raise FileError(
-            "The model's numbers were changed since it was compiled, and its proof is not about them; compile the "
-            "changed target instead."
-        )
-
-
-def _payload(claim: NetworkClaim, certificate: Certificate, heads: list[HeadAttention],
-             source: dict[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:  # fmt: skip
-    arrays: dict[str, np.ndarray] = {}
-    for i, (head, stated) in enumerate(zip(heads, claim.heads, strict=True)):
-        arrays |= head_arrays(f"heads.{i}.", head, stated.edges)
-    described = [
-        {
-            "function": str(h.statement.target),
-            "low": h.statement.low,
-            "high": h.statement.high,
-            "approximation": h.approximation,
-            "rounding": h.rounding,
-            "method": h.method,
-            "uniform": h.statement.uniform,
-            "sizes": list(h.statement.sizes),
-        }
-        for h in claim.heads
-    ]
-    record = {
-        "kind": "network",
-        "expression": certificate.expression,
-        "domain": certificate.as_dict()["domain"],
-        "heads": described,
-        "uses": [[u.kind, u.head, u.centre, u.radius, u.sharpness] for u in claim.uses],
-        **{name: source.get(name) for name in ("expressions", "variables", "fused")},
-        "program": None if source.get("expressions") else to_program(claim.circuit),
-    }
-    return record, arrays
+    """The model; source says where the circuit comes from: formulas and variables, or a traced target's name."""
+    claim = stored.claim
+    heads = [attention_of(head.statement) for head in claim.heads]
+    network = build(claim.circuit, stored.plans, stored.maps, claim.wiring, heads, DTYPES[claim.dtype])
+    return CompiledNetwork(network, stored, certificate, method, source, report)
 
 
 def report(claim: NetworkClaim) -> Report:
     """Every group of steps that share a head in a layer, and what it contributes to the error of an output."""
-    circuit, uses = claim.circuit, claim.uses
+    circuit, uses = claim.circuit, claim.wiring.uses
     domains = [(h.statement.low, h.statement.high) for h in claim.heads]
-    found = flows(Tracker(circuit, claim.dtype, uses, [h.facts for h in claim.heads]), claim.box)
+    found = flows(Tracker(circuit, claim.dtype, claim.wiring, [h.facts for h in claim.heads]), claim.box)
     depths = circuit.depths()
     groups: dict[tuple[int, int, str], list[int]] = {}
     for i, (use, depth) in enumerate(zip(uses, depths, strict=True)):
@@ -115,13 +71,12 @@ def _logits(claim: NetworkClaim, found: Sequence[Flow]) -> float:
     most = 0.0
     for head in claim.heads:
         s = head.statement
-        attention = attention_of(s, torch.float64)
-        most = max(most, attention.logit_range(s.low, s.high))
+        most = max(most, attention_of(s).logit_range(s.low, s.high))
     for i, step in enumerate(claim.circuit.steps):
         sizes = [max(max(abs(a), abs(b)) for a, b in (flow.arguments[i][k] for flow in found))
                  for k in range(len(found[0].arguments[i]))]  # fmt: skip
         if isinstance(step, Largest):
-            most = max(most, claim.uses[i].sharpness * max(sizes))
+            most = max(most, claim.wiring.values[i][0] * max(sizes))
         elif isinstance(step, Attend):
             d, m = len(step.query), len(step.offsets)
             rows = [sizes[d + j * d : d + (j + 1) * d] for j in range(m)]
@@ -132,12 +87,12 @@ def _logits(claim: NetworkClaim, found: Sequence[Flow]) -> float:
 
 def _by_group(claim: NetworkClaim, groups: list[list[int]], domains: list[Any], found: Any) -> list[float]:
     """How much of a unit error of each group's head arrives at an output, at most."""
-    renamed, places = list(claim.uses), []
+    renamed, places = list(claim.wiring.uses), []
     for g, members in enumerate(groups):
-        use = claim.uses[members[0]]
+        use = claim.wiring.uses[members[0]]
         places.append(domains[use.head] if use.head >= 0 else (0.0, 0.0))
         for i in members:
-            renamed[i] = type(use)(use.kind, g, claim.uses[i].centre, claim.uses[i].radius, use.sharpness)
+            renamed[i] = replace(renamed[i], head=g)
     arrives = sensitivities(claim.circuit, renamed, places, found)
     for g, members in enumerate(groups):
         if isinstance(claim.circuit.steps[members[0]], Largest):
@@ -146,14 +101,15 @@ def _by_group(claim: NetworkClaim, groups: list[list[int]], domains: list[Any], 
 
 
 def _error(claim: NetworkClaim, members: list[int]) -> float:
-    use, step = claim.uses[members[0]], claim.circuit.steps[members[0]]
+    use, step = claim.wiring.uses[members[0]], claim.circuit.steps[members[0]]
     if isinstance(step, Largest):
-        return max(shortfall(len(claim.circuit.steps[i].arguments)) for i in members) / use.sharpness  # type: ignore
+        sizes = [sum(1 for _ in claim.circuit.steps[i].lines()) for i in members]
+        return max(shortfall(m) / claim.wiring.values[i][0] for m, i in zip(sizes, members, strict=True))
     return claim.heads[use.head].approximation + claim.heads[use.head].rounding if use.head >= 0 else 0.0
 
 
 def _node(claim: NetworkClaim, layer: int, members: list[int], arrives: float) -> NodeReport:
-    step, use = claim.circuit.steps[members[0]], claim.uses[members[0]]
+    step, use = claim.circuit.steps[members[0]], claim.wiring.uses[members[0]]
     labels = list(dict.fromkeys(claim.circuit.steps[i].label for i in members))
     label = labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
     error = _error(claim, members)

@@ -11,7 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from anchorhead.certify.flow import Flow, Pair, Use
+from anchorhead.arithmetic import binary_ceiling, binary_floor
+from anchorhead.certify.flow import Flow, Pair
+from anchorhead.certify.wiring import Use
 from anchorhead.compiler.target import Target
 from anchorhead.errors import SingularityError
 from anchorhead.expression.circuit import Apply, Attend, Circuit, Largest, Times, U
@@ -40,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Uses by step; `head` is an index into the requests, which for a maximum stands for its sharpness."""
+    """Uses by step; `head` is an index into the requests."""
 
     requests: list[Request]
     uses: list[Use]
@@ -85,13 +87,13 @@ def _scaled(kind: str, pair: Pair) -> Use:
     """Centre and radius, in few bits, with [centre - radius, centre + radius] a little wider than the interval."""
     low, high = pair
     half = max((high - low) / 2, 2.0**-60, 2.0**-40 * max(abs(low), abs(high)))
-    grain = 2.0 ** math.floor(math.log2(half) - 4)
+    grain = binary_floor(half) / 16
     centre = round((low + high) / 2 / grain) * grain
     if abs(centre) / grain >= 2**11:  # far from zero and narrow: a coarser centre that still has few bits
-        grain = 2.0 ** (math.floor(math.log2(abs(centre))) - 10)
+        grain = binary_floor(abs(centre)) / 1024
         centre = round(centre / grain) * grain
     reach = max(high - centre, centre - low, half) * (1 + 2.0**-9)
-    return Use(kind, -1, centre, 2.0 ** math.ceil(math.log2(reach)))
+    return Use(kind, -1, centre, binary_ceiling(reach))
 
 
 def _clusters(function: Node, steps: list[int], uses: Sequence[Use], ranges: Sequence[Pair]) -> list[list[int]]:

@@ -11,6 +11,17 @@ import numpy as np
 from anchorhead.errors import InputError, ShapeError
 
 Pair = tuple[float, float]
+LARGEST = 1e100
+"""Ends of a box beyond which products of two inputs are no longer floats."""
+
+
+def shown(value: Any) -> str:
+    """What was given, short enough for a sentence."""
+    try:
+        text = repr(value)
+    except Exception:  # an integer of more digits than Python writes, or an object whose own repr fails
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 100 else text[:97] + "..."
 
 
 def read_box(domain: Any, names: Sequence[str]) -> tuple[Pair, ...]:
@@ -31,7 +42,7 @@ def read_box(domain: Any, names: Sequence[str]) -> tuple[Pair, ...]:
         return (_pair(domain, "every input"),) * len(names)
     raise InputError(
         f"The domain must be one interval (low, high) for all inputs, or a list of {len(names)} pairs, one for each "
-        f"input, or a pair of arrays with the lowest and the highest inputs; got {str(domain)[:100]}."
+        f"input, or a pair of arrays with the lowest and the highest inputs; got {shown(domain)}."
     )
 
 
@@ -86,12 +97,18 @@ def _pairs(pairs: Sequence[Any], names: Sequence[str]) -> tuple[Pair, ...]:
 def _pair(pair: Any, name: str) -> Pair:
     try:
         low, high = (float(end) for end in pair)
-    except (TypeError, ValueError):
-        raise InputError(f"The domain of {name}, {pair!r}, must be a pair (low, high) of numbers.") from None
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"The domain of {name}, {shown(pair)}, must be a pair (low, high) of numbers.") from None
+    except OverflowError:
+        raise InputError(f"The domain of {name}, {shown(pair)}, is too large for floating point; rescale it.") from None
     if not (math.isfinite(low) and math.isfinite(high)):
         raise InputError(
             f"The domain of {name} is ({low}, {high}); a target in several variables needs finite ends, such as "
             "(-10, 10)."
+        )
+    if max(abs(low), abs(high)) > LARGEST:
+        raise InputError(
+            f"The domain of {name} is ({low:g}, {high:g}), beyond {LARGEST:g}; rescale the variable to ordinary sizes."
         )
     if low > high:
         raise InputError(f"The domain of {name}, ({low}, {high}), must have low below high; swap them.")

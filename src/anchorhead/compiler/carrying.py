@@ -12,6 +12,7 @@ approximation is below that or the tolerance, and the certificate says both, app
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator
 from functools import lru_cache
@@ -24,7 +25,7 @@ from anchorhead.certify.approximation import Refutation
 from anchorhead.compiler.assembling import attention_of
 from anchorhead.compiler.fits import fit_for, kink_between
 from anchorhead.compiler.piece import Goal
-from anchorhead.compiler.proving import prove_head, sampled_error, statement
+from anchorhead.compiler.proving import prove_head, sampled_error
 from anchorhead.compiler.search import NUMPY, UNIT
 from anchorhead.compiler.target import Target, affine_form, read_target
 from anchorhead.errors import InputError, ToleranceError
@@ -46,14 +47,22 @@ PATIENCE = 2
 """How many heads that samples like may fail to be proved, before more keys are no longer tried."""
 
 
-@lru_cache(maxsize=500)
 def carrying_model(
     formula: str | Expression, declared: tuple[float, float] | None, tol: float, dtype: torch.dtype
 ) -> CompiledHead:
     """The smallest head with constant values whose approximation keeps tol, or what the dtype can tell apart.
 
     declared: the interval, or None for all of R, which a function that settles on constants on both sides can have.
+    Every caller gets a module of its own.
     """
+    return copy.deepcopy(_searched(formula, declared, tol, dtype))
+
+
+@lru_cache(maxsize=500)
+def _searched(
+    formula: str | Expression, declared: tuple[float, float] | None, tol: float, dtype: torch.dtype
+) -> CompiledHead:
+    """The head of `carrying_model`, found once; never handed out itself."""
     name = str(dtype).removeprefix("torch.")
     target = read_target(formula, declared)
     scale = float(np.abs(target.function()(np.linspace(*target.window, 2001))).max())
@@ -66,9 +75,7 @@ def carrying_model(
                 continue
             proved = prove_head(target, rounded, name, goal.error, cuts)
             if not isinstance(proved, Refutation):
-                record = {"variable": target.variable, "edges": proved.edges}
-                layer = attention_of(statement(target, proved.head, name), dtype)
-                return CompiledHead(layer, proved.certificate, method, record)
+                return CompiledHead(attention_of(proved.statement), proved.certificate, method, proved.edges)
             unclear += not proved.certain
             if unclear == PATIENCE:
                 break

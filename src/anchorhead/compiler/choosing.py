@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import ROUND_DOWN, Decimal
 
 from anchorhead.certify.network_claim import HeadClaim
 from anchorhead.compiler.assigning import Request
 from anchorhead.compiler.fits import fit_for
-from anchorhead.compiler.proving import Proved, statement
+from anchorhead.compiler.proving import Proved
 from anchorhead.compiler.search import Progress, Search
 from anchorhead.errors import ToleranceError
 from anchorhead.expression.graph import Node
@@ -61,7 +62,7 @@ def _search(request: Request, error: float, dtype: str, progress: Progress) -> C
         raise
     head = proved.head
     claim = HeadClaim(
-        statement(target, head, dtype),
+        proved.statement,
         tuple(proved.edges),
         proved.certificate.approximation,
         proved.certificate.rounding,
@@ -72,5 +73,5 @@ def _search(request: Request, error: float, dtype: str, progress: Progress) -> C
 
 def _two_digits(error: float) -> float:
     """Rounded down to two digits, so that nearly equal requests meet."""
-    scale = 10.0 ** (math.floor(math.log10(error)) - 1)
-    return math.floor(error / scale * (1 + 1e-12)) * scale
+    exact = Decimal(error * (1 + 1e-12))
+    return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), ROUND_DOWN))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from anchorhead.certify.approximation import Refutation
+from anchorhead.compiler.assembling import attention_of
 from anchorhead.compiler.fits import fit_for
-from anchorhead.compiler.graph_target import GraphTarget, arguments, input_shape
+from anchorhead.compiler.graph_target import GraphTarget, arguments, input_shape, source_digest
 from anchorhead.compiler.grid import compile_opaque
 from anchorhead.compiler.opaque import read_opaque
 from anchorhead.compiler.proving import Proved, prove_head, sampled_error
@@ -24,8 +26,7 @@ from anchorhead.expression.graph import Expression
 from anchorhead.heads.head import Head
 from anchorhead.network.compiled import CompiledModel
 from anchorhead.network.compiled_head import CompiledHead
-from anchorhead.network.file import NUMBERS
-from anchorhead.network.head_attention import HeadAttention
+from anchorhead.network.outside import check_policy
 
 OPAQUE_METHODS = ("grid", "two_layer")
 LARGEST_TOL = 1e100
@@ -41,6 +42,7 @@ def compile(
     keys: int | None = None,
     shape: tuple[int, ...] | int | None = None,
     lipschitz: float | None = None,
+    outside: str = "warn",
     progress: Progress | None = None,
 ) -> CompiledModel:
     """A function as softmax attention, with a proof of its error.
@@ -62,8 +64,19 @@ def compile(
     lipschitz: for a callable that cannot be looked into, a constant L with |f(x) - f(y)| <= L|x - y| in the Euclidean
         metric, for each output; the certificate is conditional on it. Without it (method="grid" or "two_layer") the
         error is measured only, and the certificate says so.
+    outside: what an input outside the domain does when the model is run: "warn", once, "error" or "ignore";
+        `model.outside` is the same and can be changed.
     progress: called with a line of text for each step.
     """
+    check_policy(outside)
+    model = _compiled(target, domain, tol, method, dtype, keys, shape, lipschitz, progress)
+    model.outside = outside
+    return model
+
+
+def _compiled(target: Any, domain: Any, tol: float | None, method: str, dtype: torch.dtype, keys: int | None,
+              shape: tuple[int, ...] | int | None, lipschitz: float | None,
+              progress: Progress | None) -> CompiledModel:  # fmt: skip
     name = dtype_name(dtype)
     report = progress or (lambda text: None)
     if keys is not None and tol is not None:
@@ -81,7 +94,8 @@ def compile(
             found = _at_size(Search(read, fit, 1e-3, name, report), keys)
         else:
             found = Search(read, fit, check_tol(1e-6 if tol is None else tol), name, report).run()
-    return _model(found, fit.method, dtype, read.variable)
+    certificate = replace(found.certificate, source=source_digest(target))
+    return CompiledHead(attention_of(found.statement), certificate, fit.method, found.edges)
 
 
 def _is_function(target: Any) -> bool:
@@ -138,11 +152,3 @@ def check_tol(tol: float) -> float:
     if not (isinstance(tol, int | float | np.floating) and 0 < tol < LARGEST_TOL):
         raise InputError(f"tol={tol!r} must be a positive number below {LARGEST_TOL:g}, the error that you can accept.")
     return float(tol)
-
-
-def _model(found: Proved, method: str, dtype: torch.dtype, variable: str) -> CompiledModel:
-    head = found.head
-    numbers = {name: torch.as_tensor(getattr(head, name).copy()).to(dtype) for name in NUMBERS}
-    record = {"variable": variable, "edges": found.edges}
-    layer = HeadAttention(**numbers, uniform=head.uniform, sizes=head.sizes)
-    return CompiledHead(layer, found.certificate, method, record)

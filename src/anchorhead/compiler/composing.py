@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from anchorhead.arithmetic import binary_ceiling
 from anchorhead.certify.flow import HeadFacts, OutsideDomain, Pair, Tracker, shortfall
 from anchorhead.certify.network_claim import NetworkClaim, flows, output_errors, worst
+from anchorhead.certify.wiring import rounded
 from anchorhead.compiler.assigning import Request, Wanted, assign
 from anchorhead.compiler.choosing import Choice, choose
 from anchorhead.compiler.search import Progress
@@ -33,7 +35,6 @@ class Composed:
     approximation: list[float]
     total: list[float]
     contributions: list[float]
-    wire_errors: list[float]
 
     @property
     def keys(self) -> int:
@@ -43,7 +44,7 @@ class Composed:
 
 def step_keys(composed: Composed, index: int) -> int:
     """Keys of one step's head."""
-    use, step = composed.claim.uses[index], composed.claim.circuit.steps[index]
+    use, step = composed.claim.wiring.uses[index], composed.claim.circuit.steps[index]
     if use.head >= 0:
         return composed.choices[use.head].keys
     return len(getattr(step, "arguments", None) or step.offsets)  # type: ignore[union-attr]
@@ -82,6 +83,7 @@ class _Work:
                  progress: Progress) -> None:  # fmt: skip
         self.circuit, self.box, self.dtype, self.wanted = circuit, box, dtype, wanted
         self.arrives, self.tol, self.progress = arrives, tol, progress
+        self.wiring = rounded(circuit, wanted.uses, dtype)
         self.costs = [self._cost(g) for g in range(len(wanted.requests))] + [0.0]
 
     def _cost(self, g: int) -> float:
@@ -127,13 +129,12 @@ class _Work:
         if not sizes:
             return 0.0
         needed = max(shortfall(m) for m in sizes) / error
-        return min(2.0 ** math.ceil(math.log2(max(needed, 1.0))), SHARPEST)
+        return min(binary_ceiling(max(needed, 1.0)), SHARPEST)
 
     def _rounding(self) -> float:
         """What the affine maps alone round, at most."""
         facts = [HeadFacts(-math.inf, math.inf, 0.0, 0.0)] * len(self.wanted.requests)
-        uses = [replace(use, sharpness=SHARPEST) if use.kind == "largest" else use for use in self.wanted.uses]
-        tracker = Tracker(self.circuit, self.dtype, uses, facts)
+        tracker = Tracker(self.circuit, self.dtype, self.wiring.sharpened(SHARPEST), facts)
         errors = worst([flow.output_errors for flow in flows(tracker, self.box)])
         if not max(errors, default=0.0) < math.inf:
             raise self._unbounded(tracker)
@@ -157,17 +158,15 @@ class _Work:
 
     def composed(self, choices: list[Choice], sharpness: float) -> Composed:
         """The bounds that follow from the heads."""
-        uses = tuple(replace(u, sharpness=sharpness) if u.kind == "largest" else u for u in self.wanted.uses)
-        claim = NetworkClaim(self.circuit, self.box, self.dtype, tuple(c.claim for c in choices), uses)
+        wiring = self.wiring.sharpened(sharpness)
+        claim = NetworkClaim(self.circuit, self.box, self.dtype, tuple(c.claim for c in choices), wiring)
         approximation = output_errors(claim, rounding=False)
-        tracker = Tracker(self.circuit, self.dtype, uses, [c.claim.facts for c in choices])
-        found = flows(tracker, self.box)
-        total = worst([flow.output_errors for flow in found])
+        tracker = Tracker(self.circuit, self.dtype, wiring, [c.claim.facts for c in choices])
+        total = worst([flow.output_errors for flow in flows(tracker, self.box)])
         errors = {g: c.error for g, c in enumerate(choices)}
         if self.wanted.maxima:
             errors[len(choices)] = shortfall(2) / sharpness
-        return Composed(claim, tuple(choices), approximation, total, self._spending(errors),
-                        worst([flow.errors for flow in found]))  # fmt: skip
+        return Composed(claim, tuple(choices), approximation, total, self._spending(errors))
 
     def _spending(self, errors: dict[int, float]) -> list[float]:
         """What each head contributes to the output that errs most."""

@@ -6,11 +6,12 @@ import math
 
 from anchorhead.certify.certificate import Certificate
 from anchorhead.certify.rounding import ASSUMPTIONS
-from anchorhead.compiler.assembling import network_model
+from anchorhead.compiler.assembling import network_model, placed_network
 from anchorhead.compiler.composing import Composed, compose
 from anchorhead.compiler.graph_target import GraphTarget
 from anchorhead.compiler.search import Progress
 from anchorhead.errors import AnchorheadError, SingularityError, ToleranceError
+from anchorhead.expression.program import circuit_digest
 from anchorhead.network.compiled_network import CompiledNetwork
 
 
@@ -21,7 +22,8 @@ def compile_graph(target: GraphTarget, tol: float, dtype: str, progress: Progres
     except (ToleranceError, SingularityError) as refusal:
         progress("again, with a head for every function by itself")
         composed, fused = _apart(target, tol, dtype, progress, refusal), False
-    return network_model(composed.claim, _certificate(target, composed), "graph", target.source(fused=fused))
+    stored = placed_network(composed.claim)
+    return network_model(stored, _certificate(target, composed), "graph", target.source(fused=fused))
 
 
 def _apart(target: GraphTarget, tol: float, dtype: str, progress: Progress, refusal: AnchorheadError) -> Composed:
@@ -48,4 +50,6 @@ def _certificate(target: GraphTarget, composed: Composed) -> Certificate:
         assumptions=(*ASSUMPTIONS, *target.assumptions),
         outputs=tuple(composed.total),
         variables=target.variables,
+        circuit="" if target.expression is not None else circuit_digest(composed.claim.circuit),
+        source=target.digest,
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from anchorhead.compiler.boxes import Pair, read_box, shape_of
 from anchorhead.errors import ExpressionError, InputError, ShapeError
@@ -16,6 +18,8 @@ from anchorhead.expression.circuit import Circuit
 from anchorhead.expression.forms import lower
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.parse import parse
+from anchorhead.expression.steadiness import EVALUATION, check_agreement, points_in
+from anchorhead.network.exact import exact_wires
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class GraphTarget:
     circuit: Callable[[bool], Circuit]
     expression: Expression | None
     assumptions: tuple[str, ...] = ()
+    digest: str = ""
+    """Of a module's parameters."""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -36,7 +42,7 @@ class GraphTarget:
     def source(self, *, fused: bool) -> dict[str, Any]:
         """What a file says about where the circuit comes from."""
         if self.expression is None:
-            return {}
+            return {"name": self.name.partition(" (")[0][:200]}
         return {"expressions": self.expression.text, "variables": list(self.expression.variables), "fused": fused}
 
 
@@ -59,7 +65,7 @@ def of_expression(expression: Expression, domain: Any, *, ordered: bool = False)
 
 def of_module(function: Callable[..., Any], domain: Any, shape: tuple[int, ...]) -> GraphTarget:
     """A function of one tensor of a shape, traced."""
-    from anchorhead.expression.tensor_trace import trace_tensors
+    from anchorhead.expression.tensor_trace import reading, trace_tensors, trained_differently, values
 
     width = inferred_shape(function)
     if width is not None and len(shape) == 1 and width != shape:
@@ -76,16 +82,24 @@ def of_module(function: Callable[..., Any], domain: Any, shape: tuple[int, ...])
     first = circuit(True)
     sizes = " x ".join(map(str, shape)), " x ".join(map(str, first.output_shape)) or "1"
     name = f"{_name(function)} ({sizes[0]} -> {sizes[1]})"
-    assumptions = (EVALUATION,) if isinstance(function, nn.Module) and function.training and _differs(function) else ()
-    return GraphTarget(name, read_box(domain, first.inputs), circuit, None, assumptions)
+    assumptions = (EVALUATION,) if trained_differently(function, shape) else ()
+    box = read_box(domain, first.inputs)
+    points = torch.tensor(points_in(box), dtype=torch.float64).reshape(-1, *shape)
+    found, close = values(function, shape, points)
+    check_agreement(found, exact_wires(first, points)[1], points, close)
+    return GraphTarget(name, box, circuit, None, (*assumptions, *reading(function, shape)), source_digest(function))
 
 
-EVALUATION = "the module is in evaluation mode, without dropout and with running statistics; it was in training mode"
-
-
-def _differs(module: nn.Module) -> bool:
-    """Whether a module computes something else in training mode."""
-    return any("Dropout" in type(m).__name__ or "BatchNorm" in type(m).__name__ for m in module.modules())
+def source_digest(function: Callable[..., Any]) -> str:
+    """SHA-256 over the parameters and buffers of a module, by name; empty for what has none."""
+    if not isinstance(function, nn.Module):
+        return ""
+    total = hashlib.sha256()
+    for name, value in sorted(function.state_dict().items()):
+        if isinstance(value, Tensor):
+            plain = value.detach().cpu().contiguous().flatten().view(torch.uint8)
+            total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode() + b"\0" + plain.numpy().tobytes())
+    return total.hexdigest()
 
 
 def input_shape(function: Callable[..., Any], domain: Any, shape: Any) -> tuple[int, ...] | None:
@@ -121,10 +135,12 @@ def arguments(function: Callable[..., Any]) -> tuple[str, ...]:
 
 def of_arguments(function: Callable[..., Any], domain: Any, names: tuple[str, ...]) -> GraphTarget:
     """A function of several numbers, f(x, y), traced for each element."""
-    from anchorhead.expression.trace import trace
+    from anchorhead.expression.trace import check_traced, trace, trained_differently
 
     traced = trace(function, names)
-    return of_expression(parse(traced.text, traced.variables), domain, ordered=True)
+    read = of_expression(parse(traced.text, traced.variables), domain, ordered=True)
+    check_traced(function, traced, read.box)
+    return replace(read, assumptions=(EVALUATION,) if trained_differently(function, len(names)) else ())
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import torch
 
+from anchorhead.arithmetic import power
 from anchorhead.certify.certificate import Certificate
 from anchorhead.certify.grid_lipschitz import conditional_bound
 from anchorhead.certify.grid_proof import GridRefutation, prove_grid
@@ -16,27 +17,34 @@ from anchorhead.compiler.graph_target import GraphTarget
 from anchorhead.compiler.opaque import Opaque
 from anchorhead.compiler.search import NUMPY, Progress
 from anchorhead.errors import InputError, ToleranceError
-from anchorhead.expression.graph import Expression
-from anchorhead.expression.tensors import evaluate
+from anchorhead.expression.arrays import sample
+from anchorhead.expression.graph import Expression, ordered
+from anchorhead.heads.grid_head import GridFunction, GridHead
 from anchorhead.heads.head import Array
-from anchorhead.heads.tensor_grid import MOST_KEYS, GridFunction, GridHead, fit_grid, sampled_error, smallest_grid
+from anchorhead.heads.tensor_grid import MOST_KEYS, fit_grid, sampled_error, smallest_grid
 from anchorhead.network.compiled_grid import CompiledGrid
 from anchorhead.network.grid_attention import GridAttention
 
 MOST_AXES = 3
+MOST_OPERATIONS = 1_000
+"""Of a formula that is evaluated at every point of a grid, and proved box by box."""
 SAMPLES = 1 << 20
 MOST_SAMPLES = 1 << 24
 LIMIT = {"float64": 1e3, "float32": 4.0}
+AGAIN = 1 + 1e-9
+"""A checker may add up the rounding bound in another order, which moves its last digits."""
 
 
 def over_grid(target: GraphTarget) -> bool:
     """Whether a grid can be proved for the target at all."""
-    return target.expression is not None and len(target.box) <= MOST_AXES and all(a < b for a, b in target.box)
+    if target.expression is None or len(target.box) > MOST_AXES or any(a >= b for a, b in target.box):
+        return False
+    return len(ordered(target.expression.outputs)) <= MOST_OPERATIONS
 
 
 def worth_trying(target: GraphTarget, tol: float, most: int) -> bool:
     """Whether a grid with so few keys comes near the tolerance, by a quick fit."""
-    per_axis = math.floor(max(most, 0) ** (1 / len(target.box)) + 1e-9)
+    per_axis = math.floor(power(max(most, 1), 1 / len(target.box)) + 1e-9)
     if per_axis < 2 or target.expression is None:
         return False
     f = values_of(target.expression)
@@ -51,14 +59,15 @@ def compile_grid(
     expression = target.expression
     if expression is None or not over_grid(target):
         raise InputError(
-            f"A tensor grid has p^m keys and is proved for formulas in at most {MOST_AXES} variables; use "
-            "method='graph', or for a function that cannot be looked into give lipschitz=."
+            f"A tensor grid has p^m keys and is proved for formulas in at most {MOST_AXES} variables with at most "
+            f"{MOST_OPERATIONS:,} operations; use method='graph', or for a function that cannot be looked into give "
+            "lipschitz=."
         )
     name = str(dtype).removeprefix("torch.")
     share = 0.8
     for _ in range(4):
         head = _fitted(values_of(expression), target.box, share * tol, tol, name, progress, most)
-        rounding = rounding_bound(head, target.box, name).bound
+        rounding = AGAIN * rounding_bound(head, target.box, name).bound
         progress(f"grid: {' x '.join(map(str, head.counts))} keys, proving")
         proof = prove_grid(expression, target.box, head, tol - rounding) if rounding < tol else None
         if proof is not None and not isinstance(proof, GridRefutation):
@@ -141,7 +150,7 @@ def _conditional(target: Opaque, head: GridHead, rounding: float, dtype: str, li
 def _check_constant(target: Opaque, lipschitz: float) -> None:
     """Refuses a declared constant that two neighbouring points of a lattice contradict."""
     low, high = np.array(target.box).T
-    count = max(3, round(4000 ** (1 / len(low))))
+    count = max(3, round(power(4000, 1 / len(low))))
     steps = (high - low) / (count - 1)
     mesh = np.stack(np.meshgrid(*[np.arange(count)] * len(low), indexing="ij"), axis=-1)
     values = target.values(low + mesh.reshape(-1, len(low)) * steps).reshape(*mesh.shape[:-1], -1)
@@ -158,9 +167,7 @@ def values_of(expression: Expression) -> GridFunction:
     """The outputs of an expression at points (N, m), as (N, q)."""
 
     def f(points: Array) -> Array:
-        columns = {name: torch.as_tensor(points[:, i].copy()) for i, name in enumerate(expression.variables)}
-        found = evaluate(expression, columns)
-        rows = found if isinstance(found, list | tuple) else [found]
-        return np.stack([np.asarray(row, dtype=np.float64) for row in rows], axis=1)
+        columns = {name: points[:, i].copy() for i, name in enumerate(expression.variables)}
+        return np.stack(sample(expression, columns), axis=1)
 
     return f

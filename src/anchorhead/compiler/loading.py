@@ -1,12 +1,13 @@
-"""A file back to a model. Only its form and digest are checked here; nothing in a file is executed."""
+"""A file back to a model: its numbers as they are stored, none derived. Only its form and digest are checked here."""
 
 from __future__ import annotations
 
+import math
 import os
+from typing import Any
 
-import torch
-
-from anchorhead.certify.stored import certificate_of, head_claim, network_claim
+from anchorhead.certify.certificate import Certificate
+from anchorhead.certify.stored import certificate_of, dtype_of, head_claim, method_of, stored_network
 from anchorhead.certify.stored_grid import grid_claim, shapes_of
 from anchorhead.compiler.assembling import DTYPES, attention_of, network_model
 from anchorhead.compiler.universal import stored_two_layer
@@ -16,43 +17,55 @@ from anchorhead.network.compiled_grid import CompiledGrid
 from anchorhead.network.compiled_head import CompiledHead
 from anchorhead.network.file import ModelFile, read
 from anchorhead.network.grid_attention import GridAttention
+from anchorhead.network.outside import check_policy
+
+MOST_CELLS = 1 << 24
 
 
-def load(path: str | os.PathLike[str]) -> CompiledModel:
-    """A saved model. The file's form and digest are checked; `ah.verify` checks the proof itself."""
+def load(path: str | os.PathLike[str], *, outside: str = "warn") -> CompiledModel:
+    """A saved model. The file's form and digest are checked; `ah.verify` checks the proof itself.
+
+    outside: what an input outside the domain does, "warn", "error" or "ignore", as for `ah.compile`.
+    """
+    check_policy(outside)
     found = read(path)
     kinds = {"head": _head, "network": _network, "grid": _grid, "two_layer": _two_layer}
-    return kinds[found.record["kind"]](found)
+    model = kinds[found.record["kind"]](found, certificate_of(found))
+    model.outside = outside
+    return model
 
 
-def _head(found: ModelFile) -> CompiledModel:
+def _head(found: ModelFile, certificate: Certificate) -> CompiledModel:
     claim = head_claim(found)
-    record = {"variable": claim.variable, "edges": list(found.numbers["edges"])}
-    return CompiledHead(attention_of(claim, DTYPES[claim.dtype]), certificate_of(found), _method(found), record)
+    return CompiledHead(attention_of(claim), certificate, method_of(found.record), found.numbers["edges"])
 
 
-def _network(found: ModelFile) -> CompiledModel:
-    record = found.record
-    source = {name: record.get(name) for name in ("expressions", "variables", "fused", "program")}
-    return network_model(network_claim(found), certificate_of(found), _method(found), source)
+def _network(found: ModelFile, certificate: Certificate) -> CompiledModel:
+    record, stored = found.record, stored_network(found)
+    if len(certificate.outputs) != len(stored.claim.circuit.outputs):
+        raise FileError("The file does not claim a bound for each output of its network.")
+    names = ("expressions", "variables", "fused", "name")
+    source: dict[str, Any] = {name: record[name] for name in names if name in record}
+    return network_model(stored, certificate, method_of(record), source)
 
 
-def _grid(found: ModelFile) -> CompiledModel:
+def _grid(found: ModelFile, certificate: Certificate) -> CompiledModel:
     claim = grid_claim(found)
     record = {name: found.record.get(name) for name in ("expressions", "variables")}
     grid = GridAttention.of(claim.head, DTYPES[claim.dtype])
-    return CompiledGrid(grid, certificate_of(found), _method(found), record, *shapes_of(found.record))
+    shapes = shapes_of(found.record, claim.head.axes, claim.head.outputs)
+    return CompiledGrid(grid, certificate, method_of(found.record), record, *shapes)
 
 
-def _two_layer(found: ModelFile) -> CompiledModel:
-    certificate, levels = certificate_of(found), found.record.get("levels")
-    found.require({"values"})
-    values, points = found.numbers["values"], len(certificate.domain)
-    if type(levels) is not int or levels < 2 or not values or len(values) % levels**points:
-        raise FileError("The values in the file do not fit its number of levels.")
-    table = torch.tensor(values, dtype=DTYPES[found.dtypes["values"]])
-    return stored_two_layer(table, levels, certificate, *shapes_of(found.record))
-
-
-def _method(found: ModelFile) -> str:
-    return str(found.record.get("method", ""))
+def _two_layer(found: ModelFile, certificate: Certificate) -> CompiledModel:
+    levels: Any = found.record.get("levels")
+    outputs: Any = found.record.get("outputs")
+    inputs = len(certificate.domain)
+    names = [f"state.{i}.numbers" for i in range(len(found.numbers))]
+    found.require(dict.fromkeys(names, dtype_of(found)))
+    fits = type(levels) is int and levels >= 2 and type(outputs) is int and outputs >= 1 and inputs <= 32
+    if not fits or inputs * math.log2(levels) + math.log2(outputs) > math.log2(MOST_CELLS):
+        raise FileError("The file's numbers of levels and outputs are not those of a two-layer network.")
+    state = [found.numbers[name] for name in names]
+    shapes = shapes_of(found.record, inputs, outputs)
+    return stored_two_layer(state, levels, outputs, certificate, shapes, DTYPES[dtype_of(found)])

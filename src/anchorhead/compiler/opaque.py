@@ -1,11 +1,13 @@
 """A function that cannot be looked into: what it takes, and its values at any points of a box.
 
 It may be called with a batch of points, with a point at a time, or with one number for each variable; which of them it
-means is found out by trying, in that order, and checked: a batch must give what its points give one by one.
+means is found out by trying, in that order, and checked: a batch must give what its points give one by one. A module is
+called in evaluation mode, as a copy; what is changed by being called is refused.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +15,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from anchorhead.compiler.boxes import Pair, read_box
-from anchorhead.errors import InputError, ShapeError
+from anchorhead.errors import ExpressionError, InputError, ShapeError
+from anchorhead.expression.steadiness import check_steady, left_alone
 from anchorhead.heads.head import Array
 
 MOST_VARIABLES = 4
+CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -51,10 +56,18 @@ def read_opaque(
     box = read_box(domain, labels if len(names) == 1 else names)
     if any(low == high for low, high in box):
         raise InputError("An opaque function needs a box with sides of positive length; fix that variable inside it.")
-    call = _calling(function, len(names) > 1, shape, box)
-    first = call(_middle(box))
+    if isinstance(function, nn.Module):
+        function = copy.deepcopy(function).eval()
+    with left_alone(function):
+        call = _calling(function, len(names) > 1, shape, box)
+        first = call(_middle(box))
     label = getattr(function, "__name__", type(function).__name__)
-    return Opaque(label, box, lambda points: _checked(call, points), shape, tuple(first.shape[1:]) or (1,))
+
+    def values(points: Array) -> Array:
+        with left_alone(function):
+            return _checked(call, points)
+
+    return Opaque(label, box, values, shape, tuple(first.shape[1:]) or (1,))
 
 
 def _middle(box: tuple[Pair, ...]) -> Array:
@@ -78,15 +91,22 @@ def _calling(
     for trial in trials:
         try:
             found = trial(points)
+            check_steady(function, _as_tensors(trial), (points, points[::-1].copy()), CLOSE)
             alone = np.concatenate([trial(points[i : i + 1]) for i in range(len(points))])
             if found.shape == alone.shape and np.allclose(found, alone, rtol=1e-6, atol=1e-9, equal_nan=True):
                 return trial
+        except ExpressionError:
+            raise
         except Exception as error:  # whatever the caller's own code raises: another way may work
             reason = error
     raise ShapeError(
         "The function could not be called: it must map a tensor (points, variables) to (points, outputs), or one "
         f"point, or one number for each variable, to numbers. The last attempt said: {reason}"
     )
+
+
+def _as_tensors(call: Callable[[Array], Array]) -> Callable[[Array], torch.Tensor]:
+    return lambda points: torch.as_tensor(call(points))
 
 
 def _batch(function: Callable[..., Any], points: Any, several: bool, shape: tuple[int, ...]) -> Any:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from flint import arb
 
+from anchorhead.arithmetic import log_of
 from anchorhead.compiler.compile import check_tol, compile
 from anchorhead.compiler.graph_target import GraphTarget
 from anchorhead.compiler.reading import read_any
@@ -144,7 +145,7 @@ def _theorem(target: Target, tol: float, keys: int | None) -> Option:
     slope, width = _steepest(target), target.high - target.low
     spacing = width / (keys - 1)
     selection_error = tol / (100 * slope * width)
-    beta = math.log((keys - 1) / selection_error) / spacing**2
+    beta = log_of((keys - 1) / selection_error) / (spacing * spacing)
     values = float(np.abs(target.function()(np.linspace(target.low, target.high, 2001))).max())
     bound = slope * spacing / 2 + selection_error * slope * width
     return Option("nearest", 1, 1, keys, beta, 0.75 * beta * width**2, values, bound, "by the theorem, not built")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anchorhead.arithmetic import geometric
 from anchorhead.certify.approximation import Refutation, prove
 from anchorhead.certify.certificate import Certificate
 from anchorhead.certify.far import far
@@ -17,15 +18,16 @@ from anchorhead.compiler.target import Target
 from anchorhead.heads.head import Head
 from anchorhead.network.file import NUMBERS
 
-FAR = [2.0 * 1.2**i for i in range(110)]
+FAR = geometric(2.0, 8e8, 110).tolist()
 """Where a proof by boxes may hand over to a proof by asymptotes."""
 
 
 @dataclass(frozen=True)
 class Proved:
-    """A head as stored, its certificate, and the edges of its boxes."""
+    """A head as stored, the statement about its numbers, its certificate, and the edges of its boxes."""
 
     head: Head
+    statement: Statement
     certificate: Certificate
     edges: list[float]
 
@@ -41,7 +43,7 @@ def statement(target: Target, head: Head, dtype: str) -> Statement:
 def sampled_error(target: Target, head: Head, cuts: Sequence[float]) -> float:
     """The largest error on a fine sample: what a proof can hope for."""
     low, high = target.window
-    near = (high - low) * np.geomspace(1e-8, 1, 300)
+    near = (high - low) * geometric(1e-8, 1.0, 300)
     centre = min(max(0.0, low), high)
     points = [np.linspace(low, high, 4001), centre + near, centre - near]
     if cuts:
@@ -82,9 +84,10 @@ def prove_head(target: Target, head: Head, dtype: str, goal: float, cuts: Sequen
         approximation=approximation,
         rounding=rounding,
         boxes=len(found.edges) - 1,
-        assumptions=tuple(ASSUMPTIONS),
+        assumptions=(*ASSUMPTIONS, *target.assumptions),
+        variables=(target.variable,),
     )
-    return Proved(head, certificate, found.edges)
+    return Proved(head, claim, certificate, found.edges)
 
 
 def _hand_over(claim: Statement, sign: int, aim: float) -> float | None:

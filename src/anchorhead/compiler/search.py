@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorhead.arithmetic import geometric, log_of
 from anchorhead.certify.approximation import Refutation
 from anchorhead.compiler.fits import Fit
 from anchorhead.compiler.piece import Goal
@@ -85,8 +86,8 @@ class Search:
     def _predicted(self, seen: list[int]) -> int:
         """Where a geometric decay through the last two sizes meets the goal, within reason."""
         last, before = seen[-1], seen[-2] if len(seen) > 1 else seen[-1]
-        fall = math.log(max(self.errors[before], 1e-300) / max(self.errors[last], 1e-300)) / max(last - before, 1)
-        missing = math.log(max(self.errors[last], 1e-300) / self.goal.error)
+        fall = log_of(max(self.errors[before], 1e-300) / max(self.errors[last], 1e-300)) / max(last - before, 1)
+        missing = log_of(max(self.errors[last], 1e-300) / self.goal.error)
         ahead = math.ceil(0.8 * missing / fall) if fall > 0 else last // 2
         return last + max(1, min(ahead, last // 2 + 1))
 
@@ -143,7 +144,7 @@ class Search:
     def _include(self, missed: Refutation) -> None:
         """Samples around a point that the fit missed: a spike between two samples is no longer between them."""
         span = self.target.window[1] - self.target.window[0]
-        around = missed.place + span * np.concatenate([s * 10.0 ** -np.arange(2, 9, 0.25) for s in (-1, 1)])
+        around = missed.place + span * np.concatenate([s * geometric(1e-2, 1e-9, 29) for s in (-1, 1)])
         self.goal.extra = np.concatenate([self.goal.extra, around, [missed.place]])
         self.errors = dict.fromkeys(self.errors, math.inf)  # they were of another sample
 

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anchorhead.certify.flow import Flow, Pair, Use
+from anchorhead.certify.flow import Flow, Pair
 from anchorhead.certify.variation import steepest, value_range
+from anchorhead.certify.wiring import Use
 from anchorhead.expression.circuit import Attend, Circuit, Largest, Line, Step, Times
 from anchorhead.expression.exact import as_float
 from anchorhead.heads.head import Array
@@ -50,7 +51,7 @@ def _through(step: Step, use: Use, sizes: list[Pair], lines: list[Array], domain
         return np.max(lines, axis=0) + one
     if isinstance(step, Attend):
         return _attended(step, lines, sizes)
-    one[use.head] = abs(use.values[0])
+    one[use.head] = float(use.values[0])
     low, high = sizes[0]
     near = steepest(step.function, low, high)
     if use.kind == "plain":

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import torch
 from flint import arb
 
+from anchorhead.arithmetic import geometric
+from anchorhead.compiler.boxes import shown
 from anchorhead.errors import ExpressionError, InputError
+from anchorhead.expression.arrays import sample
 from anchorhead.expression.balls import jet
 from anchorhead.expression.graph import Expression, Node
 from anchorhead.expression.parse import parse
 from anchorhead.expression.pieces import Piece, pieces, singularities
+from anchorhead.expression.steadiness import EVALUATION
 from anchorhead.expression.tails import tail
-from anchorhead.expression.tensors import evaluate
 from anchorhead.heads.fitting import Affine
 from anchorhead.heads.head import Array
 
@@ -32,6 +34,7 @@ class Target:
     expression: Expression
     low: float
     high: float
+    assumptions: tuple[str, ...] = ()
 
     @property
     def node(self) -> Node:
@@ -48,14 +51,7 @@ class Target:
     def function(self, node: Node | None = None) -> Callable[[Array], Array]:
         """The target, or one of its pieces, on arrays."""
         whole = self.expression if node is None else Expression((node,), (self.variable,))
-
-        def f(u: Array) -> Array:
-            x = torch.as_tensor(np.asarray(u, dtype=np.float64))
-            found = evaluate(whole, {self.variable: x})
-            value = found[0] if isinstance(found, list | tuple) else found
-            return np.asarray(value.expand_as(x), dtype=np.float64)
-
-        return f
+        return lambda u: _sampled(whole, np.asarray(u, dtype=np.float64).tobytes()).reshape(np.shape(u))
 
     @cached_property
     def pieces(self) -> list[Piece]:
@@ -88,7 +84,7 @@ class Target:
 
     def settled(self, sign: int, asymptote: Affine, error: float) -> float:
         """A place on that side beyond which the target is within `error` of its asymptote, as far as samples show."""
-        distances: Array = 1e-6 * 1.2 ** np.arange(190, dtype=np.float64)
+        distances = geometric(1e-6, 1e9, 190)
         u = sign * distances
         with np.errstate(all="ignore"):
             gap = np.abs(self.function()(u) - asymptote.constant - asymptote.gain * u)
@@ -109,6 +105,14 @@ class Target:
                 end = max(60.0, place, start + 60.0) if sign > 0 else min(-60.0, place, start - 60.0)
             ends.append(end)
         return ends[0], ends[1]
+
+
+@lru_cache(maxsize=64)
+def _sampled(expression: Expression, points: bytes) -> Array:
+    """The values at float64 numbers; a search asks for the same ones again and again."""
+    (values,) = sample(expression, {expression.variables[0]: np.frombuffer(points)})
+    values.flags.writeable = False
+    return values
 
 
 def affine_form(node: Node, variable: str, low: float, high: float) -> Affine | None:
@@ -140,7 +144,17 @@ def read_target(target: Any, domain: Domain) -> Target:
         expression = Expression(expression.outputs, ("x",))
     low, high = _read_domain(domain, expression.variables[0])
     singularities(expression.outputs[0], expression.variables[0], low, high)
-    return Target(expression, low, high)
+    return Target(expression, low, high, _checked(target, expression, low, high))
+
+
+def _checked(target: Any, expression: Expression, low: float, high: float) -> tuple[str, ...]:
+    """What must be said of a callable beside its trace, which is compared with it on the domain."""
+    if not callable(target) or isinstance(target, Expression):
+        return ()
+    from anchorhead.expression.trace import check_traced, trained_differently
+
+    check_traced(target, expression, [(low, high)])
+    return (EVALUATION,) if trained_differently(target) else ()
 
 
 def expression_of(target: Any) -> Expression:
@@ -178,11 +192,17 @@ def _read_domain(domain: Domain, variable: str) -> tuple[float, float]:
                 f"write {{'{variable}': (low, high)}}."
             )
         domain = domain[variable]
+    if isinstance(domain, set | frozenset | str | bytes):
+        raise InputError(f"The domain {shown(domain)} has no lower and upper end; give a pair (low, high).")
     try:
         low, high = (float(end) for end in domain)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         raise InputError(
-            f"The domain {domain!r} must be a pair (low, high), or None for the whole real line."
+            f"The domain {shown(domain)} must be a pair (low, high), or None for the whole real line."
+        ) from None
+    except OverflowError:
+        raise InputError(
+            f"An end of the domain {shown(domain)} is too large for floating point; use infinity, or rescale."
         ) from None
     if math.isnan(low) or math.isnan(high) or low >= high:
         raise InputError(f"The domain ({low}, {high}) must have low below high; swap them, or widen it.")

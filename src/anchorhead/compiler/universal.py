@@ -8,8 +8,9 @@ keeps the tolerance.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from anchorhead.certify.certificate import Certificate
 from anchorhead.certify.rounding import ASSUMPTIONS
 from anchorhead.compiler.opaque import Opaque
 from anchorhead.compiler.search import Progress
-from anchorhead.errors import ShapeError
+from anchorhead.errors import FileError, ShapeError
 from anchorhead.network.affine import PositionGain
 from anchorhead.network.compiled import CompiledModel
 from anchorhead.network.network import Literal, check_input
@@ -48,12 +49,14 @@ class CompiledTwoLayer(CompiledModel):
         low, high = torch.tensor(certificate.domain, dtype=torch.float64).T
         gain = 1 / (high - low)
         self.scale = PositionGain(gain[None].to(network.dtype), (-low * gain)[None].to(network.dtype))
+        self.seal()
 
     def forward(self, x: Tensor) -> Tensor:
+        self.look(x)
         return self._shaped(self.network, x)
 
     def literal(self) -> nn.Module:
-        return _LiteralTwoLayer(self)
+        return copy.deepcopy(_LiteralTwoLayer(self))
 
     def _shaped(self, network: nn.Module, x: Tensor) -> Tensor:
         out = network(self.scaled(x)).squeeze(-2)
@@ -85,13 +88,14 @@ class CompiledTwoLayer(CompiledModel):
     def payload(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         record = {
             "kind": "two_layer",
-            "expression": self.certificate.expression,
-            "domain": self.certificate.as_dict()["domain"],
+            "name": self._claimed.expression[:200],
+            "outputs": self.network.lookup.values.shape[-1],
             "levels": self.network.grid.levels,
             "input_shape": list(self.input_shape),
             "output_shape": list(self.output_shape),
         }
-        return record, {"values": self.network.lookup.values.detach().cpu().numpy().reshape(-1)}
+        state = [value.detach().cpu().numpy().reshape(-1) for value in self.state_dict().values()]
+        return record, {f"state.{i}.numbers": numbers for i, numbers in enumerate(state)}
 
     def __repr__(self) -> str:
         return f"CompiledModel(two_layer, {self.network.grid.levels} levels; {self.certificate})"
@@ -100,7 +104,7 @@ class CompiledTwoLayer(CompiledModel):
 class _LiteralTwoLayer(nn.Module):
     def __init__(self, model: CompiledTwoLayer) -> None:
         super().__init__()
-        self.network: Literal = model.network.literal()
+        self.network = Literal(model.network)
         self.shape = model._shaped
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,19 +134,27 @@ def _require_room(network: GridNetwork, factor: float, dtype: torch.dtype) -> No
             require_memory(wanted, network.lookup.values.shape[-1], dtype)
 
 
-def stored_two_layer(values: Tensor, levels: int, certificate: Certificate, input_shape: tuple[int, ...],
-                     output_shape: tuple[int, ...]) -> CompiledTwoLayer:  # fmt: skip
-    """The network from its stored values."""
+def stored_two_layer(
+    state: Sequence[tuple[float, ...]],
+    levels: int,
+    outputs: int,
+    certificate: Certificate,
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    dtype: torch.dtype,
+) -> CompiledTwoLayer:
+    """The network from its stored numbers, in the order of its state."""
     features = len(certificate.domain)
-    table = values.reshape(levels**features, 1, -1)
-    digits = levels ** torch.arange(features - 1, -1, -1)
-
-    def look_up(t: Tensor) -> Tensor:
-        cells = (t.double() * levels - 0.5).round().long().clamp(0, levels - 1)
-        return table[(cells.squeeze(-2) * digits).sum(-1)]
-
-    network = two_layer(look_up, tokens=1, features=features, levels=levels, dtype=values.dtype)
-    return CompiledTwoLayer(network, certificate, input_shape, output_shape)
+    nothing = torch.zeros(1, outputs, dtype=dtype)
+    network = two_layer(lambda t: nothing.expand(*t.shape[:-2], 1, outputs), tokens=1, features=features,
+                        levels=levels, dtype=dtype)  # fmt: skip
+    model = CompiledTwoLayer(network, certificate, *shapes)
+    found = model.state_dict()
+    if [v.numel() for v in found.values()] != [len(numbers) for numbers in state]:
+        raise FileError("The numbers in the file are not those of a two-layer network of its size.")
+    stored = zip(found.items(), state, strict=True)
+    model.load_state_dict({name: torch.tensor(n, dtype=v.dtype).reshape(v.shape) for (name, v), n in stored})
+    model.seal()
+    return model
 
 
 def _on_cube(target: Opaque) -> Callable[[Tensor], Tensor]:
@@ -167,7 +179,7 @@ def _certificate(target: Opaque, network: GridNetwork, lipschitz: float | None, 
         level, said = "measured", [f"nothing: the target was compared at {SAMPLES:,} random points only"]
     else:
         widths = [high - low for low, high in target.box]
-        error = network.bound_for(lipschitz=lipschitz * math.hypot(*widths), metric="sup") - rounding
+        error = network.bound_for(lipschitz=lipschitz * math.sqrt(sum(w * w for w in widths)), metric="sup") - rounding
         declared = f"the target's Lipschitz constant in the Euclidean metric is at most {lipschitz:g}, as declared"
         level, said = "conditional", [declared, *ASSUMPTIONS]
     return Certificate(target.name, target.box, dtype, level, error, rounding, 0, tuple(said),

@@ -25,6 +25,7 @@ from anchorhead.convert.sites import Site, find_sites, remaining
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.network.activation_head import ActivationHead, GateHead
 from anchorhead.network.compiled_head import CompiledHead
+from anchorhead.network.outside import check_policy
 
 Progress = Callable[[str], None]
 Range = tuple[float, float]
@@ -37,6 +38,7 @@ def convert(
     *,
     ranges: Range | Mapping[str, Range] | None = None,
     calibration: Iterable[Any] | None = None,
+    outside: str = "warn",
     progress: Progress | None = None,
 ) -> nn.Module:
     """A copy of the module in which every pointwise nonlinearity is softmax attention, with `.report`.
@@ -46,7 +48,10 @@ def convert(
         for all, or by the place that the report names. Other activations are proved on all of R, whatever is said here.
     calibration: inputs of the model (tensors, tuples or dictionaries of keyword arguments) on which such intervals are
         measured, and made half as wide again.
+    outside: what an argument outside such an interval does when the model is run: "warn", once for each head, "error"
+        or "ignore". Every head has `.outside`, which can be changed, and `.outside_count`.
     """
+    check_policy(outside)
     if not isinstance(module, nn.Module):
         raise InputError(f"convert takes a torch module, and got a {type(module).__name__}.")
     if any(isinstance(m, ActivationHead | GateHead) for m in module.modules()):
@@ -60,7 +65,7 @@ def convert(
     _check_ranges(ranges, sites)
     seen = calibrated(model, calibration) if calibration is not None else {}
     heads = _Heads(tol, _dtype_of(model), report)
-    made: list[tuple[Site, nn.Module]] = []
+    made: list[tuple[Site, ActivationHead | GateHead]] = []
     for site in sites:
         declared = _range(site, ranges, seen)
         try:
@@ -75,6 +80,8 @@ def convert(
                 (GateHead if site.gated else ActivationHead)(compiled.head, site.formula, *found.replaced[-1].domain),
             )
         )
+    for _, head in made:
+        head.outside = outside
     model = put(model, made, graphs)
     found.remaining = remaining(model)
     model.report = found

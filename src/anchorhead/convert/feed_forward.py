@@ -37,11 +37,13 @@ class FeedForwardAttention(nn.Module):
 
     def weights(self, x: Tensor) -> Tensor:
         """The attention weights, (..., neurons, keys)."""
-        return self.head.literal().weights(x @ self.first_weight.mT + self.first_bias)
+        return self.head.weights(x @ self.first_weight.mT + self.first_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         u = x @ self.first_weight.mT + self.first_bias
-        return self.head.literal()(u) @ self.second_weight.mT + self.second_bias
+        values = u.unsqueeze(-1) * self.head.gains + self.head.constants
+        found = (self.head.weights(u).unsqueeze(-2) @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1)
+        return found @ self.second_weight.mT + self.second_bias
 
     def matrices(self) -> dict[str, Tensor]:
         """W_Q (h, 2, d + 1) from (x, 1) to (u_i, 1); keys (K, 2); values (K, 2) on (u_i, 1); W_O (d_out, h); bias."""

@@ -27,6 +27,7 @@ from anchorhead.errors import FileError, InputError
 from anchorhead.network.activation_head import ActivationHead, GateHead
 from anchorhead.network.file import NUMBERS
 from anchorhead.network.head_attention import HeadAttention
+from anchorhead.network.outside import check_policy
 
 WEIGHTS, HEADS, RECORD = "model.safetensors", "heads.safetensors", "anchorhead.json"
 FORMAT = 1
@@ -61,11 +62,15 @@ def save_converted(model: nn.Module, folder: str | os.PathLike[str]) -> None:
         raise FileError(f"{where} cannot be written: {error}.") from error
 
 
-def load_converted(folder: str | os.PathLike[str], module: nn.Module | None = None) -> nn.Module:
+def load_converted(
+    folder: str | os.PathLike[str], module: nn.Module | None = None, *, outside: str = "warn"
+) -> nn.Module:
     """A converted model from a folder.
 
     module: for a model that is not of the transformers library, an instance of the original class, with any weights.
+    outside: what an argument outside a head's interval does, "warn", "error" or "ignore", as for `ah.convert`.
     """
+    check_policy(outside)
     where = _folder(folder)
     try:
         record = json.loads((where / RECORD).read_text(encoding="utf-8"))
@@ -84,6 +89,8 @@ def load_converted(folder: str | os.PathLike[str], module: nn.Module | None = No
         }
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise FileError(f"{where} is not a converted model that can be read: {error}.") from error
+    for head in placed.values():
+        head.outside = outside
     sites, _, graphs = find_sites(model)
     missing = set(placed) - {site.place for site in sites}
     if missing:
@@ -178,7 +185,9 @@ def _at(model: nn.Module, replaced: Replaced) -> Any:
     raise InputError(f"The model has no head at {replaced.place} any more; convert it again.")
 
 
-def _head(entry: dict[str, Any], numbers: dict[str, torch.Tensor], domain: tuple[float, float]) -> nn.Module:
+def _head(
+    entry: dict[str, Any], numbers: dict[str, torch.Tensor], domain: tuple[float, float]
+) -> ActivationHead | GateHead:
     tensors = {name: numbers[f"{entry['head']}.{name}"] for name in NUMBERS}
     head = HeadAttention(**tensors, uniform=bool(entry["uniform"]), sizes=[int(n) for n in entry["sizes"]])
     return (GateHead if entry["gate"] else ActivationHead)(head, str(entry["formula"]), *domain)

@@ -39,7 +39,7 @@ def file_entries(path: Path, progress: Progress | None = None) -> list[dict[str,
 def _head_entry(model: CompiledHead, progress: Progress | None) -> dict[str, Any]:
     """The saved head first, then what the compiler finds for the same function and domain."""
     certificate = model.certificate
-    target = read_target(parse(certificate.expression, [model.record["variable"]]), certificate.domain[0])
+    target = read_target(parse(certificate.expression, [model.variable]), certificate.domain[0])
     saved = model_numbers(model) | {"saved": True}
     try:
         others, notes = compiled_heads(target, progress)

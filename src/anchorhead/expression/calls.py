@@ -14,6 +14,9 @@ from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression.functions import ALIASES, DISCONTINUOUS, FUNCTIONS, Function, canonical
 from anchorhead.expression.graph import Node, constant, rational
 
+SMALLEST, LARGEST = Fraction(1, 10**300), Fraction(10**300)
+"""Of parameters of functions."""
+
 
 def call(name: str, arguments: Sequence[Node], named: Mapping[str, Node | str] | None = None) -> Node:
     """The node of `name(*arguments, **named)`."""
@@ -66,6 +69,11 @@ def _parameters(
         value = rational(node) if isinstance(node, Node) else None
         if value is None:
             raise ExpressionError(f"{parameter.name} of {name} must be a plain number, and {node} is not one.")
+        if value != 0 and not SMALLEST <= abs(value) <= LARGEST:
+            raise ExpressionError(
+                f"{parameter.name} of {name} must be 0 or between 1e-300 and 1e300 in size, so that floating point can "
+                "hold it; rescale the variable."
+            )
         values.append(value)
     if keywords:
         known = ", ".join(parameter.name for parameter in function.parameters) or "none"

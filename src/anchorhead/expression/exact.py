@@ -16,13 +16,14 @@ from flint import arb, ctx, fmpq
 
 from anchorhead.errors import PrecisionError, SingularityError
 from anchorhead.expression.balls import enclose
-from anchorhead.expression.graph import Node, constant, number_of
+from anchorhead.expression.graph import Node, constant, is_short, number_of
 
 Number = int | Fraction | float | Node
 
 DIGITS = 128
 """Bits to which a closed formula is known, however much cancels in it."""
 MOST_BITS = 1 << 14
+"""Of exact numbers, and of the precision to which a formula is evaluated where its terms cancel."""
 
 
 def simplified(number: Number) -> Number:
@@ -37,7 +38,7 @@ def plus(a: Number, b: Number) -> Number:
         return a
     if isinstance(a, Node) or isinstance(b, Node):
         return Node("add", (as_node(a), as_node(b)))
-    return Fraction(a) + Fraction(b)
+    return _kept(Fraction(a) + Fraction(b), "add", a, b)
 
 
 def times(a: Number, b: Number) -> Number:
@@ -49,14 +50,19 @@ def times(a: Number, b: Number) -> Number:
         return a
     if isinstance(a, Node) or isinstance(b, Node):
         return Node("mul", (as_node(a), as_node(b)))
-    return Fraction(a) * Fraction(b)
+    return _kept(Fraction(a) * Fraction(b), "mul", a, b)
 
 
 def over(a: Number, b: Number) -> Number:
     """a / b; b is not zero."""
     if isinstance(a, Node) or isinstance(b, Node):
         return a if b == 1 else Node("div", (as_node(a), as_node(b)))
-    return Fraction(a) / Fraction(b)
+    return _kept(Fraction(a) / Fraction(b), "div", a, b)
+
+
+def _kept(exact: Fraction, op: str, a: Number, b: Number) -> Number:
+    """The exact number, or where it is too long the formula that makes it."""
+    return exact if is_short(exact, MOST_BITS) else Node(op, (as_node(a), as_node(b)))
 
 
 def as_node(number: Number) -> Node:
@@ -110,9 +116,10 @@ def sign_of(number: Number) -> int | None:
 
 def largest(numbers: Sequence[Number]) -> Number:
     """The largest of some numbers, as a closed formula where one of them is."""
-    if any(isinstance(number, Node) for number in numbers):
-        return Node("max", [as_node(number) for number in numbers])
-    return max(numbers)
+    plain = [number for number in numbers if not isinstance(number, Node)]
+    if len(numbers) == 1 or len(plain) == len(numbers):
+        return numbers[0] if len(numbers) == 1 else max(plain)
+    return Node("max", [as_node(number) for number in numbers])
 
 
 def stored(number: Number, dtype: str) -> float:

@@ -17,10 +17,11 @@ from functools import lru_cache
 from anchorhead.errors import ExpressionError
 from anchorhead.expression.balls import enclose
 from anchorhead.expression.circuit import Apply, Attend, Circuit, Largest, Line, Step, Times, U, combination
-from anchorhead.expression.exact import Number, as_node, largest, over, plus, simplified, times
+from anchorhead.expression.exact import Number, as_ball, as_node, largest, over, plus, simplified, times
 from anchorhead.expression.graph import Expression, Node, constant, ordered, rational
 from anchorhead.expression.parse import parse
 from anchorhead.expression.primitives import add, mul
+from anchorhead.expression.text import texts
 
 LARGEST_FUNCTION = 150
 """Operations that a fused function may be written with: beyond that, it is better to have a head for each part."""
@@ -119,8 +120,9 @@ class Builder:
         if node.op in PRODUCT:
             inside |= {arg for arg in node.args if arg.op in PRODUCT and uses[arg] == 1}
         done: dict[Node, Form] = {}
+        names = texts(node) if label is None else {}
         for part in ordered([node]):
-            name = label if label is not None else str(part)
+            name = names.get(part, label or "")
             if part in inside:
                 continue  # its factors belong to the product around it, so that the whole product is balanced
             if part.op == "variable":
@@ -143,7 +145,8 @@ class Builder:
         moving = [i for i, arg in enumerate(args) if not _is_constant(arg)]
         if len(moving) <= 1:
             place = moving[0] if moving else 0
-            template = Node(node.op, [U if i == place else _closed(arg) for i, arg in enumerate(args)], node.value)
+            closed = [as_node(arg.bias) if isinstance(arg, Line) else U for arg in args]
+            template = Node(node.op, [*closed[:place], U, *closed[place + 1 :]], node.value)
             return self.unary(template, args[place], label)
         if node.op in ("max", "min"):
             return self.largest(args, label, sign=1 if node.op == "max" else -1)
@@ -162,7 +165,7 @@ class Builder:
                 return self.unary(function, self.line(form), label)
             return Pending(inner, form.argument, label)
         if form.is_constant:
-            return Line({}, simplified(_folded(substituted(function, {"u": as_node(form.bias)}))))
+            return Line({}, _finite(simplified(_folded(substituted(function, {"u": as_node(form.bias)})))))
         return Pending(function, form, label)
 
     def scale(self, form: Form, factor: Number) -> Form:
@@ -400,10 +403,12 @@ def _folded(node: Node) -> Node:
     return node if exact is None else constant(exact)
 
 
+def _finite(number: Number) -> Number:
+    """The number, unless it is a formula such as 1/0: times zero, it would be gone without a word."""
+    if isinstance(number, Node):
+        as_ball(number)
+    return number
+
+
 def _is_constant(form: Form) -> bool:
     return isinstance(form, Line) and form.is_constant
-
-
-def _closed(form: Form) -> Node:
-    assert isinstance(form, Line)
-    return as_node(form.bias)

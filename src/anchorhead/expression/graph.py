@@ -22,6 +22,9 @@ from anchorhead.errors import ExpressionError
 
 Value = int | Fraction | str | None
 
+MOST_BITS = 6_600
+"""Bits of the numbers above and below in a constant that is computed from others: beyond that it stays a formula."""
+
 _known: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
 _lock = threading.Lock()
 
@@ -81,16 +84,24 @@ def negate(node: Node) -> Node:
 
 
 def divide(above: Node, below: Node) -> Node:
-    """above / below, where a quotient of two constants is again a constant."""
+    """above / below, where a quotient of two constants is again a constant, unless that is too long."""
     if above.op == "constant" and below.op == "constant" and below.value != 0:
-        return constant(number_of(above) / number_of(below))
+        ratio = number_of(above) / number_of(below)
+        if is_short(ratio):
+            return constant(ratio)
     return Node("div", (above, below))
 
 
 def number_of(node: Node) -> Fraction:
-    """The exact value of a constant node."""
-    assert isinstance(node.value, int | Fraction)
+    """The exact number that a constant, or the exponent of a power, holds."""
+    if not isinstance(node.value, int | Fraction):
+        raise ExpressionError(f"{node} was taken for a number, and is not one.")
     return Fraction(node.value)
+
+
+def is_short(number: Fraction, bits: int = MOST_BITS) -> bool:
+    """Whether exact arithmetic with the number stays cheap."""
+    return max(number.numerator.bit_length(), number.denominator.bit_length()) <= bits
 
 
 def rational(node: Node, bits: int = 4096) -> Fraction | None:
@@ -109,8 +120,7 @@ def _rational(node: Node, args: Sequence[Fraction | None], bits: int) -> Fractio
         return None
     first, second = given[0], given[-1]
     if node.op == "power":
-        assert isinstance(node.value, int | Fraction)
-        second = Fraction(node.value)
+        second = number_of(node)
     result: Fraction | None = None
     if node.op == "neg":
         result = -first
@@ -126,9 +136,7 @@ def _rational(node: Node, args: Sequence[Fraction | None], bits: int) -> Fractio
         size = max(first.numerator.bit_length(), first.denominator.bit_length())
         if size * abs(second) <= bits:
             result = first ** int(second)
-    if result is not None and max(result.numerator.bit_length(), result.denominator.bit_length()) > bits:
-        return None
-    return result
+    return result if result is not None and is_short(result, bits) else None
 
 
 def ordered(outputs: Iterable[Node]) -> list[Node]:

@@ -184,11 +184,16 @@ class _Reader:
         if type(tree.value) is not float:
             kind = type(tree.value).__name__
             raise self.refused(f"An expression holds numbers only, and this is a constant of type {kind}", tree)
-        written = (ast.get_source_segment(self.text, tree) or "").replace("_", "").lower()
+        line = self.text.split("\n")[tree.lineno - 1]  # all of it ASCII, so that offsets in bytes are places
+        written = line[tree.col_offset : tree.end_col_offset].replace("_", "").lower()
         mantissa, _, exponent = written.partition("e")
-        if exponent and abs(int(exponent)) > DIGITS:
+        whole, _, after = mantissa.partition(".")
+        digits = (whole + after).lstrip("0")
+        leading = len(digits) - len(after) - 1
+        # int() of a hundred thousand digits would itself be refused, by Python
+        if digits and (len(exponent) > 10 or abs(leading + int(exponent or 0)) > DIGITS):
             raise self.refused(f"The number {written[:40]} is too large or too small to be read", tree)
-        return constant(Fraction(mantissa) * Fraction(10) ** int(exponent or 0))
+        return constant(Fraction(int(digits), 10 ** len(after)) * Fraction(10) ** int(exponent or 0) if digits else 0)
 
     def _name(self, tree: ast.Name) -> Node:
         name = tree.id

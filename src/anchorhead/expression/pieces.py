@@ -12,6 +12,7 @@ to the root where the switch function vanishes there, and otherwise the nearest 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from flint import arb, ctx
 from anchorhead.errors import ExpressionError
 from anchorhead.expression.balls import enclose, jet
 from anchorhead.expression.boxes import FAR, box, cover
-from anchorhead.expression.graph import Node, ordered
+from anchorhead.expression.graph import Expression, Node, number_of, ordered
 from anchorhead.expression.primitives import minus, primitive, rebuild, sub
 from anchorhead.expression.singular import singularities
 
@@ -28,6 +29,10 @@ __all__ = ["Piece", "kinks", "pieces", "singularities"]
 
 PRECISION = 128
 MOST_BOXES = 100_000
+MOST_WORK = 3_000_000
+"""Operations evaluated to find kinks and pieces: some seconds."""
+REBUILDING = 20
+"""Evaluations that rebuilding an operation costs."""
 MOST_KINKS = 2_000
 NARROW = 2.0**-44
 FURTHEST = 2.0**60
@@ -49,14 +54,16 @@ def kinks(node: Node, variable: str, low: float, high: float) -> list[float]:
 def pieces(node: Node, variable: str, low: float, high: float) -> list[Piece]:
     """The smooth pieces of the target from low to high (either may be infinite), in order."""
     lowered, low, high = primitive(node), float(low), float(high)
+    work = _Work()
     with ctx.workprec(PRECISION):
         roots: set[float] = set()
         for switch in switches(lowered):
-            roots.update(_Roots(switch, variable).between(low, high))
+            roots.update(_Roots(switch, variable, work).between(low, high))
         ends = [low, *sorted(root for root in roots if low < root < high), high]
+        branches = _Branches(lowered, variable, work)
         joined: list[Piece] = []
         for left, right in pairwise(ends):
-            formula = _resolved(lowered, variable, left, right)
+            formula = branches.between(left, right)
             if joined and joined[-1].node is formula:
                 joined[-1] = Piece(joined[-1].low, right, formula)
             else:
@@ -74,12 +81,29 @@ def _switch(part: Node) -> Node:
     return part.args[0] if part.op == "abs" else sub(part.args[0], part.args[1])
 
 
+class _Work:
+    """Counts operations, and ends a search that would take minutes."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def add(self, operations: int) -> None:
+        self.done += operations
+        if self.done > MOST_WORK:
+            raise ExpressionError(
+                f"The kinks of the target, where an abs, min or max switches, take more than {MOST_WORK:,} operations "
+                "to find; give a smaller domain, or write the target with fewer of them."
+            )
+
+
 class _Roots:
     """The places where one switch function changes its sign."""
 
-    def __init__(self, switch: Node, variable: str) -> None:
+    def __init__(self, switch: Node, variable: str, work: _Work) -> None:
         self.switch = switch
         self.variable = variable
+        self.work = work
+        self.size = len(ordered([switch]))
         self.boxes = 0
 
     def between(self, low: float, high: float) -> list[float]:
@@ -106,6 +130,7 @@ class _Roots:
 
     def _settled(self, left: float, right: float, found: list[float]) -> bool:
         """Whether the box has no root, or one that is now found, or is one where both branches agree."""
+        self.work.add(2 * self.size)
         coefficients = jet(self.switch, self.variable, box(left, right), 1)
         value = coefficients[0]
         if not value.is_finite():
@@ -127,8 +152,8 @@ class _Roots:
             )
 
     def _sign(self, point: float) -> int:
-        value = enclose(self.switch, {self.variable: arb(point)})
-        return 1 if value > 0 else -1 if value < 0 else 0
+        self.work.add(self.size)
+        return _sign(enclose(self.switch, {self.variable: arb(point)}))
 
     def _root(self, left: float, right: float) -> float:
         sign = self._sign(left)
@@ -151,30 +176,54 @@ class _Roots:
         return left if values[0] <= values[1] else right
 
 
-def _resolved(lowered: Node, variable: str, left: float, right: float) -> Node:
-    """The node with each abs, min and max replaced by the branch that is active between left and right."""
-    points = _inside(left, right)
-    built: dict[Node, Node] = {}
-    for part in ordered([lowered]):
-        args = tuple(built[arg] for arg in part.args)
-        if part.op in ("abs", "max", "min"):
-            sign = _sign_inside(_switch(part), variable, points)
-            larger, smaller = (args[0], args[-1]) if sign >= 0 else (args[-1], args[0])
-            if part.op == "abs":
-                built[part] = args[0] if sign >= 0 else minus(args[0])
-            else:
-                built[part] = larger if part.op == "max" else smaller
-        else:
-            built[part] = rebuild(part, args)
-    return built[lowered]
+class _Branches:
+    """The target with each abs, min and max replaced by the branch that is active between two points."""
+
+    def __init__(self, lowered: Node, variable: str, work: _Work) -> None:
+        self.parts = ordered([lowered])
+        self.choices = {part: _switch(part) for part in self.parts if part.op in ("abs", "max", "min")}
+        self.switches = switches(lowered)
+        self.variable = variable
+        self.work = work
+        self.known: dict[tuple[Node, int, tuple[Node, ...]], Node] = {}
+        """What parts became, by the branch and the arguments; most are the same in the next piece."""
+
+    def between(self, left: float, right: float) -> Node:
+        signs = self._signs(_inside(left, right))
+        built: dict[Node, Node] = {}
+        for part in self.parts:
+            args = tuple([built[arg] for arg in part.args])
+            switch = self.choices.get(part)
+            sign = 0 if switch is None else signs[switch] if switch in signs else _sign(number_of(switch))
+            key = part, sign, args
+            if key not in self.known:
+                self.work.add(REBUILDING)
+                self.known[key] = rebuild(part, args) if switch is None else _branch(part.op, sign, args)
+            built[part] = self.known[key]
+        return built[self.parts[-1]]
+
+    def _signs(self, points: list[float]) -> dict[Node, int]:
+        """The sign of each switch function, from the first of the points where it can be told."""
+        signs = dict.fromkeys(self.switches, 0)
+        for point in points:
+            unknown = [switch for switch, sign in signs.items() if sign == 0]
+            if not unknown:
+                break
+            self.work.add(len(self.parts))
+            found = enclose(Expression(unknown), {self.variable: arb(point)})
+            signs |= {s: _sign(v) for s, v in zip(unknown, found if len(unknown) > 1 else [found], strict=True)}
+        return signs
 
 
-def _sign_inside(switch: Node, variable: str, points: list[float]) -> int:
-    for point in points:
-        value = enclose(switch, {variable: arb(point)})
-        if value > 0 or value < 0:
-            return 1 if value > 0 else -1
-    return 0
+def _branch(op: str, sign: int, args: tuple[Node, ...]) -> Node:
+    """What an abs, max or min is where its switch function has that sign."""
+    if op == "abs":
+        return args[0] if sign >= 0 else minus(args[0])
+    return args[0] if (sign >= 0) == (op == "max") else args[1]
+
+
+def _sign(value: arb | Fraction) -> int:
+    return 1 if value > 0 else -1 if value < 0 else 0
 
 
 def _inside(left: float, right: float) -> list[float]:

@@ -8,12 +8,12 @@ max (of two). Each rewriting is an identity of real functions, chosen so that no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import lru_cache, reduce
+from functools import lru_cache
 
 from anchorhead.expression.functions import GELU_CUBIC, SELU_ALPHA, SELU_SCALE
-from anchorhead.expression.graph import Node, constant, negate, number_of, ordered, rational
+from anchorhead.expression.graph import Node, constant, is_short, negate, number_of, ordered, rational
 
 ZERO, ONE = constant(0), constant(1)
 PI = Node("pi")
@@ -29,16 +29,15 @@ def defined_everywhere(node: Node) -> bool:
 
 
 def add(left: Node, right: Node) -> Node:
-    """left + right; a constant goes last and constants meet, and what cancels is gone."""
+    """left + right; a constant goes last and constants meet while they are short, and what cancels is gone."""
     if left.op == "constant":
         left, right = right, left
     if right.op == "constant":
         if right is ZERO:
             return left
-        if left.op == "constant":
-            return constant(number_of(left) + number_of(right))
-        if left.op == "add" and left.args[1].op == "constant":
-            return add(left.args[0], add(left.args[1], right))
+        met = left if left.op == "constant" else left.args[1] if left.op == "add" else left
+        if met.op == "constant" and is_short(total := number_of(met) + number_of(right)):
+            return constant(total) if met is left else add(left.args[0], constant(total))
         return Node("add", (left, right))
     if left.op == "add" and left.args[1].op == "constant":
         return add(add(left.args[0], right), left.args[1])
@@ -50,7 +49,7 @@ def add(left: Node, right: Node) -> Node:
 
 
 def mul(left: Node, right: Node) -> Node:
-    """left * right; a constant moves to the front, and constants meet, so that slopes stay exact."""
+    """left * right; a constant moves to the front, and constants meet while they are short: slopes stay exact."""
     if right.op == "constant":
         left, right = right, left
     if left.op == "constant":
@@ -58,10 +57,9 @@ def mul(left: Node, right: Node) -> Node:
             return ZERO
         if left is ONE:
             return right
-        if right.op == "constant":
-            return constant(number_of(left) * number_of(right))
-        if right.op == "mul" and right.args[0].op == "constant":
-            return mul(mul(left, right.args[0]), right.args[1])
+        met = right if right.op == "constant" else right.args[0] if right.op == "mul" else right
+        if met.op == "constant" and is_short(total := number_of(left) * number_of(met)):
+            return constant(total) if met is right else mul(constant(total), right.args[1])
         if right.op == "neg":
             return mul(negate(left), right.args[0])
     if left.op == "neg":
@@ -135,6 +133,14 @@ def highest(left: Node, right: Node) -> Node:
 
 def lowest(left: Node, right: Node) -> Node:
     return left if left is right else Node("min", (left, right))
+
+
+def _balanced(join: Callable[[Node, Node], Node], parts: Sequence[Node]) -> Node:
+    """Neighbours joined, and again, so that what decides between two of many is as small as it can be."""
+    while len(parts) > 1:
+        pairs = [join(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+        parts = [*pairs, *parts[2 * len(pairs) :]]
+    return parts[0]
 
 
 def clip(node: Node, low: Node, high: Node) -> Node:
@@ -221,8 +227,8 @@ _SEVERAL: dict[str, Callable[..., Node]] = {
     "neg": minus,
     "pow": general_power,
     "clip": clip,
-    "min": lambda *parts: reduce(lowest, parts),
-    "max": lambda *parts: reduce(highest, parts),
+    "min": lambda *parts: _balanced(lowest, parts),
+    "max": lambda *parts: _balanced(highest, parts),
 }
 
 
@@ -231,8 +237,7 @@ def rebuild(node: Node, args: tuple[Node, ...]) -> Node:
     if node.op == "softplus" and len(args) == 1:
         return Node("softplus", args)
     if node.op == "power":
-        assert isinstance(node.value, int | Fraction)
-        return power(args[0], node.value)
+        return power(args[0], number_of(node))
     if node.op in _SEVERAL:
         return _SEVERAL[node.op](*args)
     if node.op in _UNARY:

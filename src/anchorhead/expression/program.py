@@ -6,7 +6,10 @@ A number is a float or a whole number as it is, a fraction as "1/3", a closed fo
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -18,6 +21,9 @@ from anchorhead.expression.graph import Node
 from anchorhead.expression.parse import parse
 
 MOST_WIRES = 1_000_000
+MOST_INPUTS = 100_000
+FRACTION = re.compile(r"-?[0-9]{1,2000}/[0-9]{1,2000}")
+LONGEST_LABEL = 2000
 
 
 def to_program(circuit: Circuit) -> dict[str, Any]:
@@ -35,16 +41,17 @@ def to_program(circuit: Circuit) -> dict[str, Any]:
 
 
 def _step_out(step: Step, functions: dict[Node, int]) -> list[Any]:
+    label = "".join(c for c in step.label[:LONGEST_LABEL] if c.isprintable())
     if isinstance(step, Largest):
-        return ["largest", step.label, [_line_out(line) for line in step.arguments]]
+        return ["largest", label, [_line_out(line) for line in step.arguments]]
     if isinstance(step, Attend):
         rows = [[[_line_out(x) for x in row] for row in part] for part in (step.keys, step.values)]
-        return ["attend", step.label, [_line_out(q) for q in step.query], rows[0],
+        return ["attend", label, [_line_out(q) for q in step.query], rows[0],
                 [_line_out(o) for o in step.offsets], rows[1]]  # fmt: skip
     function = functions.setdefault(step.function, len(functions))
     if isinstance(step, Apply):
-        return ["apply", step.label, function, _line_out(step.argument)]
-    return ["times", step.label, function, _line_out(step.argument), _line_out(step.partner)]
+        return ["apply", label, function, _line_out(step.argument)]
+    return ["times", label, function, _line_out(step.argument), _line_out(step.partner)]
 
 
 def _line_out(line: Line) -> list[Any]:
@@ -63,31 +70,46 @@ def _number_out(number: Number) -> float | int | str:
     return number
 
 
+def circuit_digest(circuit: Circuit) -> str:
+    """SHA-256 over the circuit as plain data, without the labels of its steps."""
+    plain = to_program(circuit)
+    plain["steps"] = [[step[0], *step[2:]] for step in plain["steps"]]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
 def from_program(data: Any) -> Circuit:
     """The circuit that the data describe; FileError where they describe none."""
     try:
         return _read(data)
-    except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError, AssertionError) as error:
-        raise FileError(f"The target stored in the file is damaged ({error}); compile the model again.") from None
     except AnchorheadError as error:
         raise FileError(f"The target stored in the file cannot be read: {error}") from None
+    except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError) as error:
+        raise FileError(
+            f"The target stored in the file is damaged ({str(error)[:200]!r}); compile the model again."
+        ) from None
+
+
+def _require(fits: bool, problem: str) -> None:
+    if not fits:
+        raise ValueError(problem)
 
 
 def _read(data: Any) -> Circuit:
-    inputs = tuple(_text(name) for name in data["inputs"])
-    functions = [_function(text) for text in data["functions"]]
+    inputs = tuple(_shown(name) for name in _listed(data["inputs"]))
+    _require(0 < len(inputs) <= MOST_INPUTS and len(set(inputs)) == len(inputs), "inputs without or with equal names")
+    functions = [_function(text) for text in _listed(data["functions"])]
     wires = len(inputs)
     steps: list[Step] = []
-    for item in data["steps"]:
+    for item in _listed(data["steps"]):
         step = _step_in(item, functions, wires)
         steps.append(step)
         wires += step.width
-        assert wires <= MOST_WIRES, "too many wires"
-    outputs = tuple(_line_in(line, wires) for line in data["outputs"])
-    shapes = [tuple(_natural(n) for n in data[name]) for name in ("input_shape", "output_shape")]
-    assert outputs, "no outputs"
-    assert math.prod(shapes[0]) == len(inputs), "the shape does not fit the inputs"
-    assert math.prod(shapes[1]) == len(outputs), "the shape does not fit the outputs"
+        _require(wires <= MOST_WIRES, "too many wires")
+    outputs = tuple(_line_in(line, wires) for line in _listed(data["outputs"]))
+    shapes = [tuple(_natural(n) for n in _listed(data[name])) for name in ("input_shape", "output_shape")]
+    _require(len(outputs) > 0, "no outputs")
+    _require(math.prod(shapes[0]) == len(inputs), "the shape does not fit the inputs")
+    _require(math.prod(shapes[1]) == len(outputs), "the shape does not fit the outputs")
     return Circuit(inputs, tuple(steps), outputs, *shapes)
 
 
@@ -96,49 +118,68 @@ def _function(text: Any) -> Node:
 
 
 def _step_in(item: Any, functions: Sequence[Node], wires: int) -> Step:
-    kind, label = item[0], _text(item[1])
-    if kind == "apply":
-        return Apply(functions[_natural(item[2])], _line_in(item[3], wires), label)
-    if kind == "times":
-        return Times(functions[_natural(item[2])], _line_in(item[3], wires), _line_in(item[4], wires), label)
+    sizes = {"apply": 4, "times": 5, "largest": 3, "attend": 6}
+    kind = _listed(item)[0] if item else None
+    _require(isinstance(kind, str) and len(item) == sizes.get(kind), "a step of no known kind")
+    label = _shown(item[1])
+    if kind in ("apply", "times"):
+        number = _natural(item[2])
+        _require(number < len(functions), "a step names a function that is not there")
+        argument = _line_in(item[3], wires)
+        if kind == "apply":
+            return Apply(functions[number], argument, label)
+        return Times(functions[number], argument, _line_in(item[4], wires), label)
     if kind == "largest":
-        arguments = tuple(_line_in(line, wires) for line in item[2])
-        assert len(arguments) > 1, "a maximum of fewer than two"
+        arguments = tuple(_line_in(line, wires) for line in _listed(item[2]))
+        _require(len(arguments) > 1, "a maximum of fewer than two")
         return Largest(arguments, label)
-    assert kind == "attend", f"unknown step {kind!r}"
-    query = tuple(_line_in(q, wires) for q in item[2])
-    keys, values = (tuple(tuple(_line_in(x, wires) for x in row) for row in rows) for rows in (item[3], item[5]))
-    offsets = tuple(_line_in(o, wires) for o in item[4])
-    assert len(keys) == len(offsets) == len(values) > 0, "keys and values differ in number"
-    assert {len(row) for row in keys} == {len(query)}, "queries and keys differ in size"
-    assert len({len(row) for row in values}) == 1, "values differ in size"
-    assert values[0], "values without entries"
+    query = tuple(_line_in(q, wires) for q in _listed(item[2]))
+    keys, values = (
+        tuple(tuple(_line_in(x, wires) for x in _listed(row)) for row in _listed(rows)) for rows in (item[3], item[5])
+    )
+    offsets = tuple(_line_in(o, wires) for o in _listed(item[4]))
+    _require(len(keys) == len(offsets) == len(values) > 0, "keys and values differ in number")
+    _require({len(row) for row in keys} == {len(query)}, "queries and keys differ in size")
+    _require(len({len(row) for row in values}) == 1 and len(values[0]) > 0, "values differ in size, or have none")
     return Attend(query, keys, offsets, values, label)
 
 
 def _line_in(data: Any, wires: int) -> Line:
+    _require(len(_listed(data)) % 2 == 1, "a line without a bias")
     terms = {}
     for wire, c in zip(data[1::2], data[2::2], strict=True):
-        assert _natural(wire) < wires, "a step uses a later one"
+        _require(_natural(wire) < wires, "a step uses a later one")
         terms[wire] = _number_in(c)
-    assert len(terms) == len(data) // 2, "a wire is named twice"
+    _require(len(terms) == len(data) // 2, "a wire is named twice")
     return Line(terms, _number_in(data[0]))
 
 
 def _number_in(value: Any) -> Number:
     if isinstance(value, str):
-        return parse(value[1:], ()).node if value.startswith("=") else Fraction(value)
-    assert type(value) in (int, float), f"{value!r} is not a number"
-    assert math.isfinite(value), "a number is not finite"
+        if value.startswith("="):
+            return parse(value[1:], ()).node
+        _require(FRACTION.fullmatch(value) is not None, "a fraction that is none")
+        return Fraction(value)
+    _require(type(value) in (int, float) and math.isfinite(value), f"{value!r:.40} is not a finite number")
+    return value
+
+
+def _listed(value: Any) -> list[Any]:
+    _require(isinstance(value, list), f"{value!r:.40} is not a list")
     return value
 
 
 def _natural(value: Any) -> int:
-    assert type(value) is int, f"{value!r} is not a whole number"
-    assert value >= 0, f"{value!r} is negative"
+    _require(type(value) is int and value >= 0, f"{value!r:.40} is not a whole number")
     return value
 
 
 def _text(value: Any) -> str:
-    assert isinstance(value, str), f"{value!r} is not a text"
+    _require(isinstance(value, str), f"{value!r:.40} is not a text")
     return value
+
+
+def _shown(value: Any) -> str:
+    """A text that messages may repeat: nothing in it but what can be printed."""
+    _require(_text(value).isprintable() and len(value) <= LONGEST_LABEL, "a name that cannot be printed")
+    return str(value)

@@ -24,21 +24,23 @@ from torch import Tensor, nn
 from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression.circuit import Circuit
 from anchorhead.expression.forms import Builder
+from anchorhead.expression.steadiness import check_steady, left_alone
 from anchorhead.expression.tensor_elements import Array, Context, Jumps, shaped
 from anchorhead.expression.tensor_entries import Above, Entries
 from anchorhead.expression.tensor_ops import OPERATIONS, WHOLE
-from anchorhead.expression.trace import _definition, _place, _quiet, _Wrapped
+from anchorhead.expression.trace import _definition, _place, _quiet, _Wrapped, attempt
 
 ADVICE = "write that part with linear maps, activations, products, sums, norms, maxima and softmax"
 BATCH = 5
 """Inputs in the batch on which it is seen whether a callable maps batches."""
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
+COARSE = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 
 @torch.no_grad()
 def trace_tensors(function: Callable[..., Any], shape: tuple[int, ...], *, fuse: bool = True) -> Circuit:
     """The circuit of a callable that maps one tensor of the shape, or batches of them, to one tensor."""
-    with _attention_in_the_open():
+    with left_alone(function), _attention_in_the_open():
         module, dtype, batched = _prepared(function, shape)
         program = _export(module, torch.full((1, *shape) if batched else shape, 0.5, dtype=dtype))
     names = ["x" + "_".join(map(str, index)) for index in np.ndindex(*shape)]
@@ -46,8 +48,68 @@ def trace_tensors(function: Callable[..., Any], shape: tuple[int, ...], *, fuse:
     inputs = shaped((builder.input(i) for i in range(len(names))), (1, *shape) if batched else shape)
     result = _Walk(program, inputs, Entries(builder), dtype, _definition(function)).read()
     result = result.reshape(result.shape[1:]) if batched else result
+    with left_alone(function), _attention_in_the_open():
+        _check_calls(function, shape, dtype, batched)
     made = builder.circuit(list(result.ravel()), shape, result.shape)
     return replace(made, output_shape=result.shape)
+
+
+def _check_calls(function: Callable[..., Any], shape: tuple[int, ...], dtype: torch.dtype, batched: bool) -> None:
+    """Refuses what is no function of its input."""
+    fresh = _module(function, dtype)
+    if fresh is not None:
+        first, second = _inputs(shape, dtype)[:2].split(1) if batched else _inputs(shape, dtype)[:2]
+        held = fresh if isinstance(function, nn.Module) else function
+        check_steady(held, lambda x: attempt(fresh, x), (first, second), CLOSE[dtype])
+
+
+@torch.no_grad()
+def values(function: Callable[..., Any], shape: tuple[int, ...], points: Tensor) -> tuple[Tensor | None, float]:
+    """What the callable itself gives at points (N, *shape), None if it does not run, and how exact that is."""
+    with left_alone(function), _attention_in_the_open():
+        module, dtype, batched = _prepared(function, shape)
+        found = [attempt(module, x) for x in points.to(dtype).split(1)] if batched else [
+            attempt(module, x) for x in points.to(dtype)
+        ]  # fmt: skip
+    made = [one.reshape(-1) for one in found if one is not None]
+    return torch.stack(made) if len(made) == len(points) else None, COARSE[dtype]
+
+
+@torch.no_grad()
+def reading(function: Callable[..., Any], shape: tuple[int, ...]) -> tuple[str, ...]:
+    """What must be said about batches: that only they, or only single inputs, give what was compiled.
+
+    Of inputs with one dimension it is refused that a callable treats the two differently.
+    """
+    with left_alone(function), _attention_in_the_open():
+        module, dtype, batched = _prepared(function, shape)
+        inputs = _inputs(shape, dtype)
+        together, alone = attempt(module, inputs), [attempt(module, x) for x in inputs]
+    singles = [one for one in alone if one is not None]
+    if together is None or len(singles) < BATCH or together.numel() != BATCH * singles[0].numel():
+        return ()
+    rows = torch.stack([one.reshape(-1) for one in singles])
+    if torch.allclose(together.reshape(BATCH, -1), rows, rtol=CLOSE[dtype], atol=CLOSE[dtype], equal_nan=True):
+        return ()
+    if batched and len(shape) == 1:
+        raise ExpressionError(
+            f"The target gives other results for one input {shape} than for a batch ({BATCH}, {shape[0]}) that holds "
+            "it, so that it is not clear which is meant; give a function that treats both alike, or takes one of them."
+        )
+    said, other = ("batches of inputs", "a single input") if batched else ("single inputs", "a batch of them")
+    return (f"the target is what it computes for {said} of shape {shape}; {other} it treats differently",)
+
+
+@torch.no_grad()
+def trained_differently(function: Callable[..., Any], shape: tuple[int, ...]) -> bool:
+    """Whether a module is in training mode and computes something else there than in evaluation mode."""
+    if not (isinstance(function, nn.Module) and function.training):
+        return False
+    with left_alone(function), _attention_in_the_open():
+        module, dtype, batched = _prepared(function, shape)
+        inputs = _inputs(shape, dtype) if batched else _inputs(shape, dtype)[0]
+        plain, trained = attempt(module, inputs), attempt(copy.deepcopy(module).train(), inputs)
+    return plain is None or trained is None or not torch.equal(plain, trained)
 
 
 def infer_width(module: nn.Module) -> int | None:
@@ -111,26 +173,19 @@ def _attention_in_the_open() -> Iterator[None]:
 
 def _maps_batches(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, close: float) -> bool | None:
     """Whether a batch gives what each of its inputs gives as a batch of one; None if the callable does not run."""
-    inputs = torch.rand((BATCH, *shape), generator=torch.Generator().manual_seed(0), dtype=dtype) / 2 + 0.25
-    together = _run(module, inputs)
-    alone = [found for found in (_run(module, part) for part in inputs.split(1)) if found is not None]
+    inputs = _inputs(shape, dtype)
+    together = attempt(module, inputs)
+    alone = [found for found in (attempt(module, part) for part in inputs.split(1)) if found is not None]
     if together is None or len(alone) < BATCH:
-        return None if _run(module, inputs[0]) is None else False
+        return None if attempt(module, inputs[0]) is None else False
     if any(one.shape != (1, *together.shape[1:]) for one in alone) or together.shape[:1] != (BATCH,):
         return False
     return torch.allclose(together, torch.cat(alone), rtol=close, atol=close, equal_nan=True)
 
 
-def _run(module: nn.Module, inputs: Tensor) -> Tensor | None:
-    """What the callable returns, if it runs and returns a tensor."""
-    try:
-        with _quiet(), torch.random.fork_rng(devices=[]):
-            found = module(inputs.clone())
-    except Exception:
-        return None
-    if isinstance(found, list | tuple) and len(found) == 1:
-        found = found[0]
-    return found if isinstance(found, Tensor) else None
+def _inputs(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A batch of inputs on which it is seen what a callable does."""
+    return torch.rand((BATCH, *shape), generator=torch.Generator().manual_seed(0), dtype=dtype) / 2 + 0.25
 
 
 def _export(module: nn.Module, example: Tensor) -> Any:

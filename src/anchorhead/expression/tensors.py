@@ -8,6 +8,7 @@ of the inputs' dtype, rounded once from their exact value.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import reduce
@@ -87,8 +88,14 @@ def evaluate(target: Expression | Node, values: Mapping[str, Tensor]) -> Any:
     outputs = (target,) if isinstance(target, Node) else target.outputs
     like = _common(values)
     results: dict[Node, Tensor] = {}
-    for node in ordered(outputs):
+    parts = ordered(outputs)
+    uses = Counter(arg for part in parts for arg in part.args) + Counter(outputs)
+    for node in parts:
         results[node] = _apply(node, results, values, like)
+        for arg in node.args:
+            uses[arg] -= 1
+            if not uses[arg]:
+                del results[arg]  # a formula of a thousand operations holds a few of them at a time
     shape = torch.broadcast_shapes(*(value.shape for value in values.values()))
     finished = [results[node] if results[node].shape == shape else results[node].expand(shape) for node in outputs]
     return finished[0] if len(finished) == 1 else finished
@@ -120,8 +127,7 @@ def _apply(node: Node, results: Mapping[Node, Tensor], values: Mapping[str, Tens
         return torch.tensor(_number(node), dtype=like.dtype, device=like.device)
     args = [results[arg] for arg in node.args]
     if node.op == "power":
-        assert isinstance(node.value, int | Fraction)
-        return torch.pow(args[0], _exponent(Fraction(node.value)))
+        return torch.pow(args[0], _exponent(number_of(node)))
     if node.op == "pow":
         return _power(node, args)
     if node.op in _UNARY:

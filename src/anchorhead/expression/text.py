@@ -2,7 +2,7 @@
 
 Brackets are written where Python's grammar needs them and nowhere else: sums and products lean left, ** leans right
 and binds tighter than a minus sign on its left. A number is written as an integer, as a finite decimal where it has
-one, and as a quotient of integers otherwise; all three are exact.
+one that is not too long, and as a quotient of integers otherwise; all three are exact.
 """
 
 from __future__ import annotations
@@ -14,11 +14,21 @@ from anchorhead.expression.graph import Node, number_of, ordered
 
 SUM, PRODUCT, SIGN, POWER, ATOM = range(5)
 LONGEST = 1_000_000
+LONGEST_NUMBER = 6_644
+"""Bits of a number of 2,000 digits."""
+FURTHEST = 2_000
+"""The largest power of ten that is read."""
+MOST_ZEROS = 20
 INFIX = {"add": (" + ", SUM), "sub": (" - ", SUM), "mul": ("*", PRODUCT), "div": ("/", PRODUCT)}
 
 
 def text(node: Node) -> str:
     """The node as text. A shared part is written out at each place where it is used."""
+    return texts(node)[node]
+
+
+def texts(node: Node) -> dict[Node, str]:
+    """The text of every part of a node, in one pass."""
     written: dict[Node, tuple[str, int]] = {}
     for part in ordered([node]):
         written[part] = _write(part, [written[arg] for arg in part.args])
@@ -27,7 +37,7 @@ def text(node: Node) -> str:
                 f"An expression takes more than {LONGEST} characters to write out, since its parts are used many "
                 "times over; it can be evaluated, but not be written as text."
             )
-    return written[node][0]
+    return {part: found for part, (found, _) in written.items()}
 
 
 def _write(node: Node, args: list[tuple[str, int]]) -> tuple[str, int]:
@@ -45,8 +55,7 @@ def _write(node: Node, args: list[tuple[str, int]]) -> tuple[str, int]:
     if node.op == "pow":
         return _bracket(args[0], ATOM) + "**" + _bracket(args[1], SIGN), POWER
     if node.op == "power":
-        assert isinstance(node.value, int | Fraction)
-        return _bracket(args[0], ATOM) + "**" + _bracket(_number(Fraction(node.value)), SIGN), POWER
+        return _bracket(args[0], ATOM) + "**" + _bracket(_number(number_of(node)), SIGN), POWER
     return f"{node.op}({', '.join(arg for arg, _ in args)})", ATOM
 
 
@@ -58,18 +67,26 @@ def _number(number: Fraction) -> tuple[str, int]:
     sign = "-" if number < 0 else ""
     above, below = abs(number.numerator), number.denominator
     twos, fives = _multiplicity(below, 2), _multiplicity(below, 5)
-    if below != 2**twos * 5**fives:
-        return f"{sign}{above}/{below}", PRODUCT
     places = max(twos, fives)
-    digits = str(above * 10**places // below)
+    scaled = above * 10**places // below
+    if below != 2**twos * 5**fives or scaled.bit_length() > LONGEST_NUMBER:
+        return f"{sign}{above}/{below}", PRODUCT
+    return sign + _decimal(str(scaled), places), SIGN if sign else ATOM
+
+
+def _decimal(digits: str, places: int) -> str:
+    """digits / 10**places, in a form that `parse` reads."""
+    short = digits.rstrip("0")
+    if len(digits) - len(short) > MOST_ZEROS:
+        return f"{short[0]}.{short[1:]}e{len(digits) - 1}" if len(short) > 1 else f"{short}e{len(digits) - 1}"
     if places == 0:
-        whole = digits
-    elif places > len(digits) + 4:
-        whole = f"{digits}e-{places}"
-    else:
-        digits = digits.rjust(places + 1, "0")
-        whole = f"{digits[:-places]}.{digits[-places:]}"
-    return sign + whole, SIGN if sign else ATOM
+        return digits
+    if places > FURTHEST:
+        return f"{digits[0]}.{digits[1:]}e{len(digits) - 1 - places}"
+    if places > len(digits) + 4:
+        return f"{digits}e-{places}"
+    digits = digits.rjust(places + 1, "0")
+    return f"{digits[:-places]}.{digits[-places:]}"
 
 
 def _multiplicity(number: int, prime: int) -> int:

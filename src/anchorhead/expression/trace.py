@@ -22,8 +22,11 @@ from torch import Tensor, nn
 from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression.aten import ALIAS, COPY, OPERATIONS, Comparison
 from anchorhead.expression.graph import Expression, Node, constant, variable
+from anchorhead.expression.steadiness import check_agreement, check_steady, left_alone, points_in
+from anchorhead.expression.tensors import evaluate
 
 ADVICE = "write the target as text, such as 'sin(3*x) + x**2'"
+CLOSE, COARSE = 1e-9, 1e-6
 SIZES = (7, 5)
 """Lengths of the dummy inputs: a target that reads them off is not a function of each element."""
 
@@ -40,17 +43,79 @@ class _Wrapped(nn.Module):
 def trace(function: Callable[..., Any], variables: Sequence[str] = ("x",)) -> Expression:
     """The expression that a callable of one tensor for each variable computes for each element."""
     names = (variables,) if isinstance(variables, str) else tuple(variables)
-    found = [_Tracer(_export(function, len(names), size), names, _definition(function)).read() for size in SIZES]
+    with left_alone(function):
+        found = [_Tracer(_export(function, len(names), size), names, _definition(function)).read() for size in SIZES]
+    with left_alone(function):
+        _check_calls(function, len(names))
     if found[0].outputs != found[1].outputs:
         raise ExpressionError(f"The target depends on the shape of its input, not on each element alone; {ADVICE}.")
     return found[0]
 
 
-def _export(function: Callable[..., Any], count: int, size: int) -> Any:
+def check_traced(function: Callable[..., Any], traced: Expression, box: Sequence[tuple[float, float]]) -> None:
+    """Refuses a trace that says something else than the callable itself, at points of the box."""
+    points = torch.tensor(points_in(box), dtype=torch.float64)
+    made = evaluate(traced, dict(zip(traced.variables, points.unbind(-1), strict=True)))
+    if isinstance(made, Tensor):
+        with left_alone(function):
+            found = attempt(_module(function), *points.unbind(-1))
+        check_agreement(found, made, points, COARSE)
+
+
+def trained_differently(function: Callable[..., Any], count: int = 1) -> bool:
+    """Whether a module is in training mode and computes something else there than in evaluation mode."""
+    if not (isinstance(function, nn.Module) and function.training):
+        return False
+    inputs = _inputs(count)
+    with left_alone(function):
+        plain, trained = attempt(_module(function), *inputs), attempt(_module(function).train(), *inputs)
+    return plain is None or trained is None or not torch.equal(plain, trained)
+
+
+def attempt(module: nn.Module, *inputs: Tensor) -> Tensor | None:
+    """What a callable returns, if it runs and returns a tensor."""
+    try:
+        with _quiet(), torch.no_grad():
+            found = module(*(x.clone() for x in inputs))
+    except Exception:
+        return None
+    if isinstance(found, list | tuple) and len(found) == 1:
+        found = found[0]
+    return found if isinstance(found, Tensor) else None
+
+
+def _check_calls(function: Callable[..., Any], count: int) -> None:
+    """Refuses what is no function of its input, or one that looks at how many dimensions the input has."""
+    first, second = _inputs(count), [x.flip(0) for x in _inputs(count)]
+    module = _module(function)
+    held = module if isinstance(function, nn.Module) else function
+    check_steady(held, lambda inputs: attempt(module, *inputs), (first, second), CLOSE)
+    row = attempt(module, *first)
+    for shape in ((2, 3), (6, 1)):
+        other = attempt(module, *(x.reshape(shape) for x in first))
+        if row is None or other is None or other.numel() != row.numel():
+            continue
+        if not torch.allclose(other.reshape(row.shape), row, rtol=CLOSE, atol=CLOSE, equal_nan=True):
+            raise ExpressionError(
+                f"The target gives other results for numbers in a tensor of shape {shape} than for the same numbers in "
+                f"a row: it depends on the shape of its input, not on each element alone; {ADVICE}, or give the shape "
+                "of one input with shape=."
+            )
+
+
+def _inputs(count: int) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    return [torch.rand(6, generator=draw, dtype=torch.float64) / 2 + 0.25 for _ in range(count)]
+
+
+def _module(function: Callable[..., Any]) -> nn.Module:
     if isinstance(function, nn.Module):
-        module: nn.Module = copy.deepcopy(function).to(torch.float64).eval()
-    else:
-        module = _Wrapped(function).eval()
+        return copy.deepcopy(function).to(torch.float64).eval()
+    return _Wrapped(function).eval()
+
+
+def _export(function: Callable[..., Any], count: int, size: int) -> Any:
+    module = _module(function)
     inputs = tuple(torch.full((size,), 0.5, dtype=torch.float64) for _ in range(count))
     try:
         with _quiet():

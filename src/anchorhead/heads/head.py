@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from anchorhead.arithmetic import softmax
 from anchorhead.network.file import HORNER_DEPTH, NUMBERS
 
 Array = NDArray[np.float64]
@@ -63,15 +64,21 @@ class Head:
 
     def weights(self, u: Array) -> Array:
         """Attention weights (..., keys)."""
-        gates = np.multiply.outer(u, self.gate_slopes) + self.gate_levels
-        scores = np.multiply.outer(u, self.slopes) + self.intercepts + np.repeat(gates, self.sizes, axis=-1)
-        scores -= scores.max(-1, keepdims=True)
-        weights = np.exp(scores)
-        return weights / weights.sum(-1, keepdims=True)
+        flat = np.asarray(u, dtype=np.float64).reshape(-1)
+        return np.moveaxis(self._by_key(flat).reshape(self.keys, *np.shape(u)), 0, -1)
+
+    def _by_key(self, u: Array) -> Array:
+        """Attention weights at points (n,), as (keys, n)."""
+        scores = self.slopes[:, None] * u + self.intercepts[:, None]
+        if self.gate_slopes.any() or self.gate_levels.any():
+            scores += np.repeat(self.gate_slopes[:, None] * u + self.gate_levels[:, None], self.sizes, axis=0)
+        return softmax(scores)
 
     def __call__(self, u: Array) -> Array:
-        """h(u) in float64, literally."""
-        return (self.weights(u) * (self.constants + np.multiply.outer(u, self.gains))).sum(-1)
+        """h(u) in float64, literally; the same bits on every machine."""
+        flat = np.asarray(u, dtype=np.float64).reshape(-1)
+        values = self.constants[:, None] + self.gains[:, None] * flat
+        return np.add.reduce(self._by_key(flat) * values, 0).reshape(np.shape(u))
 
     def rounded(self, dtype: type[np.floating]) -> Head:
         """The same head with every number rounded to the dtype; no longer `uniform` if Horner's rule would overflow."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anchorhead.arithmetic import exp, log_of
 from anchorhead.heads.head import Array, Head
 
 LAMBERT = 0.27846454276107
@@ -95,4 +96,4 @@ def _normaliser(piece: Head, ends: Sequence[float]) -> tuple[float, float]:
 
 def _log_normaliser(piece: Head, u: Array) -> float:
     scores = piece.slopes * u + piece.intercepts
-    return float(scores.max() + np.log(np.exp(scores - scores.max()).sum()))
+    return float(scores.max()) + log_of(float(exp(scores - scores.max()).sum()))

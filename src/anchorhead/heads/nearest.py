@@ -7,10 +7,9 @@ monotone pieces, ω(h) in any case: first order, like 1/p. It is here to be comp
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
+from anchorhead.arithmetic import log_of
 from anchorhead.heads.fitting import Function
 from anchorhead.heads.head import Head
 
@@ -19,12 +18,12 @@ def nearest(f: Function, low: float, high: float, keys: int, *, selection_error:
     """The paper's head with that many keys, and its largest error on a fine sample."""
     anchors = np.linspace(low, high, keys)
     step = (high - low) / (keys - 1)
-    beta = math.log((keys - 1) / selection_error) / step**2
+    beta = log_of((keys - 1) / selection_error) / (step * step)
     centre = (low + high) / 2
     centred = anchors - centre
     # -β(u - L)² = 2β(L - m)u - β(L - m)² - 2β(L - m)m, but for what all keys share
     slopes = 2 * beta * centred
-    head = Head(slopes, -beta * centred**2 - slopes * centre, f(anchors), np.zeros(keys), uniform=False)
+    head = Head(slopes, -beta * (centred * centred) - slopes * centre, f(anchors), np.zeros(keys), uniform=False)
     error = 0.0
     for chunk in np.array_split(np.linspace(low, high, 8 * keys), max(1, keys * keys // 500_000)):
         error = max(error, float(np.abs(head(chunk) - f(chunk)).max()))

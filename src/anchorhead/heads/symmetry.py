@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from anchorhead.arithmetic import binary_ceiling
 from anchorhead.heads.fitting import Function
 from anchorhead.heads.head import Array, Head
 
@@ -44,7 +45,7 @@ def _mirrored(numbers: Array, total: float, bits: int) -> Array | None:
     top = max(float(np.abs(numbers).max()), abs(total))
     if top == 0:
         return numbers.copy()
-    grid = 2.0 ** (math.ceil(math.log2(top)) - bits)
+    grid = math.ldexp(binary_ceiling(top), -bits)
     if total != round(total / grid) * grid:
         return None
     halves = np.round((numbers + (total - numbers[::-1])) / 2 / grid) * grid

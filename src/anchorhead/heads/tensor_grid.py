@@ -1,19 +1,14 @@
-"""A head for several variables in one layer: softmax over a tensor grid of keys (constructions 2.1).
+"""Fits a tensor grid of keys (`grid_head.py`) to a function of several variables (constructions 2.1).
 
-Axis i has p_i keys with evenly spaced slopes and concave intercepts (`uniform.py`), key k scoring
-slope_k x_i + intercept_k. The key (k_1, .., k_m) of the grid scores the sum of its axes' scores, and since the
-exponential of a sum is a product, the softmax over all p_1·…·p_m keys is the product of the axes' softmaxes W^i:
-
-    h(x) = sum over (k_1, .., k_m) of  W^1_{k_1}(x_1) · … · W^m_{k_m}(x_m) · V[k_1, .., k_m]
-
-So one attention layer reproduces smooth functions of m variables with an error that falls geometrically in the
-number of keys of each axis, and h costs one contraction of V after the other.
+Each axis has keys with evenly spaced slopes and concave intercepts (`uniform.py`). One attention layer then
+reproduces smooth functions of m variables with an error that falls geometrically in the number of keys of each axis.
 
 *Values* are solved for axis by axis. Let W^i also be the matrix of the weights at the sample points of axis i. The
-least squares problem over the grid of all samples has the matrix W^1 ⊗ … ⊗ W^m. With singular value decompositions
-W^i = U^i S^i Q^i of the size of one axis, the problem with a ridge λ on all values at once has the solution
+least squares problem over the grid of all samples has the matrix W^1 ⊗ … ⊗ W^m. Let W^i = U^i S^i T^i with orthonormal
+columns U^i, a diagonal S^i that falls like the singular values, and a triangular T^i of moderate numbers, its columns
+permuted (`arithmetic.orthogonal`). The problem with about a ridge λ on all values at once has the solution
 
-    V = (Q^1 ⊗ … ⊗ Q^m)^T  σ/(σ² + λ²)  (U^1 ⊗ … ⊗ U^m)^T f,    σ = products of the axes' singular values.
+    V = (T^1 ⊗ … ⊗ T^m)⁻¹  σ/(σ² + λ²)  (U^1 ⊗ … ⊗ U^m)^T f,    σ = products of the axes' S.
 
 A ridge on each axis by itself would not do: what rounding leaves on one axis is rough along the next, which would
 amplify it again.
@@ -22,36 +17,40 @@ amplify it again.
 values larger than f by the m-th root of what the limit leaves, so that all together stay within it. If values
 exceed the limit nevertheless, ridges grow until they do not.
 
-Nothing here is trusted: errors are those at samples. The certificate decides.
+Nothing here is trusted: errors are those at samples. The certificate decides. All of it is arithmetic that is the same
+on every machine, as far as f is.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.linalg import solve_triangular
-from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
+from anchorhead.arithmetic import (
+    descend,
+    exp,
+    exp_of,
+    geometric,
+    least_squares,
+    log,
+    log_of,
+    orthogonal,
+    power,
+    product,
+)
 from anchorhead.errors import InputError, ShapeError
-from anchorhead.heads.fitting import samples
+from anchorhead.heads.fitting import FLOOR, samples
+from anchorhead.heads.grid_head import MOST_ENTRIES, Box, GridFunction, GridHead, axis_weights, checked_box, contracted
 from anchorhead.heads.head import Array, Head
 from anchorhead.heads.uniform import uniform_keys
 
-GridFunction = Callable[[Array], Array]
-"""(N, m) to (N, q)."""
-Box = Sequence[tuple[float, float]]
-
-MOST_AXES = 4
 MOST_KEYS = 1 << 20
 MOST_ON_AXIS = 1 << 10
-MOST_ENTRIES = 1 << 22
-"""Entries of a temporary, 32 MB."""
 SLICES = 10
 SEARCHED_ENTRIES = 1 << 18
 """Samples, times outputs, up to which layouts are searched for on the whole grid."""
@@ -59,93 +58,13 @@ SEARCHED = 48
 """Beyond this many keys on an axis the layout is that of this many, stretched, with a few curvatures tried."""
 QUIET = 4.0
 """Where the error stays above the goal, f is not smooth for so few keys, and values of this size may serve better."""
-FLOOR = 4e-16
-"""The smallest ridge: below it, rounding decides the values."""
-
-
-@dataclass(frozen=True)
-class GridHead:
-    """slopes, intercepts: (p_i,) for each axis. values: (p_1, .., p_m, q). All float64."""
-
-    slopes: tuple[Array, ...]
-    intercepts: tuple[Array, ...]
-    values: Array
-
-    def __post_init__(self) -> None:
-        counts = tuple(len(s) for s in self.slopes)
-        if not counts or counts != tuple(len(c) for c in self.intercepts) or self.values.shape[:-1] != counts:
-            raise ShapeError(
-                f"A grid with values of shape {self.values.shape} needs slopes and intercepts for as many axes and "
-                f"keys; slopes {counts} and intercepts {tuple(map(len, self.intercepts))} were given."
-            )
-
-    @property
-    def axes(self) -> int:
-        """How many variables there are."""
-        return len(self.slopes)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Keys of each axis."""
-        return tuple(len(s) for s in self.slopes)
-
-    @property
-    def keys(self) -> int:
-        """How many keys the grid has."""
-        return math.prod(self.counts)
-
-    @property
-    def outputs(self) -> int:
-        """How many numbers a value has."""
-        return int(self.values.shape[-1])
-
-    @property
-    def largest_value(self) -> float:
-        """The largest |value|, which decides how much rounding costs."""
-        return float(np.abs(self.values).max())
-
-    def weights(self, axis: int, u: Array) -> Array:
-        """The softmax weights of one axis, (..., p_i)."""
-        return softmax(np.multiply.outer(u, self.slopes[axis]) + self.intercepts[axis])
-
-    def __call__(self, x: Array) -> Array:
-        """h at points (..., m), in float64, as (..., q)."""
-        flat = np.asarray(x, dtype=np.float64).reshape(-1, self.axes)
-        rows = max(1, MOST_ENTRIES // (self.values.size // self.counts[0]))
-        parts = [self._contract(flat[i : i + rows]) for i in range(0, len(flat), rows)]
-        return np.concatenate([*parts, np.zeros((0, self.outputs))]).reshape(*np.shape(x)[:-1], self.outputs)
-
-    def _contract(self, x: Array) -> Array:
-        held = self.weights(0, x[:, 0]) @ self.values.reshape(self.counts[0], -1)
-        for i in range(1, self.axes):
-            held = np.matmul(self.weights(i, x[:, i])[:, None], held.reshape(len(x), self.counts[i], -1))[:, 0]
-        return held
-
-    def on_lattice(self, points: Sequence[Array]) -> Array:
-        """h at all combinations of the axes' points, (n_1, .., n_m, q)."""
-        return contracted([self.weights(i, u) for i, u in enumerate(points)], self.values)
-
-    def rounded(self, dtype: type[np.floating]) -> GridHead:
-        """The same head with every number rounded to the dtype."""
-
-        def nearest(numbers: Array) -> Array:
-            return numbers.astype(dtype).astype(np.float64)
-
-        return GridHead(tuple(map(nearest, self.slopes)), tuple(map(nearest, self.intercepts)), nearest(self.values))
-
-
-def softmax(scores: Array) -> Array:
-    """Over the last axis."""
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
-
-
-def contracted(matrices: Sequence[Array | None], tensor: Array) -> Array:
-    """The tensor (p_1, .., p_m, ...) with the i-th axis contracted with the i-th matrix (n_i, p_i), if there is one."""
-    for i, matrix in enumerate(matrices):
-        if matrix is not None:
-            tensor = np.moveaxis(np.tensordot(matrix, tensor, (1, i)), 0, i)
-    return np.ascontiguousarray(tensor)
+AT_ONCE = 1 << 16
+"""Numbers that are worked on at once, where layouts are compared."""
+MOVES = np.array([[0.0, 0.0], [0.15, 0.0], [0.0, 0.08]])
+"""From the first point of a search to its others, in the logarithms of curvature and spacing."""
+CLOSE = 1e-2
+"""A search over all axes ends when logarithms, and that of the error, differ by no more than this."""
+BEYOND = (math.inf, math.inf)
 
 
 def fit_grid(f: GridFunction, box: Box, keys: int | Sequence[int], *, goal: float = 0.0,
@@ -171,17 +90,6 @@ def sampled_error(f: GridFunction, head: GridHead, box: Box, points: int = 1 << 
     """The largest |f - h| over a lattice of about that many points, which lie between those fitted on."""
     with threadpool_limits(1):
         return _Fitting(f, box, 0.0, 1.0).error(head, points)
-
-
-def checked_box(box: Box) -> tuple[tuple[float, float], ...]:
-    """The box as pairs of floats; refused unless it has one to four bounded sides."""
-    sides = tuple((float(low), float(high)) for low, high in box)
-    if not 1 <= len(sides) <= MOST_AXES:
-        raise InputError(f"A grid has 1 to {MOST_AXES} axes, and {len(sides)} were given: its keys grow like p^m.")
-    for low, high in sides:
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise InputError(f"The side [{low}, {high}] of the box must be bounded, with its lower end first.")
-    return sides
 
 
 def _smallest(fitting: _Fitting, tol: float, most: int) -> GridHead | None:
@@ -310,7 +218,7 @@ class _Fitting:
     @property
     def growths(self) -> tuple[float, float]:
         """What each axis may make of f: its share of the limit, and less, since axes can amplify each other."""
-        share = max(4.0, self.limit ** (1 / self.axes))
+        share = max(4.0, power(self.limit, 1 / self.axes))
         return share, math.sqrt(share)
 
     def fit(self, counts: Sequence[int]) -> GridHead:
@@ -331,7 +239,7 @@ class _Fitting:
 
     def error(self, head: GridHead, most: int = 1 << 16) -> float:
         """The largest |f - h| on a lattice of about `most` points, or eight for each key; ends included."""
-        share = (min(max(most, 8 * head.keys), MOST_ENTRIES) / head.keys) ** (1 / self.axes)
+        share = power(min(max(most, 8 * head.keys), MOST_ENTRIES) / head.keys, 1 / self.axes)
         points = [np.linspace(*side, math.ceil(min(share, 6) * k) + 30) for side, k in
                   zip(self.box, head.counts, strict=True)]  # fmt: skip
         worst = 0.0
@@ -357,22 +265,7 @@ def _stretched(spacing: float, few: int, many: int) -> float:
 def _cost(error: float, goal: float, size: float, limit: float) -> float:
     """What a layout is judged by: the error, down to a part of the goal, and values, most of all beyond the limit."""
     beyond = max(1.0, size / limit)
-    return math.log(max(error, goal / 8)) + 0.1 * math.log(max(1.0, size)) + 2 * math.log(beyond)
-
-
-class _Ridge:
-    """Least squares with a ridge, for any number of right sides: [W; λ] = QR, values = R⁻¹ Q^T [target; 0]."""
-
-    def __init__(self, weights: Array, ridge: float) -> None:
-        samples_, keys = weights.shape
-        size = math.sqrt(samples_) * max(ridge, FLOOR)
-        q, self.r = np.linalg.qr(np.vstack([weights, size * np.eye(keys)]))
-        self.q = q[:samples_]
-
-    def __call__(self, target: Array) -> Array:
-        """(samples, ...) to (keys, ...)."""
-        found: Array = solve_triangular(self.r, self.q.T @ target.reshape(len(target), -1), check_finite=False)
-        return found.reshape(-1, *target.shape[1:])
+    return log_of(max(error, goal / 8)) + 0.1 * log_of(max(1.0, size)) + 2 * log_of(beyond)
 
 
 class _Search:
@@ -394,49 +287,59 @@ class _Search:
             return self._layout(0.0, 1.0)
         if self.count > SEARCHED:
             return self._stretched()
-        spacings = np.geomspace(0.1, 6, 12) * min(1, 4 / self.count)
-        grid = itertools.product(np.geomspace(0.02, 4, 10), spacings)
-        starts = sorted((self._objective(c, h, self.thin), c, h) for c, h in grid)[:2]
-        _, c, h = min(self._descend(start) for start in starts)
-        return self._layout(c, h)
+        spacings = geometric(0.1, 6.0, 12) * min(1, 4 / self.count)
+        grid = list(itertools.product(geometric(0.02, 4.0, 10).tolist(), spacings.tolist()))
+        ranked = sorted(zip(self._objectives(grid, self.thin), grid, strict=True))
+        simplices = [np.array([log_of(c), log_of(h)]) + MOVES for _, (c, h) in ranked[:2]]
+        found = descend(lambda places: self._objectives(_layouts(places), self.fine), simplices, 40)
+        _, _, place = min((cost, i, place.tolist()) for i, (cost, place) in enumerate(found))
+        return self._layout(exp_of(place[0]), exp_of(place[1]))
 
     def _stretched(self) -> _Layout:
         """The layout of fewer keys, as many of them past the ends, for a few curvatures."""
         model = self.fitting.layout(self.axis, SEARCHED, self.growth)
         h = _stretched(model.spacing, SEARCHED, self.count)
         factors = (0.25, 0.5, 1.0, 2.0, 4.0) if self.count <= 4 * SEARCHED else (1.0,)
-        tried = [model.curvature * s for s in factors]
-        _, c = min((self._objective(c, h, self.thin), c) for c in tried)
+        tried = [(model.curvature * s, h) for s in factors]
+        _, (c, _) = min(zip(self._objectives(tried, self.thin), tried, strict=True))
         return self._layout(c, h)
 
     def _layout(self, curvature: float, spacing: float) -> _Layout:
-        return _Layout(curvature, spacing, self._error(curvature, spacing, self.fine)[0])
+        ((error, _),) = self._errors([(curvature, spacing)], self.fine)
+        return _Layout(curvature, spacing, error)
 
-    def _error(self, curvature: float, spacing: float, on: tuple[Array, Array]) -> tuple[float, float]:
-        """The largest error on the slices, and the largest value in units of f."""
-        u, target = on
-        weights = self.fitting.keys(self.axis, self.count, curvature, spacing).weights(u)
-        values = _Ridge(weights, self.ridge)(target)
-        return float(np.abs(weights @ values - target).max()), float(np.abs(values).max()) / self.fitting.scale
+    def _errors(self, layouts: Sequence[tuple[float, float]], on: tuple[Array, Array]) -> Iterator[tuple[float, float]]:
+        """For each layout the largest error on the slices, and the largest value in units of f."""
+        u, target = on[0], np.ascontiguousarray(on[1].T)
+        together = max(1, AT_ONCE // ((self.count + len(target)) * len(u)))
+        ridge = math.sqrt(len(u)) * max(self.ridge, FLOOR) * np.ones(self.count)
+        for start in range(0, len(layouts), together):
+            keys = [self.fitting.keys(self.axis, self.count, *found) for found in layouts[start : start + together]]
+            weights = axis_weights(*_numbers(keys), u)
+            values = least_squares(weights, np.broadcast_to(target, (len(keys), *target.shape)), ridge)
+            errors = np.abs(product(values.swapaxes(-1, -2), weights) - target).max((-1, -2))
+            sizes = np.abs(values).max((-1, -2)) / self.fitting.scale
+            yield from zip(errors.tolist(), sizes.tolist(), strict=True)
 
-    def _objective(self, curvature: float, spacing: float, on: tuple[Array, Array]) -> float:
-        if not (1e-3 < curvature < 60 and 1e-6 < spacing < 1e3):
-            return math.inf
-        error, size = self._error(curvature, spacing, on)
-        return _cost(error, self.fitting.goal, size, self.growth)
+    def _objectives(self, layouts: Sequence[tuple[float, float]], on: tuple[Array, Array]) -> list[float]:
+        fair = [1e-3 < c < 60 and 1e-6 < h < 1e3 for c, h in layouts]
+        found = self._errors([layout for layout, ok in zip(layouts, fair, strict=True) if ok], on)
+        goal, growth = self.fitting.goal, self.growth
+        return [_cost(error, goal, size, growth) for error, size in (next(found) if ok else BEYOND for ok in fair)]
 
-    def _descend(self, start: tuple[float, float, float]) -> tuple[float, float, float]:
-        """Nelder-Mead in the logarithms."""
-        _, c, h = start
-        x, y = math.log(c), math.log(h)
-        simplex = np.array([[x, y], [x + 0.2, y], [x, y + 0.1]])
-        found = minimize(lambda p: self._objective(math.exp(p[0]), math.exp(p[1]), self.fine), simplex[0],
-                         method="Nelder-Mead", options={"maxfev": 40, "initial_simplex": simplex})  # fmt: skip
-        return float(found.fun), math.exp(found.x[0]), math.exp(found.x[1])
+
+def _layouts(places: Sequence[Array]) -> list[tuple[float, float]]:
+    """Curvatures and spacings from their logarithms."""
+    return [(exp_of(c), exp_of(h)) for c, h in (place.tolist() for place in places)]
+
+
+def _numbers(keys: Sequence[Head]) -> tuple[Array, Array]:
+    """Slopes and intercepts of several sets of keys, (sets, keys) each."""
+    return np.array([k.slopes for k in keys]), np.array([k.intercepts for k in keys])
 
 
 def _logarithms(layouts: Sequence[_Layout]) -> Array:
-    return np.log([[max(a.curvature, 1e-9), a.spacing] for a in layouts])
+    return log(np.array([[max(a.curvature, 1e-9), a.spacing] for a in layouts]))
 
 
 class _Joint:
@@ -460,11 +363,11 @@ class _Joint:
         smaller = [max(2, math.floor(k * self._reduction())) if k > 2 else k for k in self.counts]
         model = _Joint(self.fitting, smaller, self.limit, self.goal)
         few = [[self.fitting.layout(i, k, g) for i, k in enumerate(smaller)] for g in self.fitting.growths]
-        curvatures, spacings = np.exp(model._searched(few)).T
+        curvatures, spacings = exp(model._searched(few)).T
         sizes = list(zip(spacings, smaller, self.counts, strict=True))
         same_keys_past = [_stretched(h, a, b) for h, a, b in sizes]
         same_reach = [h * (a - 1) / (b - 1) if b > 1 else h for h, a, b in sizes]
-        tried = [np.log(np.stack([curvatures, h], axis=1)) for h in (same_keys_past, same_reach)]
+        tried = [log(np.stack([curvatures, h], axis=1)) for h in (same_keys_past, same_reach)]
         if max(self.counts) <= SEARCHED:
             tried += [_logarithms(layouts) for layouts in starts]
         return min((self._limited(self._keys(t)) for t in tried), key=self.fitting.error)
@@ -472,56 +375,57 @@ class _Joint:
     def _reduction(self) -> float:
         """By what factor all axes must shrink for a search to be affordable."""
         outputs = self.fitting.outputs
-        return float(
-            0.9 * (SEARCHED_ENTRIES / (outputs * math.prod(len(u) for u in self.points))) ** (1 / len(self.counts))
-        )
+        entries = outputs * math.prod(len(u) for u in self.points)
+        return 0.9 * power(SEARCHED_ENTRIES / entries, 1 / len(self.counts))
 
     def _searched(self, starts: Sequence[Sequence[_Layout]]) -> Array:
         """Logarithms of curvature and spacing of each axis."""
         assert self.target is not None
         tries = int(min(30 * len(self.counts), 6e6 / self.target.size))
-        ranked = sorted([_logarithms(layouts) for layouts in starts] + self._usual(), key=self._objective)
+        known = [_logarithms(layouts) for layouts in starts] + self._usual()
+        ranked = [known[i] for _, i in sorted(zip(self._objectives(known), range(len(known)), strict=True))]
         if tries < 8:
             return ranked[0]
-        found = [self._descend(start, tries, together=True) for start in ranked[:3]]
-        _, best = min(found, key=lambda pair: pair[0])
-        return self._descend(best, tries)[1]
+        found = self._descend(ranked[:3], tries, together=True)
+        _, best = min(zip(found, range(len(found)), strict=True), key=lambda pair: (pair[0][0], pair[1]))[0]
+        ((_, best),) = self._descend([best], tries)
+        return best
 
     def _usual(self) -> list[Array]:
         """Layouts that often serve: curvatures from 0.2 to 0.8, and 1 to 4 keys past each end."""
         past = [[1 / max(0.5, (k - 1) / 2 - over) for k in self.counts] for over in (1, 2, 3, 4)]
-        return [np.log([[c, h] for h in spacings]) for spacings in past for c in (0.2, 0.35, 0.8)]
+        return [log(np.array([[c, h] for h in spacings])) for spacings in past for c in (0.2, 0.35, 0.8)]
 
-    def _descend(self, start: Array, tries: int, together: bool = False) -> tuple[float, Array]:
+    def _descend(self, starts: Sequence[Array], tries: int, together: bool = False) -> list[tuple[float, Array]]:
         """Nelder-Mead in the logarithms, each axis by itself or all `together`."""
-        steps = np.array([0.15, 0.08])
-        moves = np.array([start * 0 + np.diag(steps)[i] for i in range(2)])
-        if not together:
-            moves = np.diag(np.tile(steps, len(start))).reshape(-1, *start.shape)
-
-        def moved(amounts: Array) -> Array:
-            return start + np.tensordot(amounts, moves, (0, 0))
-
-        simplex = np.vstack([np.zeros(len(moves)), np.eye(len(moves))])
-        found = minimize(lambda amounts: self._objective(moved(amounts)), simplex[0], method="Nelder-Mead",
-                         options={"maxfev": tries, "initial_simplex": simplex})  # fmt: skip
-        return float(found.fun), moved(found.x)
+        axes = len(self.counts)
+        moves = np.tile(MOVES, axes) if together else np.vstack([MOVES[:1].repeat(axes, 0).ravel(), *_apart(axes)])
+        found = descend(lambda places: self._objectives([p.reshape(axes, 2) for p in places]),
+                        [start.ravel() + moves for start in starts], tries, CLOSE)  # fmt: skip
+        return [(value, place.reshape(axes, 2)) for value, place in found]
 
     def _keys(self, parameters: Array) -> list[Head]:
-        sizes = np.exp(parameters)
+        sizes = exp(parameters).tolist()
         return [self.fitting.keys(i, k, *sizes[i]) for i, k in enumerate(self.counts)]
 
-    def _objective(self, parameters: Array) -> float:
-        if self.target is None or parameters[:, 0].max() > 4 or np.abs(parameters[:, 1]).max() > 7:
-            return math.inf
-        problem = _TensorRidge(self._weights(self._keys(parameters)), self._target)
-        values = problem.values(self.ridge)
-        error = problem.error(values, self.target)
-        size = float(np.abs(values).max())
-        return _cost(error, self.goal, size / self.fitting.scale, self.largest / self.fitting.scale)
+    def _objectives(self, several: Sequence[Array]) -> list[float]:
+        """What the layouts with these logarithms cost; as many at once as the memory of their values allows."""
+        assert self.target is not None
+        fair = [bool(p[:, 0].max() <= 4 and np.abs(p[:, 1]).max() <= 7) for p in several]
+        keys = [self._keys(p) for p, ok in zip(several, fair, strict=True) if ok]
+        together = max(1, AT_ONCE // self.target.size)
+        found: list[tuple[float, float]] = []
+        for start in range(0, len(keys), together):
+            problem = _TensorRidge(self._weights(keys[start : start + together]), self._target)
+            values = problem.values(self.ridge)
+            sizes = np.abs(values).reshape(len(values), -1).max(-1) / self.fitting.scale
+            found += zip(problem.errors(values, self.target).tolist(), sizes.tolist(), strict=True)
+        limit, listed = self.largest / self.fitting.scale, iter(found)
+        return [_cost(e, self.goal, size, limit) for e, size in (next(listed) if ok else BEYOND for ok in fair)]
 
-    def _weights(self, keys: Sequence[Head]) -> list[Array]:
-        return [k.weights(u) for k, u in zip(keys, self.points, strict=True)]
+    def _weights(self, several: Sequence[Sequence[Head]]) -> list[Array]:
+        """Of each axis, (sets of keys, keys, samples)."""
+        return [axis_weights(*_numbers(keys), u) for *keys, u in zip(*several, self.points, strict=True)]
 
     def _target(self) -> Iterator[Array]:
         """f at the samples; what is not at hand is asked for slab by slab of the first axis."""
@@ -532,15 +436,15 @@ class _Joint:
 
     def _limited(self, keys: Sequence[Head]) -> GridHead:
         """Values within the limit: the ridge grows until they are, and further where the error does not mind."""
-        problem = _TensorRidge(self._weights(keys), self._target)
+        problem = _TensorRidge(self._weights([keys]), self._target)
         ridge, enough, best = max(self.ridge, FLOOR), self.goal / 2, None
         for _ in range(40):
-            values = problem.values(ridge)
+            (values,) = problem.values(ridge)
             if np.abs(values).max() <= self.largest:
                 if self.target is None:
                     best = values
                     break
-                error = problem.error(values, self.target)
+                error = float(problem.errors(values, self.target).max())
                 if best is None:
                     enough = max(enough, 1.2 * error)
                 elif error > enough:
@@ -551,23 +455,35 @@ class _Joint:
         return GridHead(tuple(k.slopes for k in keys), tuple(k.intercepts for k in keys), values)
 
 
+def _apart(axes: int) -> list[Array]:
+    """One move for each parameter of each axis."""
+    return [np.eye(axes)[i].repeat(2) * np.tile(move, axes) for i in range(axes) for move in MOVES[1:]]
+
+
 class _TensorRidge:
-    """Least squares over the grid of samples with a ridge; see the top. target: slabs of the first axis, in order."""
+    """Least squares over the grid of samples with a ridge, for several sets of keys at once; see the top.
+
+    weights: of each axis, (sets, keys, samples). target: slabs of the first axis, in order.
+    """
 
     def __init__(self, weights: Sequence[Array], target: Callable[[], Iterator[Array]]) -> None:
-        self.weights = weights
-        found = [np.linalg.svd(w, full_matrices=False) for w in weights]
-        left, self.right = [u.T for u, _, _ in found], [q.T for _, _, q in found]
+        self.weights = [w.swapaxes(-1, -2) for w in weights]
+        alike = len({w.shape for w in weights}) == 1  # then all axes at once
+        found = list(zip(*orthogonal(np.stack(weights)), strict=True)) if alike else [orthogonal(w) for w in weights]
+        left, self.right = [f[0] for f in found], [f[2] for f in found]
         slabs = [contracted([None, *left[1:]], slab) for slab in target()]
-        self.analysed = contracted(left[:1], np.concatenate(slabs) if len(slabs) > 1 else slabs[0])
-        self.singular = functools.reduce(np.multiply.outer, [s for _, s, _ in found])[..., None]
-        self.samples = math.prod(len(w) for w in weights)
+        self.analysed = contracted([left[0], *[None] * (len(left) - 1)], np.concatenate(slabs, -len(left) - 1))
+        self.sizes = np.ones((len(weights[0]), 1))
+        for _, sizes, _ in found:
+            self.sizes = self.sizes[..., None, :] * sizes.reshape(len(sizes), *[1] * (self.sizes.ndim - 2), -1, 1)
+        self.samples = math.prod(w.shape[-1] for w in weights)
 
     def values(self, ridge: float) -> Array:
-        """The solution, (p_1, .., p_m, q)."""
+        """The solutions, (sets, p_1, .., p_m, q)."""
         size = math.sqrt(self.samples) * max(ridge, FLOOR)
-        return contracted(self.right, self.analysed * (self.singular / (self.singular**2 + size**2)))
+        return contracted(self.right, self.analysed * (self.sizes / (self.sizes * self.sizes + size * size)))
 
-    def error(self, values: Array, target: Array) -> float:
-        """The largest error at the samples."""
-        return float(np.abs(contracted(self.weights, values) - target).max())
+    def errors(self, values: Array, target: Array) -> Array:
+        """The largest error at the samples, of each set."""
+        found = np.abs(contracted(self.weights, values) - target)
+        return found.reshape(len(found), -1).max(-1)

@@ -13,17 +13,18 @@ has several valleys in them, so the search samples a grid and descends from the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-from scipy.optimize import minimize
 
-from anchorhead.heads.fitting import Problem, solve
-from anchorhead.heads.head import Head
+from anchorhead.arithmetic import descend, exp_of, geometric, log_of
+from anchorhead.heads.fitting import Problem, costs, solve
+from anchorhead.heads.head import Array, Head
 
-Objective = Callable[[float, float], float]
-Start = tuple[float, float, float]
-"""Objective, step, curvature."""
+Layout = tuple[float, float]
+"""Step and curvature."""
+MOVES = np.array([[0.0, 0.0], [0.15, 0.0], [0.0, 0.25]])
+"""From the first point of a search to its others, in the logarithms."""
 
 STEP_BITS = 12
 """Slopes are multiples of a step with this many bits, so that k·step is exact in every dtype."""
@@ -36,7 +37,7 @@ def uniform_keys(count: int, step: float, curvature: float, centre: float) -> He
     k = np.arange(count, dtype=np.float64) - (count - 1) / 2
     slopes = step * k
     nothing = np.zeros(count)
-    return Head(slopes, -curvature * k**2 - slopes * centre, nothing, nothing, uniform=True)
+    return Head(slopes, -curvature * (k * k) - slopes * centre, nothing, nothing, uniform=True)
 
 
 def _short(step: float) -> float:
@@ -54,41 +55,37 @@ def best_uniform(count: int, problem: Problem, rates: Iterable[float] = ()) -> t
     if count == 1:
         return solve(uniform_keys(1, 1.0, 0.0, 0.0), problem, lawson=30)
 
-    def objective(step: float, curvature: float, on: Problem = problem) -> float:
-        if not (1e-12 < step * radius < 1e9 and 0 <= curvature < 60):
-            return math.inf
-        error, head = solve(uniform_keys(count, step, curvature, centre), on)
-        excess = max(1.0, head.largest_value / problem.limit)
-        return math.log(error + problem.goal * 1e-3) + 2 * math.log(excess)
+    thin = problem.thinned()
+
+    def judged(layouts: Sequence[Layout]) -> list[float]:
+        """What each layout costs."""
+        fair = [1e-12 < step * radius < 1e9 and 0 <= c < 60 for step, c in layouts]
+        keys = [uniform_keys(count, *layout, centre) for layout, ok in zip(layouts, fair, strict=True) if ok]
+        found = costs(keys, thin)
+        return [next(found) if ok else math.inf for ok in fair]
+
+    def descended(starts: Sequence[Layout], moves: Array, tries: int) -> list[tuple[float, Layout]]:
+        """Nelder-Mead in the logarithms of step and curvature."""
+
+        def layout(place: Array) -> Layout:
+            step, curvature = place.tolist()
+            return exp_of(step), exp_of(curvature)
+
+        simplices = [np.array([log_of(step), log_of(c)]) + moves for step, c in starts]
+        found = descend(lambda places: judged([layout(p) for p in places]), simplices, tries)
+        return [(value, layout(place)) for value, place in found]
 
     fine = 10 if count <= 24 else 6
-    spacings = np.geomspace(0.1, 6, fine) * min(1, 4 / count)
-    grid = [(2 * c / (h * radius), c) for h in spacings for c in np.geomspace(0.02, 4, fine)]
-    thin = problem.thinned()
-    starts = sorted((objective(step, c, thin), step, c) for step, c in grid)[: 2 if count <= 24 else 1]
-    found = [_descend(objective, start, 60 if count <= 24 else 30) for start in starts]
+    spacings = geometric(0.1, 6.0, fine) * min(1, 4 / count)
+    grid = [(2 * c / (h * radius), c) for h in spacings.tolist() for c in geometric(0.02, 4.0, fine).tolist()]
+    ranked = sorted(zip(judged(grid), grid, strict=True))
+    few = count <= 24
+    found = descended([layout for _, layout in ranked[: 2 if few else 1]], MOVES, 60 if few else 30)
     for rate in rates:
-        start = min((objective(rate, c, thin), rate, c) for c in (0.0, *np.geomspace(1e-3, 3, 20)))
-        found.append(_descend_curvature(objective, start))
-    _, step, curvature = min(found)
+        tried = [(rate, c) for c in (0.0, *geometric(1e-3, 3.0, 20).tolist())]
+        cost, layout = min(zip(judged(tried), tried, strict=True))
+        found.append((cost, layout))
+        if layout[1] and math.isfinite(cost):
+            found += [(value, (rate, c)) for value, (_, c) in descended([layout], MOVES[[0, 2]], 30)]
+    _, (step, curvature) = min(found)
     return solve(uniform_keys(count, step, curvature, centre), problem, lawson=40)
-
-
-def _descend(objective: Objective, start: Start, steps: int) -> Start:
-    """Nelder-Mead in the logarithms of step and curvature."""
-    value, step, curvature = start
-    x, y = math.log(step), math.log(curvature)
-    simplex = np.array([[x, y], [x + 0.15, y], [x, y + 0.25]])
-    result = minimize(lambda p: objective(math.exp(p[0]), math.exp(p[1])), simplex[0], method="Nelder-Mead",
-                      options={"maxfev": steps, "initial_simplex": simplex})  # fmt: skip
-    return (result.fun, *(math.exp(v) for v in result.x)) if result.fun < value else start
-
-
-def _descend_curvature(objective: Objective, start: Start) -> Start:
-    """The same in curvature alone."""
-    value, step, curvature = start
-    if curvature == 0 or not math.isfinite(value):
-        return start
-    result = minimize(lambda p: objective(step, math.exp(p[0])), [math.log(curvature)], method="Nelder-Mead",
-                      options={"maxfev": 30})  # fmt: skip
-    return (result.fun, step, math.exp(result.x[0])) if result.fun < value else start

@@ -14,27 +14,33 @@ a pole or a branch point just outside the domain become as easy as smooth functi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import minimize
 
-from anchorhead.heads.fitting import Problem, solve
+from anchorhead.arithmetic import descend, exp, exp_of, geometric, log, log_of
+from anchorhead.heads.fitting import Problem, costs, solve
 from anchorhead.heads.head import Array, Head
+
+Layout = tuple[float, float, float]
+"""Sharpness, offset, overhang."""
+MOVES = np.array([[0, 0, 0], [0.3, 0, 0], [0, 0.3, 0], [0, 0, 0.2]])
+"""From the first point of a search to its others; sharpness and offset in the logarithms."""
 
 
 def warped_keys(count: int, sharpness: float, offset: float, overhang: float, problem: Problem, side: int) -> Head:
     """Keys only: A = sharpness, p = offset; anchors reach past both ends by `overhang` of half the range of log τ."""
     low, high = float(problem.points[0]), float(problem.points[-1])
-    start, end = math.log(offset), math.log(offset + high - low)
+    start, end = log_of(offset), log_of(offset + high - low)
     middle, reach = (start + end) / 2, (end - start) / 2 * (1 + overhang)
-    tau = np.exp(np.linspace(middle - reach, middle + reach, count))
+    tau = exp(np.linspace(middle - reach, middle + reach, count))
     slopes = -sharpness / tau
-    levels = -sharpness * np.log(tau) + sharpness * (tau - offset) / tau
+    levels = -sharpness * log(tau) + sharpness * (tau - offset) / tau
     if side > 0:
         intercepts = levels - slopes * low
     else:
         intercepts, slopes = levels + slopes * high, -slopes
-    order = np.argsort(slopes)
+    order = np.argsort(slopes, kind="stable")
     nothing = np.zeros(count)
     return Head(slopes[order], intercepts[order] - intercepts.max(), nothing, nothing, uniform=False)
 
@@ -43,20 +49,22 @@ def best_warped(count: int, problem: Problem, side: int) -> tuple[float, Head]:
     """The best head with that many keys that the search finds, and its largest error on the samples."""
     width = float(problem.points[-1] - problem.points[0])
 
-    def objective(parameters: Array, on: Problem = problem) -> float:
-        sharpness, offset, overhang = math.exp(parameters[0]), math.exp(parameters[1]), float(parameters[2])
-        if not (1e-3 < sharpness < 1e4 and 1e-6 * width < offset < 1e3 * width and -0.9 < overhang < 6):
-            return math.inf
-        error, head = solve(warped_keys(count, sharpness, offset, overhang, problem, side), on)
-        excess = max(1.0, head.largest_value / problem.limit)
-        return math.log(error + problem.goal * 1e-3) + 2 * math.log(excess)
-
     thin = problem.thinned()
-    grid = [np.array([math.log(a), math.log(p * width), o])
-            for a in (0.5, 2.0, 8.0) for p in np.geomspace(0.003, 1, 6) for o in (-0.2, 0.2, 0.8)]  # fmt: skip
-    start = min(grid, key=lambda g: objective(g, thin))
-    simplex = start + np.array([[0, 0, 0], [0.3, 0, 0], [0, 0.3, 0], [0, 0, 0.2]])
-    found = minimize(objective, start, method="Nelder-Mead", options={"maxfev": 120, "initial_simplex": simplex})
-    best = found.x if found.fun < objective(start) else start
-    keys = warped_keys(count, math.exp(best[0]), math.exp(best[1]), float(best[2]), problem, side)
-    return solve(keys, problem, lawson=40)
+
+    def layout(place: Array) -> Layout:
+        sharpness, offset, overhang = place.tolist()
+        return exp_of(sharpness), exp_of(offset), overhang
+
+    def judged(places: Sequence[Array]) -> list[float]:
+        """What the layout of each place costs."""
+        layouts = [layout(place) for place in places]
+        fair = [1e-3 < a < 1e4 and 1e-6 * width < p < 1e3 * width and -0.9 < o < 6 for a, p, o in layouts]
+        keys = [warped_keys(count, *found, problem, side) for found, ok in zip(layouts, fair, strict=True) if ok]
+        found = costs(keys, thin)
+        return [next(found) if ok else math.inf for ok in fair]
+
+    grid = [np.array([log_of(a), log_of(p * width), o])
+            for a in (0.5, 2.0, 8.0) for p in geometric(0.003, 1.0, 6).tolist() for o in (-0.2, 0.2, 0.8)]  # fmt: skip
+    _, first = min(zip(judged(grid), range(len(grid)), strict=True))
+    ((_, best),) = descend(judged, [grid[first] + MOVES], 120)
+    return solve(warped_keys(count, *layout(best), problem, side), problem, lawson=40)

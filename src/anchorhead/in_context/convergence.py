@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from anchorhead.in_context.arguments import DTYPES
 from anchorhead.in_context.bounds import largest_curvature
-from anchorhead.in_context.certifying import is_quadratic, slope_of, spread_of, step_error
+from anchorhead.in_context.certifying import proved_for
 from anchorhead.in_context.reference import plain_iterates, slope
-from anchorhead.in_context.stability import deviations
 
 if TYPE_CHECKING:
     from anchorhead.in_context.gradient_descent import GradientDescent, Prompt
@@ -52,22 +50,14 @@ def converge(model: GradientDescent, X: Tensor, y: Tensor, w0: Tensor | None, ma
     measured = (iterates - plain_iterates(model.algorithm, prompt)).norm(dim=-1)
     optimum = minimiser(model, prompt, iterates[..., -1, :])
     steps = torch.stack([_moved(model, prompt, w) for w in iterates.unbind(-2)], -2)
+    curvature = min(largest_curvature(prompt.X, prompt.weights), model.bounds.curvature)
+    bounds = proved_for(model.proof, model.algorithm, model.gradient, curvature)
     return Convergence(
         measured,
-        torch.tensor(proved_for(model, prompt), dtype=torch.float64).expand_as(measured),
+        torch.tensor(bounds, dtype=torch.float64).expand_as(measured),
         (iterates - optimum.unsqueeze(-2)).norm(dim=-1),
         steps.norm(dim=-1) / model.algorithm.rate,
     )
-
-
-def proved_for(model: GradientDescent, prompt: Prompt) -> list[float]:
-    """The deviation bounds with the curvature of this prompt, which is at most what the bounds allow."""
-    curvature = min(largest_curvature(prompt.X, prompt.weights), model.bounds.curvature)
-    algorithm, gradient = model.algorithm, model.gradient
-    spread = spread_of(algorithm, slope_of(gradient, model.bounds), curvature, quadratic=is_quadratic(gradient))
-    error = step_error(algorithm, gradient, model.bounds, model.labels, model.shrink, DTYPES[model.dtype])
-    size = (error.heads + error.rounding) * algorithm.features**0.5
-    return deviations(algorithm.steps, size, spread, algorithm.rate, algorithm.momentum)
 
 
 def minimiser(model: GradientDescent, prompt: Prompt, start: Tensor) -> Tensor:

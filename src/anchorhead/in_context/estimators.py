@@ -1,13 +1,17 @@
 """scikit-learn's linear models, fitted by attention: fit gives the data to an in-context network as its prompt.
 
 The problem is scikit-learn's, in its own coefficients: features are centred and scaled inside, and penalties scaled to
-match (`fitting.py`). `network_` is the last network that ran, `certificate_` its proof.
+match (`fitting.py`). `network_` is the last network that ran. `certificate_` says what its proof means for coef_ and
+intercept_, in the units of the data: how far they are from the minimiser's where Newton's steps ran, else from those of
+the same last steps in exact arithmetic; `outputs` has a bound for every coefficient and, last, the intercept. Steps with
+momentum on other losses than squares are not known to contract, and then it says that nothing useful is known.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +22,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anchorhead.in_context.fitting import Scaled, Solved, by_newton, descend, scaled
+from anchorhead.certify.certificate import Certificate
+from anchorhead.in_context.fitting import ROUND, Scaled, Solved, by_newton, descend, scaled
 from anchorhead.in_context.losses import huber, logistic, poisson, squared
+from anchorhead.in_context.newton import Newton
 
 
 class _Linear(BaseEstimator):
@@ -32,13 +38,39 @@ class _Linear(BaseEstimator):
     def _keep(self, data: Scaled, solved: Solved, shift: float = 0.0, scale: float = 1.0) -> None:
         coefficients, intercept = data.original(solved.w)
         self.coef_, self.intercept_ = scale * coefficients, scale * intercept + shift
-        self.n_iter_, self.network_, self.certificate_ = solved.steps, solved.network, solved.network.certificate
+        self.n_iter_, self.network_ = solved.steps, solved.network
+        self.certificate_ = self._certificate(data, solved, shift, scale)
         if not solved.converged:
             warnings.warn(
                 f"The gradient is not yet small after {solved.steps} steps; increase max_iter or the penalty.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
+
+    def _certificate(self, data: Scaled, solved: Solved, shift: float, scale: float) -> Certificate:
+        """What the network's proof says of coef_ and intercept_, in the units of the data that fit was given."""
+        network = solved.network
+        own, off = network.certificate, network.certificate.bound
+        if isinstance(network, Newton):
+            said, off = "coef_ and intercept_ of the minimiser", off + network.to_optimum
+        else:
+            said = f"coef_ and intercept_ after the last {network.algorithm.steps} steps in exact arithmetic"
+        found = scale * data.deviation(solved.w, off) + 4 * ROUND * (abs(self.intercept_) + abs(shift))
+        outputs = tuple(float(v) for v in found[: len(data.scale) + int(data.intercept)])
+        return replace(
+            own,
+            expression=said,
+            domain=data.ranges,
+            variables=tuple(f"x{j}" for j in range(len(data.ranges))),
+            approximation=max(outputs),
+            rounding=0.0,
+            outputs=outputs,
+            assumptions=(
+                *own.assumptions,
+                "of this fit only: its data as they were scaled inside, from the iterate where the last run began; x, w "
+                "and w·x above are those of the scaled data",
+            ),
+        )
 
     def _decision(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

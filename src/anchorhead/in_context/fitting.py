@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anchorhead.arithmetic import binary_ceiling
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.in_context.bounds import OutsideBoundsError
 from anchorhead.in_context.gradient_descent import GradientDescent, gradient_descent
@@ -24,6 +25,7 @@ from anchorhead.in_context.reference import slope
 STEPS = 200
 """Steps of one network; it is run again from its last iterate."""
 WIDENINGS = 14
+ROUND = 2.0**-52
 MOST_LABELS = 64.0
 """Labels are bounded by this at least, so that heads made for one data set serve another."""
 
@@ -35,6 +37,8 @@ class Scaled(NamedTuple):
     mean: np.ndarray
     scale: np.ndarray
     intercept: bool
+    ranges: tuple[tuple[float, float], ...]
+    """Of the columns as they were given."""
 
     def penalties(self, value: float, power: int) -> list[float]:
         """A penalty on the coefficients of the original columns, by scaled column; none on the intercept."""
@@ -47,6 +51,15 @@ class Scaled(NamedTuple):
             return coefficients, 0.0
         return coefficients, float(w[-1]) - float(coefficients @ self.mean)
 
+    def deviation(self, w: Tensor, off: float) -> np.ndarray:
+        """How far coefficients and intercept are off where w is by `off`, roundings of `original` included."""
+        d = len(self.scale)
+        coefficients = np.abs(w[:d].numpy()) / self.scale
+        found = off / self.scale + 4 * ROUND * coefficients
+        steady = float(np.abs(w[-1])) + float(coefficients @ np.abs(self.mean)) if self.intercept else 0.0
+        last = (off + float(found @ np.abs(self.mean)) + (d + 8) * ROUND * steady) if self.intercept else 0.0
+        return np.append(found, last) * (1 + 1e-9)
+
 
 def scaled(X: np.ndarray, intercept: bool) -> Scaled:
     """Centred only where an intercept takes up the means."""
@@ -57,7 +70,8 @@ def scaled(X: np.ndarray, intercept: bool) -> Scaled:
     columns = (X - mean) / size
     if intercept:
         columns = np.column_stack([columns, np.ones(len(X))])
-    return Scaled(torch.tensor(columns, dtype=torch.float64), mean, size, intercept)
+    ranges = tuple(zip(X.min(0).tolist(), X.max(0).tolist(), strict=True))
+    return Scaled(torch.tensor(columns, dtype=torch.float64), mean, size, intercept, ranges)
 
 
 class Solved(NamedTuple):
@@ -71,7 +85,7 @@ class Solved(NamedTuple):
 
 def _power(value: float) -> float:
     """The next power of two: few distinct bounds, so that heads are found again."""
-    return 2.0 ** math.ceil(math.log2(max(value, 2.0**-20)))
+    return binary_ceiling(max(value, 2.0**-20))
 
 
 def descend(loss: Loss, data: Tensor, y: Tensor, l2: list[float], l1: list[float], tol: float, most: int,

@@ -30,7 +30,9 @@ from anchorhead.in_context.certifying import certify
 from anchorhead.in_context.labels import PAIRS, LabelHead, label_head
 from anchorhead.in_context.losses import Loss, read_loss
 from anchorhead.in_context.shrinking import Shrink, shrinking
+from anchorhead.in_context.stability import rounded_products
 from anchorhead.in_context.terms import Gradient, gradient_terms
+from anchorhead.network.own_precision import in_own_precision
 
 if TYPE_CHECKING:
     from anchorhead.in_context.convergence import Convergence
@@ -81,7 +83,7 @@ def gradient_descent(
     momentum: float = 0.0,
     bounds: Mapping[str, float] | None = None,
     dtype: torch.dtype = torch.float64,
-    outside: str = "refuse",
+    outside: str = "error",
 ) -> GradientDescent:
     """A network that runs gradient descent on the prompt it is given: model(X, y) returns w after the last step.
 
@@ -89,16 +91,17 @@ def gradient_descent(
     l2, l1: penalties l2·w²/2 and l1·|w|, one for all coordinates or one each (0 for an intercept).
     bounds: the largest absolute entry of x, y and w, by default 6, 50 and 20; also s, the largest |w·x|, and curvature,
         the largest eigenvalue of X^T X/n, where they are known to be smaller than what x and w imply.
-    outside: "refuse" a prompt outside the bounds, or "clip" it, with a warning.
+    outside: "error" for a prompt outside the bounds (also called "refuse"), or "clip" it, with a warning.
     """
     algorithm = _read(read_loss(loss), features, examples, steps, learning_rate, l2, l1, momentum)
     dtype_name(dtype)
-    if outside not in ("refuse", "clip"):
-        raise InputError(f"outside={outside!r} must be 'refuse' or 'clip'.")
+    if outside not in ("error", "refuse", "clip"):
+        raise InputError(f"outside={outside!r} must be 'error' or 'clip'.")
     declared = read_bounds(bounds, algorithm.features)
     if algorithm.loss.labels in PAIRS and declared.y < 1:
         raise InputError(f"bounds['y']={declared.y:g} leaves out the labels of the loss {algorithm.loss.name}; use 1.")
-    gradient = gradient_terms(algorithm.loss, declared)
+    off = rounded_products(algorithm.features, declared.x, declared.w, DTYPES[dtype])
+    gradient = gradient_terms(algorithm.loss, declared, off)
     return GradientDescent(algorithm, gradient, declared, dtype, clip=outside == "clip")
 
 
@@ -113,7 +116,7 @@ class GradientDescent(limits.FixedDtype):
         self.terms = nn.ModuleList(gradient.terms)
         self.labels: LabelHead | None = label_head(algorithm.loss, declared) if gradient.carries_labels else None
         self.shrink: Shrink | None = shrinking(algorithm.l1, algorithm.rate) if any(algorithm.l1) else None
-        proof = certify(algorithm, gradient, declared, self.labels, self.shrink, DTYPES[dtype])
+        self.proof = proof = certify(algorithm, gradient, declared, self.labels, self.shrink, DTYPES[dtype])
         self.certificate: Certificate = proof.certificate
         """A proved bound on the Euclidean distance of w_T from the algorithm's, for every prompt in the bounds."""
         self.deviation_bounds: list[float] = proof.deviations
@@ -158,6 +161,7 @@ class GradientDescent(limits.FixedDtype):
 
         return SelfAttentionDescent(self, self.algorithm.examples if examples is None else examples)
 
+    @in_own_precision
     def _run(self, X: Tensor, y: Tensor, w0: Tensor | None, mask: Tensor | None, *, keep: bool = False) -> list[Tensor]:
         prompt = self.prompt(X, y, w0, mask)
         before = w = prompt.start
@@ -219,8 +223,8 @@ class GradientDescent(limits.FixedDtype):
         """Refuses a prompt for which the learning rate is too large; nothing to do if it never is."""
         if self.bounds.curvature >= self.algorithm.features * self.bounds.x**2:
             return
-        size = float((X.double().square().sum(-1) * weights.double()).sum(-1).max())
-        if size <= self.bounds.curvature:
+        trace = float((X.double().square().sum(-1) * weights.double()).sum(-1).max())
+        if trace * (1 + 1e-6) <= self.bounds.curvature:  # weights are rounded in float32, and sums in float64
             return
         found = limits.largest_curvature(X, weights)
         if not found <= self.bounds.curvature:
@@ -235,7 +239,7 @@ class GradientDescent(limits.FixedDtype):
         if torch.compiler.is_compiling() or not reached:
             return
         for values, limit, name in ((sizes, self.bounds.w, "w"), (reached, self.bounds.s, "s")):
-            wrong = (~(torch.stack(values) <= limit * (1 + 1e-9))).nonzero()
+            wrong = (~(torch.stack(values).double() <= limit * (1 + limits.SLACK))).nonzero()
             if len(wrong):
                 step = int(wrong[0])
                 what = "|w·x|" if name == "s" else "an entry of w"

@@ -6,15 +6,18 @@ multiplied by the smooth head for y itself.
 
 from __future__ import annotations
 
-import math
-
 import torch
+from flint import arb
 from torch import Tensor, nn
 
+from anchorhead.certify.rounding import Rounding
+from anchorhead.certify.statement import Statement, precision, upper
+from anchorhead.expression.circuit import U
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.losses import Loss
 from anchorhead.in_context.products import identity_head
 from anchorhead.in_context.terms import Keys
+from anchorhead.network.file import NUMBERS
 from anchorhead.network.head_attention import HeadAttention
 
 STEEP = 80.0
@@ -22,7 +25,7 @@ PAIRS = {"zero_one": (0.0, 1.0), "signs": (-1.0, 1.0)}
 
 
 class LabelHead(nn.Module):
-    """y from a head over y: (...) to (...), in float64 inside; `error` bounds |output - y|, rounding included."""
+    """y from a head over y: (...) to (...), in float64 inside; `error` bounds |output - y| before the last cast."""
 
     def __init__(self, head: HeadAttention, error: float) -> None:
         super().__init__()
@@ -38,15 +41,25 @@ class LabelHead(nn.Module):
 def label_head(loss: Loss, bounds: Bounds) -> LabelHead:
     """The head for a loss's labels."""
     if loss.labels in PAIRS:
-        return LabelHead(_selecting(*PAIRS[loss.labels]), 2 * math.exp(-STEEP) + 2.0**-51)
+        head = _selecting(*PAIRS[loss.labels])
+        return LabelHead(head, _selection_error(head, PAIRS[loss.labels]))
     head, _, error = identity_head(bounds.y)
     return LabelHead(head, error)
 
 
 def _selecting(low: float, high: float) -> HeadAttention:
-    """Two keys, one for each label: scores ±STEEP/2 at the labels, on opposite sides."""
+    """Two keys, one for each label: scores ±STEEP/2 at the labels, on opposite sides; all numbers are exact."""
     slope = STEEP / (high - low)
-    slopes, levels = [-slope / 2, slope / 2], [slope * (low + high) / 4, -slope * (low + high) / 4]
+    slopes, levels = [-slope, slope], [slope * (low + high) / 2, -slope * (low + high) / 2]
     first, second, third = (torch.tensor(v, dtype=torch.float64) for v in (slopes, levels, [low, high]))
     gate = torch.zeros(1, dtype=torch.float64)
     return HeadAttention(first, second, third, torch.zeros_like(third), gate, gate, uniform=True, sizes=(2,))
+
+
+def _selection_error(head: HeadAttention, labels: tuple[float, float]) -> float:
+    """At the labels the other key has exp(-STEEP) of the weight, at most; rounding as it is proved of any head."""
+    numbers = {name: tuple(getattr(head, name).tolist()) for name in NUMBERS}
+    claim = Statement(U, "u", *labels, "float64", uniform=head.uniform, sizes=head.sizes, **numbers)
+    rounding = max(Rounding(claim).on_box(label, label) for label in labels)
+    with precision():
+        return upper((labels[1] - labels[0]) * arb(-STEEP).exp() + rounding)

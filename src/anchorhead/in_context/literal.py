@@ -6,6 +6,7 @@ constant_k·(p x_i + q y_i x_i). The mean over examples is attention with equal 
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,9 +36,9 @@ class LiteralDescent(nn.Module):
 
     def __init__(self, model: GradientDescent) -> None:
         super().__init__()
-        self.algorithm, self.gradient = model.algorithm, model.gradient
-        self.labels = model.labels
-        self.shrink = model.shrink
+        self.algorithm, self.gradient = model.algorithm, copy.deepcopy(model.gradient)
+        self.labels = copy.deepcopy(model.labels)
+        self.shrink = copy.deepcopy(model.shrink)
         self.clip = None if model.shrink is None else model.shrink.head.literal()
 
     def forward(self, X: Tensor, y: Tensor, w0: Tensor | None = None, mask: Tensor | None = None) -> Tensor:

@@ -13,16 +13,18 @@ carry h_i, and one whose values carry a∘g_i.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
+from flint import arb
 from torch import Tensor, nn
 
 from anchorhead.certify.certificate import Certificate
-from anchorhead.certify.rounding import ASSUMPTIONS
-from anchorhead.certify.variation import steepest
+from anchorhead.certify.rounding import ASSUMPTIONS, LARGEST
+from anchorhead.certify.statement import precision, upper
 from anchorhead.errors import InputError, ShapeError, ToleranceError
 from anchorhead.expression.circuit import Line
 from anchorhead.expression.derivative import derivative
@@ -34,8 +36,9 @@ from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.literal import attention
 from anchorhead.in_context.products import Factor, LiteralFactor
-from anchorhead.in_context.stability import UNIT, gamma
-from anchorhead.in_context.terms import line_term
+from anchorhead.in_context.stability import LEAST, UNIT, gamma, rounded_products
+from anchorhead.in_context.terms import Facts, line_term
+from anchorhead.network.own_precision import in_own_precision
 
 DEFAULTS = {"x": 6.0, "y": 50.0, "w": 2.0, "a": 2.0}
 
@@ -81,16 +84,19 @@ class NetworkStep(limits.FixedDtype):
         super().__init__()
         self.width, self.features, self.examples, self.rate, self.dtype = width, features, examples, rate, dtype
         self.limits, self.phi, self.slope = dict(sizes), phi, derivative(phi, "u")
-        reach = features * sizes["x"] * sizes["w"]
+        off = rounded_products(features, sizes["x"], sizes["w"], DTYPES[dtype])
+        with precision():
+            reach = upper(arb(features) * sizes["x"] * sizes["w"] * (1 + 3 * arb(limits.SLACK)) + off)
         inner = Bounds(sizes["x"], 1.0, sizes["w"], reach, math.inf)
-        self.value_head = line_term(phi, Line({0: 1}), (1.0, 0.0), inner)
-        self.slope_head = line_term(self.slope, Line({0: 1}), (1.0, 0.0), inner)
+        self.value_head = line_term(phi, Line({0: 1}), (1, 0), inner, off)
+        self.slope_head = line_term(self.slope, Line({0: 1}), (1, 0), inner, off)
         h, g = self.value_head.facts.size, self.slope_head.facts.size
         self.most = width * sizes["a"] * h + sizes["y"]
         self.outer, self.residual = Factor(sizes["a"]), Factor(1.01 * self.most)
         self.inner_factor = Factor(1.02 * self.most * sizes["a"] * g)
-        self.certificate = self._certify(UNIT[DTYPES[dtype]], reach, h, g)
+        self.certificate = self._certify(DTYPES[dtype])
 
+    @in_own_precision
     def forward(self, X: Tensor, y: Tensor, W: Tensor, a: Tensor) -> Parameters:
         self._check(X, y, W, a)
         n = X.shape[-2]
@@ -138,32 +144,40 @@ class NetworkStep(limits.FixedDtype):
                 raise ShapeError(f"{name} is {value.dtype} and the network {self.dtype}.")
             limits.within(value, self.limits[name], name, clip=False)
 
-    def _certify(self, unit: float, reach: float, h: float, g: float) -> Certificate:
-        """Errors layer by layer; ρ of every sum is that of all its terms' absolute values."""
-        x, a, n, m = self.limits["x"], self.limits["a"], self.examples, self.width
-        u_error = gamma(self.features + 2, unit) * reach
-        steep = (steepest(self.phi, -reach, reach), steepest(self.slope, -reach, reach))
-        h_error = self.value_head.facts.error + steep[0] * u_error + 4 * unit * h
-        g_error = self.slope_head.facts.error + steep[1] * u_error + 4 * unit * g
-        before = m * a * h_error + gamma(m + 4, unit) * self.most
-        r_error = before + self.residual.error + unit * self.most
-        back_error = a * g_error + (g + g_error) * (self.outer.error + 2 * unit * a)
-        most, back = self.most + r_error, a * g + back_error
-        if self.most + before > self.residual.reach or most * back > self.inner_factor.reach:
-            raise ToleranceError(
-                f"{DTYPES[self.dtype]} cannot hold this step for these bounds; use float64 or smaller."
-            )
-        on_a = r_error * (h + h_error) + most * h_error + gamma(n + 4, unit) * most * h
-        q_error = r_error * back + most * back_error + self.inner_factor.error + 2 * unit * most * back
-        on_W = (q_error + gamma(n + 4, unit) * most * back) * x
-        total = self.rate * max(on_a, on_W) + 4 * unit * (
-            max(self.limits["w"], a) + self.rate * most * max(h, back * x)
-        )
+    def _certify(self, dtype: str) -> Certificate:
+        """Errors layer by layer, in ball arithmetic.
+
+        A cast or a product loses ρ of its size, a sum of k numbers γ_k of the sum of absolute values; hats and errors
+        are of what the layer before hands on, so that products are bounded with both factors' own errors.
+        """
+        x, w, a, y = (arb(self.limits[name]) * (1 + arb(limits.SLACK)) for name in ("x", "w", "a", "y"))
+        n, m, unit, rate = self.examples, self.width, arb(UNIT[dtype]), arb(self.rate)
+        with precision():
+            h, h_error = _seen(self.value_head.facts, unit)
+            g, g_error = _seen(self.slope_head.facts, unit)
+            most = m * a * h + y
+            before = m * a * h_error + gamma(m + 2, unit) * (m * a * (h + h_error) + y)
+            r_error = before + self.residual.error + unit * (most + before + self.residual.error)
+            a_error = self.outer.error + unit * (a + self.outer.error)
+            back_error = a * g_error + a_error * (g + g_error) + unit * (a + a_error) * (g + g_error)
+            r, back = most + r_error, a * g + back_error
+            if not (most + before <= self.residual.reach and r * back * (1 + unit) <= self.inner_factor.reach):
+                raise ToleranceError(f"{dtype} cannot hold this step for these bounds; use float64 or smaller bounds.")
+            on_a = r_error * (h + h_error) + most * h_error + gamma(n + 3, unit) * r * (h + h_error)
+            q_error = r_error * back + most * back_error + unit * r * back
+            q = most * a * g + q_error
+            q_error += self.inner_factor.error + unit * (q + self.inner_factor.error)
+            on_W = (q_error + gamma(n + 3, unit) * (q + q_error)) * x
+            step = (r * (h + h_error) + on_a).max((q + q_error) * x + on_W)
+            lost = LEAST[dtype] * (n + m + 16) * (1 + rate) * (1 + x) * (1 + r) * (1 + back) * (1 + h + h_error + a)
+            if not (w + a + rate * step) * (1 + n * step) < LARGEST[dtype]:
+                raise ToleranceError(f"{dtype} overflows in this step for these bounds; use float64 or smaller bounds.")
+            total = upper(rate * on_a.max(on_W) + gamma(4, unit) * (w.max(a) + rate * step) + lost)
         names = ("x", "y", "w", "a")
         return Certificate(
             expression=f"one step of {self.rate:g} for a two-layer network of width {m}",
             domain=tuple((-self.limits[name], self.limits[name]) for name in names),
-            dtype=DTYPES[self.dtype],
+            dtype=dtype,
             level="proved",
             approximation=total,
             rounding=0.0,
@@ -173,13 +187,19 @@ class NetworkStep(limits.FixedDtype):
         )
 
 
+def _seen(facts: Facts, unit: arb) -> tuple[arb, arb]:
+    """A term's size, and its error with what moves it and the cast to the dtype."""
+    size, error = arb(facts.size), arb(facts.error) + facts.moved
+    return size, error + unit * (size + error)
+
+
 class LiteralNetworkStep(nn.Module):
     """Every softmax as written, in float64."""
 
     def __init__(self, model: NetworkStep) -> None:
         super().__init__()
         self.rate = model.rate
-        self.value_keys, self.slope_keys = model.value_head.keys, model.slope_head.keys
+        self.value_keys, self.slope_keys = copy.deepcopy((model.value_head.keys, model.slope_head.keys))
         self.outer, self.residual = LiteralFactor(model.outer), LiteralFactor(model.residual)
         self.inner = LiteralFactor(model.inner_factor)
 

@@ -7,8 +7,15 @@ other factor's row. So A and b take a layer, a step two, the end one. R_k = 1 - 
 R_{k+1} = R_k²: digits double with each step, after about log2(Λ/λ) of them, where gradient descent needs Λ/λ.
 
 *Deviation.* For a matrix N near M_k, F(N) = 2N - NAN: F(M + Δ) - F(M) = Δ(1 - AM) + (1 - MA)Δ - ΔAΔ, so
-D_{k+1} <= 2‖R_k‖ D_k + Λ D_k² + E_k, where E_k collects heads and rounding at ‖M‖ <= ‖M_k‖ + D_k; all norms spectral,
-that of an entrywise error d times its largest entry.
+D_{k+1} <= 2‖R_k‖ D_k + Λ D_k² + E_k, where E_k collects heads and rounding at m = ‖M_k‖ + D_k. All norms are spectral:
+that of a matrix of entries up to e is at most d·e, and |‖|B|‖| <= sqrt(d)‖B‖, so that a rounded product of B and C errs
+by γ_d·d·‖B‖‖C‖. With Â = A + in_A as the head sees it, H the head's M, off by h, P = fl(ÂM) and Q = fl(HP):
+
+    ‖P - ÂM‖ <= γ_d d a m,   ‖Q - HP‖ <= γ_d d (m + h) p,   ‖fl(2M - Q) - (2M - Q)‖ <= ρ sqrt(d)(2m + ‖Q‖)
+
+and ‖HP - MAM‖ <= h p + m(‖P - ÂM‖ + in_A m), with a and p the norms of Â and P. M_0 is rounded too: D_0 = 4ρ/Λ.
+Entries may exceed the declared bounds by a billionth, so that Λ does by three (`excess`). Everything is computed in
+ball arithmetic.
 """
 
 from __future__ import annotations
@@ -17,16 +24,19 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
+from flint import arb
 from torch import Tensor, nn
 
 from anchorhead.certify.certificate import Certificate
-from anchorhead.certify.rounding import ASSUMPTIONS
+from anchorhead.certify.rounding import ASSUMPTIONS, LARGEST
+from anchorhead.certify.statement import precision, upper
 from anchorhead.errors import ToleranceError
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
-from anchorhead.in_context.bounds import Bounds, read_bounds, read_penalties
-from anchorhead.in_context.products import Factor, LiteralFactor
-from anchorhead.in_context.stability import UNIT, gamma
+from anchorhead.in_context.bounds import SLACK, Bounds, read_bounds, read_penalties
+from anchorhead.in_context.products import MOST, Factor, LiteralFactor
+from anchorhead.in_context.stability import LEAST, UNIT, gamma
+from anchorhead.network.own_precision import in_own_precision
 
 ROOM = 1.5
 """How much larger than the algorithm's matrices the network's own may be; more is refused when it is made."""
@@ -63,9 +73,11 @@ class Newton(limits.FixedDtype):
         self.bounds, self.dtype = declared, dtype
         self.top = declared.curvature + max(l2)
         self.sizes = self._inverse_sizes()
+        if not max(self.sizes) < MOST / 4:
+            raise _uncertain(steps)
         self.x, self.label = Factor(declared.x), Factor(declared.y)
         self.moment, self.inverse = Factor(ROOM * self.top), Factor(ROOM * max(self.sizes))
-        error = self._deviation(UNIT[DTYPES[dtype]])
+        error = self._deviation(DTYPES[dtype])
         self.certificate = Certificate(
             expression=f"w after {steps} steps of Newton and Schulz on least squares",
             domain=((-declared.x, declared.x), (-declared.y, declared.y)),
@@ -86,9 +98,11 @@ class Newton(limits.FixedDtype):
         """A bound on the distance of the algorithm's w from the minimiser; infinite without l2."""
         if self.weakest == 0:
             return math.inf
-        size = math.sqrt(self.features) * self.bounds.x * self.bounds.y
-        return (1 - self.weakest / self.top) ** (2.0**self.steps) / self.weakest * size
+        with precision():
+            size = arb(self.features).sqrt() * self.bounds.x * self.bounds.y * (1 + arb(SLACK)) ** 2
+            return upper(self._residual(self.steps) / self.weakest * size)
 
+    @in_own_precision
     def forward(self, X: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
         """w, (..., d)."""
         X, y, weights = self._checked(X, y, mask)
@@ -129,35 +143,68 @@ class Newton(limits.FixedDtype):
                 )
         return X, y, weights
 
-    def _inverse_sizes(self) -> list[float]:
-        """‖M_k‖ <= 1/λ (1 - (1 - λ/Λ)^(2^k)), at most 2^k/Λ and 1/l2."""
-        return [min(2.0**k / self.top, 1 / self.weakest if self.weakest else math.inf) for k in range(self.steps + 1)]
+    def _residual(self, k: int) -> arb:
+        """‖R_k‖ <= max(1 - λ/Λ, excess)^(2^k), λ the least eigenvalue that l2 leaves."""
+        first = (1 - arb(self.weakest) / self.top).max(arb(3 * SLACK))
+        return (first.log() * arb(2) ** k).exp() if first < 1 else arb(1)
 
-    def _deviation(self, unit: float) -> float:
+    def _inverse_sizes(self) -> list[float]:
+        """‖M_k‖ <= 1/λ (1 - (1 - λ/Λ)^(2^k)), at most 2^k/Λ and 1/l2; a little more where Λ is exceeded."""
+        with precision():
+            largest = (1 + arb(3 * SLACK)) / self.weakest if self.weakest else arb("inf")
+            return [upper((arb(2) ** k / self.top).min(largest)) for k in range(self.steps + 1)]
+
+    def _deviation(self, dtype: str) -> float:
         """A bound on |w - the algorithm's w|, rounding included; refused where it would not stay finite."""
-        d, n, x, y = self.features, self.examples, self.bounds.x, self.bounds.y
-        many = gamma(n + 8, unit) + gamma(2 * d + 8, unit)
-        formed = d * (self.x.error * x + many * x * x) + unit * d * self.top
-        if not formed <= (ROOM - 1) * self.top:
-            raise ToleranceError(f"X^T X/n may be wrong by as much as itself in {DTYPES[self.dtype]}; use float64.")
-        in_A = formed + self.moment.error * d
-        off = 0.0
-        for k in range(self.steps):
-            size = self.sizes[k] + off
-            residual = (1 - self.weakest / self.top) ** (2.0**k)
-            product = (self.top + in_A) * size
-            error = size * size * in_A + d * self.inverse.error * product
-            error += many * d * (self.top * size * size + 4 * size)
-            off = 2 * residual * off + self.top * off * off + error
-            if not off < (ROOM - 1) * max(self.sizes):
-                raise ToleranceError(
-                    f"After {k + 1} steps the inverse of X^T X/n + l2 may be wrong by as much as itself. Use a larger "
-                    "l2 or fewer steps, or declare a smaller bounds['curvature']."
-                )
-        length = math.sqrt(d) * x * y
-        in_b = math.sqrt(d) * (self.label.error * x + many * x * y)
-        size = self.sizes[-1] + off
-        return (off + d * self.inverse.error + many * d * size) * (length + in_b) + size * in_b
+        d, n, unit = self.features, self.examples, arb(UNIT[dtype])
+        with precision():
+            x, y = (arb(v) * (1 + arb(SLACK)) for v in (self.bounds.x, self.bounds.y))
+            top, lost = arb(self.top) * (1 + arb(3 * SLACK)), LEAST[dtype] * (n + 8) * (1 + x) * (1 + y)
+            # casts of the head's output and of 1/n (2), products (2), a sum of n, l2 and its sum
+            formed = d * (self.x.error * x + gamma(n + 6, unit) * (x + self.x.error) * x + lost) + 3 * unit * d * top
+            largest = arb(max(self.sizes))
+            if not (x * x + x * y + top) * (1 + largest) * (1 + largest * (1 + top)) < LARGEST[dtype]:
+                raise ToleranceError(f"{dtype} cannot hold matrices of these sizes; use float64, or rescale the data.")
+            if not formed <= (ROOM - 1) * arb(self.top):
+                raise ToleranceError(f"X^T X/n may be wrong by as much as itself in {dtype}; use float64.")
+            in_A = formed + d * (self.moment.error + unit * (top + formed + self.moment.error))
+            off = 4 * unit / self.top + LEAST[dtype]
+            for k in range(self.steps):
+                size = self.sizes[k] + off
+                error = self._step_error(size, top, in_A, dtype)
+                off = arb(upper(2 * self._residual(k) * off + top * off * off + error))
+                if not off < (ROOM - 1) * arb(max(self.sizes)):
+                    raise _uncertain(k + 1)
+            root = arb(d).sqrt()
+            length = root * x * y
+            in_b = root * (self.label.error * x + gamma(n + 6, unit) * (y + self.label.error) * x + lost)
+            size = self.sizes[-1] + off
+            h = self._seen_inverse(size, unit)
+            whole = gamma(d, unit) * root * (size + h) + off + h
+            return upper(whole * (length + in_b) + size * in_b + d * arb(LEAST[dtype]))
+
+    def _seen_inverse(self, size: arb, unit: arb) -> arb:
+        """h: the head's M against M, cast included."""
+        d = self.features
+        return d * self.inverse.error * (1 + unit) + unit * arb(d).sqrt() * size
+
+    def _step_error(self, m: arb, top: arb, in_A: arb, dtype: str) -> arb:
+        """E_k; see the top."""
+        d, unit = self.features, arb(UNIT[dtype])
+        h, product = self._seen_inverse(m, unit), gamma(d, unit) * d
+        rounded = product * (top + in_A) * m
+        p = (top + in_A) * m + rounded
+        q = product * (m + h) * p
+        last = unit * arb(d).sqrt() * (2 * m + (m + h) * p + q)
+        lost = LEAST[dtype] * d * d * (4 + m + h + top + in_A)
+        return h * p + m * (rounded + in_A * m) + q + last + lost
+
+
+def _uncertain(steps: int) -> ToleranceError:
+    return ToleranceError(
+        f"After {steps} steps the inverse of X^T X/n + l2 may be wrong by as much as itself. Use a larger l2 or fewer "
+        "steps, or declare a smaller bounds['curvature']."
+    )
 
 
 class LiteralNewton(nn.Module):

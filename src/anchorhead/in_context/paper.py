@@ -1,18 +1,26 @@
 """The same network with the paper's heads, for comparison: anchors on the range, softmax selects the nearest.
 
-With K keys on [-U, U] such a head errs by about U/K, so its gradient is off by that much whatever the step.
+With K keys on [-U, U] such a head errs by about U/K, so its gradient is off by that much whatever the step. What is
+certain of it needs no anchors: weights are not negative and sum to one, so that its output lies between its least and
+its largest value, and so is phi between its own; the certificate counts that as the head's error.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
+from flint import arb
 
+from anchorhead.certify.statement import upper
+from anchorhead.certify.variation import above, value_range
 from anchorhead.errors import InputError
 from anchorhead.heads.nearest import nearest
 from anchorhead.in_context.gradient_descent import GradientDescent
 from anchorhead.in_context.reference import slope
-from anchorhead.in_context.terms import Gradient, Keys, Term
+from anchorhead.in_context.stability import UNIT, gamma
+from anchorhead.in_context.terms import AROUND, Facts, Keys, Term
 from anchorhead.network.file import NUMBERS
 from anchorhead.network.head_attention import HeadAttention
 
@@ -20,10 +28,9 @@ from anchorhead.network.head_attention import HeadAttention
 def with_paper_heads(model: GradientDescent) -> GradientDescent:
     """A copy of the network whose heads select anchors, each with as many keys as the head it replaces.
 
-    Its `certificate` is the original's and does not hold for it.
+    Its certificate is its own: what the anchors' values alone imply, which is often nothing.
     """
-    terms = tuple(_selecting(model, term) for term in model.gradient.terms)
-    gradient = Gradient(terms, model.gradient.constant, model.gradient.on_label)
+    gradient = replace(model.gradient, terms=tuple(_selecting(model, term) for term in model.gradient.terms))
     return GradientDescent(model.algorithm, gradient, model.bounds, model.dtype, clip=model.clip)
 
 
@@ -46,4 +53,16 @@ def _selecting(model: GradientDescent, term: Term) -> Term:
     attention = HeadAttention(**numbers, uniform=False, sizes=head.sizes)
     slopes, levels = numbers["slopes"], numbers["intercepts"]
     keys = Keys(a * slopes, b * slopes, c * slopes + levels, numbers["constants"])
-    return Term(attention, term.line, keys, term.facts, term.carry, f"{term.label}, nearest anchor")
+    facts = _between(model, term, numbers["constants"])
+    return Term(attention, term.line, keys, facts, term.carry, term.law, f"{term.label}, nearest anchor")
+
+
+def _between(model: GradientDescent, term: Term, values: torch.Tensor) -> Facts:
+    """The facts of a head of which only its values are known: how far they may be from phi's, and 4 K roundings."""
+    s = above(arb(model.bounds.s) * AROUND + model.gradient.off)
+    ends = term.law.interval(s, model.bounds.y * AROUND)
+    low, high = value_range(term.law.function, *ends) or (-term.facts.size, term.facts.size)
+    least, most = float(values.min()), float(values.max())
+    apart = (arb(high) - least).max(arb(most) - low)
+    error = apart + gamma(4 * len(values) + 16, UNIT["float64"]) * max(abs(least), abs(most))
+    return replace(term.facts, error=upper(error), moved=0.0)

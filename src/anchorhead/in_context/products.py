@@ -1,28 +1,35 @@
 """Products u·v by a head: keys look at u on a range, values are constants times v, so softmax blends them to u·v.
 
 The head for u on [-R, R] is R·h(u/R) with h one on [-1, 1], which is searched and proved once. R is a power of two, so
-the scaling is exact, and the error, rounding included, is R times that of h.
+the scaling is exact, and the error, rounding included, is R times that of h. h is proved a little beyond [-1, 1], since
+runs allow a billionth more than the declared bounds (`bounds.SLACK`).
 """
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
+from anchorhead.arithmetic import binary_ceiling
 from anchorhead.compiler.carrying import carrying_model
+from anchorhead.errors import InputError
 from anchorhead.network.file import NUMBERS
 from anchorhead.network.head_attention import HeadAttention
 
 RELATIVE = 1e-13
 """The approximation asked for, in units of the function's largest value."""
+BEYOND = 1 + 2.0**-26
+"""The end of the interval on which h is proved."""
+MOST = 2.0**450
+"""The largest R: its scores and values are far from overflow and underflow."""
 
 
 def identity_head(reach: float) -> tuple[HeadAttention, float, float]:
     """The head for u itself on [-R, R], R the next power of two, R, and a bound on its error, rounding included."""
-    power = 2.0 ** math.ceil(math.log2(reach))
-    model = carrying_model("x", (-1.0, 1.0), RELATIVE, torch.float64)
+    if not 1 / MOST <= reach <= MOST:
+        raise InputError(f"A head for numbers up to {reach:g} cannot be held in float64; rescale the data.")
+    power = binary_ceiling(reach)
+    model = carrying_model("x", (-BEYOND, BEYOND), RELATIVE, torch.float64)
     numbers = {name: getattr(model.head, name).detach().clone() for name in NUMBERS}
     numbers["slopes"] /= power
     numbers["constants"] *= power
@@ -31,7 +38,7 @@ def identity_head(reach: float) -> tuple[HeadAttention, float, float]:
 
 
 class Factor(nn.Module):
-    """u as a head sees it, for |u| <= reach: (...) to (...). `error` bounds |output - u|, rounding included."""
+    """u as a head sees it, for |u| <= reach: (...) to (...). `error` bounds |output - u| before the last cast."""
 
     def __init__(self, reach: float) -> None:
         super().__init__()

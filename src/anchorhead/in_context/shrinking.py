@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
+from flint import arb
 from torch import Tensor, nn
 
 from anchorhead.compiler.compile import compile
+from anchorhead.errors import InputError
 from anchorhead.network.compiled_head import CompiledHead
 
 ERROR = 1e-11
@@ -24,16 +27,19 @@ class Shrink(nn.Module):
         super().__init__()
         model = compile("clip(x, -1, 1)", None, tol=ERROR)
         assert isinstance(model, CompiledHead)
-        self.model, self.head = [model], model.head
+        self.head, self.certificate = model.head, model.certificate
         self.thresholds = tuple(thresholds)
         places = [j for j, t in enumerate(thresholds) if t > 0]
-        self.register_buffer("where", torch.tensor(places))
+        self.register_buffer("where", torch.tensor(places, dtype=torch.long))
         self.register_buffer("sizes", torch.tensor([thresholds[j] for j in places], dtype=torch.float64))
 
-    def error(self, size: float) -> float:
-        """A bound on the error of a coordinate of absolute value up to `size`."""
-        certificate, most = self.model[0].certificate, max(self.thresholds)
-        return most * certificate.approximation + certificate.rounding * (most + size)
+    def error(self, size: arb) -> arb:
+        """A bound on the error of a coordinate of absolute value up to `size`, before the last cast and difference.
+
+        t·clip(v/t) is at most |v|; the threshold as stored, the quotient and the product each lose a unit of float64.
+        """
+        certificate, most = self.certificate, arb(max(self.thresholds))
+        return most * certificate.approximation + certificate.rounding * (most + size) + 4 * arb(2.0**-53) * size
 
     def forward(self, v: Tensor) -> Tensor:
         return self.by(self.head, v)
@@ -48,4 +54,6 @@ class Shrink(nn.Module):
 
 def shrinking(l1: Sequence[float], rate: float) -> Shrink:
     """The step for penalties l1 and a learning rate."""
+    if not all(math.isfinite(rate * penalty) for penalty in l1):
+        raise InputError(f"learning_rate={rate:g} times l1 is too large for float64; use smaller numbers.")
     return Shrink([rate * penalty for penalty in l1])

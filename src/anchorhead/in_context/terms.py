@@ -7,10 +7,14 @@ output is phi(u)·(p + q y)·x, in one softmax. What is affine in y alone needs 
 
 Which terms there are follows from lowering the formula to a circuit, exactly (`expression/forms.py`). A formula that
 is no such sum is taken as a function of the two variables s and y, by one head over a grid of keys.
+
+What is stored are floats: a, b, c, p, q and the heads' numbers. What is proved is of those floats, against the formula's
+own coefficients, which are exact: how far each is from the formula's is part of `Facts`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +24,8 @@ import torch
 from flint import arb
 from torch import Tensor, nn
 
-from anchorhead.certify.variation import steepest, value_range
+from anchorhead.certify.statement import ball, precision, upper
+from anchorhead.certify.variation import above, below, steepest, value_range
 from anchorhead.compiler.carrying import carrying_model
 from anchorhead.compiler.compile import compile
 from anchorhead.compiler.target import Target
@@ -28,7 +33,7 @@ from anchorhead.errors import AnchorheadError, InputError, ToleranceError
 from anchorhead.expression.balls import enclose, gradient_enclosure
 from anchorhead.expression.circuit import Apply, Line, Times, U
 from anchorhead.expression.derivative import derivative
-from anchorhead.expression.exact import as_float
+from anchorhead.expression.exact import Number, as_ball, as_float, times
 from anchorhead.expression.forms import lower
 from anchorhead.expression.graph import Expression, Node
 from anchorhead.in_context.bounds import Bounds
@@ -36,12 +41,13 @@ from anchorhead.in_context.losses import Loss
 from anchorhead.in_context.products import RELATIVE, identity_head
 from anchorhead.network.activation_head import evaluate
 from anchorhead.network.compiled_grid import CompiledGrid
-from anchorhead.network.compiled_head import CompiledHead
 from anchorhead.network.grid_attention import GridAttention
 from anchorhead.network.head_attention import HeadAttention
 
 FUSED = 1 << 13
 """Examples in a batch from which on a head is fused into one kernel, which takes seconds once."""
+AROUND = 1 + 1e-8
+"""Heads are proved a little beyond the bounds, since runs allow a billionth more (`bounds.SLACK`)."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +67,45 @@ class Keys:
 class Facts:
     """What is proved of a term on the declared bounds.
 
-    error: |head - phi|, rounding included. size: |phi|. slope: range of the derivative of phi(u) in s. steep: the
-    largest |dphi/ds|·|s| + |dphi/dy|·|y| + |dphi/dc|: how much relative rounding of u's parts moves phi.
+    error: |head - phi| at the number that the head is given, float64's rounding included. moved: |phi at that number
+    - phi(u)| for the exact u: w·x is rounded, the stored a, b, c are not the formula's, and a s + b y + c is rounded.
+    size: |phi(u)|. astray: how far the stored p and q are from the formula's.
     """
 
     error: float
+    moved: float
     size: float
-    slope: tuple[float, float]
-    steep: float
+    astray: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Law:
+    """What a term stands for, exactly: phi of a line in s and y, or a formula in both (line is None)."""
+
+    function: Node
+    line: Line | None
+
+    def slopes(self, s: float, y: float) -> tuple[float, float]:
+        """The range of its derivative by s over |s| <= s, |y| <= y."""
+        with precision():
+            if self.line is None:
+                found = gradient_enclosure(self.function, {"s": arb(0, s), "y": arb(0, y)})["s"]
+            else:
+                a = as_ball(self.line.terms.get(0, 0))
+                low, high = slope_range(self.function, *self.interval(s, y))
+                if a == 0:
+                    return 0.0, 0.0
+                found = a * ball(low, high) if math.isfinite(low) and math.isfinite(high) else arb("nan")
+            return (below(found), above(found)) if found.is_finite() else (-math.inf, math.inf)
+
+    def interval(self, s: float, y: float) -> tuple[float, float]:
+        """Where u lies for |s| <= s, |y| <= y."""
+        assert self.line is not None
+        with precision():
+            u = as_ball(self.line.bias) + sum(
+                (as_ball(c) * arb(0, (s, y)[wire]) for wire, c in self.line.terms.items()), arb(0)
+            )
+            return below(u), above(u)
 
 
 class Term(nn.Module):
@@ -78,9 +115,10 @@ class Term(nn.Module):
     """
 
     def __init__(self, head: nn.Module, line: tuple[float, float, float] | None, keys: Keys, facts: Facts,
-                 carry: tuple[float, float], label: str) -> None:  # fmt: skip
+                 carry: tuple[float, float], law: Law, label: str) -> None:  # fmt: skip
         super().__init__()
-        self.head, self.line, self.keys, self.facts, self.carry, self.label = head, line, keys, facts, carry, label
+        self.head, self.line, self.keys, self.facts, self.carry = head, line, keys, facts, carry
+        self.law, self.label = law, label
 
     def forward(self, s: Tensor, y: Tensor) -> Tensor:
         """phi(u), in float64 whatever the dtype of s: keys are few, and digits cost little here."""
@@ -98,89 +136,147 @@ class Term(nn.Module):
 
 @dataclass(frozen=True)
 class Gradient:
-    """dl/ds = sum of terms + constant + on_label·y."""
+    """dl/ds = sum of terms + constant + on_label·y; `astray`: how far these two are from the formula's.
+
+    off: by how much w·x may be rounded.
+    """
 
     terms: tuple[Term, ...]
-    constant: float
-    on_label: float
+    off: float
+    constant: float = 0.0
+    on_label: float = 0.0
+    astray: tuple[float, float] = (0.0, 0.0)
 
     @property
     def carries_labels(self) -> bool:
         """Whether products y·x are needed."""
         return self.on_label != 0 or any(term.carry[1] != 0 for term in self.terms)
 
+    @property
+    def quadratic(self) -> bool:
+        """Whether it is affine in w, so that the Hessian is the same in all steps."""
+        return all(term.law.function is U and not _has_label(term) for term in self.terms)
 
-def gradient_terms(loss: Loss, bounds: Bounds) -> Gradient:
-    """The terms of a loss, each with a proved head on the declared bounds."""
-    circuit = lower(loss.expression)
-    output, terms = circuit.outputs[0], []
-    rest = Line({w: c for w, c in output.terms.items() if w < 2}, output.bias)
+
+def _has_label(term: Term) -> bool:
+    return term.carry[1] != 0 or term.facts.astray[1] != 0
+
+
+def gradient_terms(loss: Loss, bounds: Bounds, off: float) -> Gradient:
+    """The terms of a loss, each with a proved head on the declared bounds; see `Gradient` for off."""
     try:
+        circuit = lower(loss.expression)
+        output = circuit.outputs[0]
+        rest = Line({w: c for w, c in output.terms.items() if w < 2}, output.bias)
+        terms = []
         for step, wire in zip(circuit.steps, circuit.starts, strict=True):
-            factor = as_float(output.terms.get(wire, 0))
-            partner = _partner(step)
+            factor, partner = output.terms.get(wire, 0), _partner(step)
             simple = isinstance(step, Apply | Times) and all(w <= 1 for w in step.argument.terms)
             if partner is None or not simple:
-                return Gradient((_grid_term(loss, bounds),), 0.0, 0.0)
+                return Gradient((_grid_term(loss, bounds, off),), off)
             assert isinstance(step, Apply | Times)
-            carry = (factor * partner[0], factor * partner[1])
-            terms.append(line_term(step.function, step.argument, carry, bounds))
+            carry = (times(factor, partner[0]), times(factor, partner[1]))
+            terms.append(line_term(step.function, step.argument, carry, bounds, off))
         if 0 in rest.terms:
-            terms.append(line_term(U, rest, (1.0, 0.0), bounds))
+            terms.append(line_term(U, rest, (1, 0), bounds, off))
             rest = Line({}, 0)
-    except AnchorheadError as error:
+        constant, on_label = rest.bias, rest.terms.get(1, 0)
+        return Gradient(
+            tuple(terms), off, as_float(constant), as_float(on_label), (_astray(constant), _astray(on_label))
+        )
+    except (AnchorheadError, OverflowError) as error:
+        said = "a number in it is too large for float64." if isinstance(error, OverflowError) else str(error)
         raise InputError(
             f"The gradient of the loss {loss.name}, {loss.gradient}, cannot be held for {bounds.described}, "
-            f"|w·x| <= {bounds.s:g}: {error} Declare smaller bounds, for instance bounds={{'s': ...}}, the largest "
+            f"|w·x| <= {bounds.s:g}: {said} Declare smaller bounds, for instance bounds={{'s': ...}}, the largest "
             "|w·x|."
         ) from error
-    return Gradient(tuple(terms), as_float(rest.bias), as_float(rest.terms.get(1, 0)))
 
 
-def _partner(step: object) -> tuple[float, float] | None:
+def _astray(number: Number) -> float:
+    """How far the stored float is from the number."""
+    with precision():
+        off = abs(as_ball(number) - arb(as_float(number)))
+        return 0.0 if off == 0 else upper(off)
+
+
+def _partner(step: object) -> tuple[Number, Number] | None:
     """(p, q) of a step phi(u)·(p + q y); None if it is something else."""
     if isinstance(step, Apply):
-        return 1.0, 0.0
+        return 1, 0
     if not isinstance(step, Times) or any(w != 1 for w in step.partner.terms):
         return None
-    return as_float(step.partner.bias), as_float(step.partner.terms.get(1, 0))
+    return step.partner.bias, step.partner.terms.get(1, 0)
 
 
-def line_term(function: Node, line: Line, carry: tuple[float, float], bounds: Bounds) -> Term:
-    """The head for a function of u = a s + b y + c."""
-    a, b = (as_float(line.terms.get(wire, 0)) for wire in (0, 1))
-    c = as_float(line.bias)
-    reach = (abs(a) * bounds.s + abs(b) * bounds.y) * (1 + 1e-8)  # runs allow a billionth more than the bounds
-    low, high = c - reach, c + reach
+def line_term(function: Node, line: Line, carry: tuple[Number, Number], bounds: Bounds, off: float) -> Term:
+    """The head for a function of u = a s + b y + c, where s is known up to `off`.
+
+    What runs is the head at û = fl(â ŝ + b̂ y + ĉ), hats for what is stored or computed: ŝ and y are within their bounds
+    and a billionth (`SLACK`), û within γ_3(|â ŝ| + |b̂ y| + |ĉ|) of the sum, in float64. So û - u is at most
+
+        |â - a||ŝ| + |a| off + |b̂ - b||y| + |ĉ - c| + γ_3(|â ŝ| + |b̂ y| + |ĉ|)
+
+    and phi moves by no more than that times its steepest slope on an interval that holds both.
+    """
+    exact = [line.terms.get(0, 0), line.terms.get(1, 0), line.bias]
+    a, b, c = (as_float(number) for number in exact)
+    s, y = bounds.s * AROUND, bounds.y * AROUND
+    law = Law(function, line)
+    with precision():
+        spread = abs(arb(a)) * s + abs(arb(b)) * y
+        rounded = 4 * arb(2.0**-53) * (spread + abs(arb(c))) + arb(2.0**-1000)
+        low, high = below(arb(c) - spread - rounded), above(arb(c) + spread + rounded)
+        apart = rounded + arb(_astray(exact[0])) * s + abs(as_ball(exact[0])) * off
+        apart += arb(_astray(exact[1])) * y + arb(_astray(exact[2]))
+        ends = law.interval(above(arb(s) + off), y)
+        wide = min(low, ends[0]), max(high, ends[1])
+        values, steep = value_range(function, *wide), 1.0 if function is U else steepest(function, *wide)
+        if values is None or not math.isfinite(steep):
+            raise InputError(f"{function} is not finite, or not of finite slope, for u in [{wide[0]:g}, {wide[1]:g}].")
+        moved = upper(apart * arb(steep))
+    numbers, error = _head(function, low, high)
+    slopes, levels = _scores(numbers)
+    keys = Keys(a * slopes, b * slopes, c * slopes + levels, numbers.constants.detach().clone())
+    facts = Facts(error, moved, max(map(abs, values)), (_astray(carry[0]), _astray(carry[1])))
+    stored = as_float(carry[0]), as_float(carry[1])
+    return Term(numbers, (a, b, c), keys, facts, stored, law, f"{function} of {_text(line)}")
+
+
+def _head(function: Node, low: float, high: float) -> tuple[HeadAttention, float]:
+    """A head for the function on [low, high], and a bound on its error there, rounding included."""
     if function is U:
-        numbers, _, error = identity_head(max(-low, high))
-    else:
-        model = _on_the_line(function) or _carrying(function, low, high)
-        numbers, proof = model.head, model.certificate
-        error = proof.bound if proof.bounded else proof.approximation + proof.rounding * (1 + max(-low, high))
+        found, _, error = identity_head(max(-low, high))
+        return found, error
+    tol = _on_the_line(function)
+    declared = None if tol is not None else (low, high)
+    if tol is None:
+        tol = _carrying(function, low, high)
+    model = carrying_model(Expression((function,), ("u",)), declared, tol, torch.float64)
+    proof = model.certificate
+    with precision():
+        size = 1 + arb(max(-low, high))
+        return model.head, proof.bound if proof.bounded else upper(arb(proof.approximation) + proof.rounding * size)
+
+
+def _scores(numbers: HeadAttention) -> tuple[Tensor, Tensor]:
+    """Slopes and intercepts of all keys, gates included."""
     pieces = torch.arange(len(numbers.sizes)).repeat_interleave(torch.tensor(numbers.sizes))
     slopes = numbers.slopes.detach() + numbers.gate_slopes.detach()[pieces]
-    levels = numbers.intercepts.detach() + numbers.gate_levels.detach()[pieces]
-    keys = Keys(a * slopes, b * slopes, c * slopes + levels, numbers.constants.detach().clone())
-    values = value_range(function, low, high)
-    assert values is not None
-    lipschitz = steepest(function, low, high)
-    first, last = slope_range(function, low, high)
-    slope = (min(a * first, a * last), max(a * first, a * last))
-    facts = Facts(error, max(map(abs, values)), slope, lipschitz * (reach + abs(c)))
-    return Term(numbers, (a, b, c), keys, facts, carry, f"{function} of {_text(line)}")
+    return slopes, numbers.intercepts.detach() + numbers.gate_levels.detach()[pieces]
 
 
 @lru_cache(maxsize=500)
-def _on_the_line(function: Node) -> CompiledHead | None:
-    """A head on all of R, for functions that settle on constants: one for all bounds. None if there is none."""
+def _on_the_line(function: Node) -> float | None:
+    """The tolerance of a head on all of R, for functions that settle on constants: one for all bounds, if any."""
     formula = Expression((function,), ("u",))
     ends = [Target(formula, -math.inf, math.inf).asymptote(sign) for sign in (-1, 1)]
     if any(end is None or end[0].gain != 0 for end in ends):
         return None
     for relative in (1, 10, 100, 1e3):
         try:
-            return carrying_model(formula, None, RELATIVE * relative, torch.float64)
+            carrying_model(formula, None, RELATIVE * relative, torch.float64)
+            return RELATIVE * relative
         except ToleranceError:
             continue
         except AnchorheadError:
@@ -189,8 +285,8 @@ def _on_the_line(function: Node) -> CompiledHead | None:
 
 
 @lru_cache(maxsize=500)
-def _carrying(function: Node, low: float, high: float) -> CompiledHead:
-    """The head with the smallest error that the search reaches, to a power of ten."""
+def _carrying(function: Node, low: float, high: float) -> float:
+    """The smallest tolerance that the search reaches on an interval, to a power of ten."""
     formula = Expression((function,), ("u",))
     values = value_range(function, low, high)
     if values is None or max(map(abs, values)) > 1e12:
@@ -198,7 +294,8 @@ def _carrying(function: Node, low: float, high: float) -> CompiledHead:
     scale = max(map(abs, values))
     for relative in (1, 10, 100, 1e3, 1e4, 1e6, 1e8):
         try:
-            return carrying_model(formula, (low, high), RELATIVE * relative * scale, torch.float64)
+            carrying_model(formula, (low, high), RELATIVE * relative * scale, torch.float64)
+            return RELATIVE * relative * scale
         except ToleranceError as error:
             refusal: Exception = error
         except (ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
@@ -221,44 +318,45 @@ def slope_range(function: Node, low: float, high: float) -> tuple[float, float]:
 
 
 def _slopes_by_boxes(function: Node, low: float, high: float, boxes: int = 2000) -> tuple[float, float] | None:
-    """Clarke's slopes over boxes."""
+    """Clarke's slopes over boxes that cover the interval."""
     least, most = math.inf, -math.inf
-    for i in range(boxes):
-        a, b = low + (high - low) * i / boxes, low + (high - low) * (i + 1) / boxes
-        slope = gradient_enclosure(function, {"u": arb((a + b) / 2, (b - a) / 2 * (1 + 1e-9))})["u"]
-        if not slope.is_finite():
-            return None
-        least = min(least, math.nextafter(float(slope.lower()), -math.inf))
-        most = max(most, math.nextafter(float(slope.upper()), math.inf))
-    tiny = 1e-12 * max(abs(least), abs(most))
-    return (0.0 if -tiny < least < 0 else least), most
+    inner = (low + (high - low) * i / boxes for i in range(1, boxes))
+    edges = [low, *(min(max(e, low), high) for e in inner), high]
+    with precision():
+        for a, b in itertools.pairwise(edges):
+            slope = gradient_enclosure(function, {"u": ball(a, b)})["u"]
+            if not slope.is_finite():
+                return None
+            least, most = min(least, below(slope)), max(most, above(slope))
+    return least, most
 
 
-def _grid_term(loss: Loss, bounds: Bounds) -> Term:
+def _grid_term(loss: Loss, bounds: Bounds, off: float) -> Term:
     """A function of s and y that is no sum of terms: one head over a tensor grid of keys."""
-    reach, most = bounds.s * (1 + 1e-8), bounds.y * (1 + 1e-8)
+    reach, most = bounds.s * AROUND, bounds.y * AROUND
     box = {"s": (-reach, reach), "y": (-most, most)}
     node = loss.expression.outputs[0]
-    s, y = arb(0, reach), arb(0, most)
-    size = float(abs(enclose(node, {"s": s, "y": y})).upper())
-    model = None
+    with precision():
+        s, y = arb(0, above(arb(reach) + off)), arb(0, most)
+        size, slopes = upper(abs(enclose(node, {"s": s, "y": y}))), gradient_enclosure(node, {"s": s, "y": y})
+        moved = upper(abs(slopes["s"]) * off)
+    if not math.isfinite(size) or not math.isfinite(moved):
+        raise InputError(f"{loss.gradient} is not finite, or not of finite slope, within the bounds.")
+    model, refusal = None, "no such head is proved."
     for relative in (1e-10, 1e-8, 1e-6, 1e-4, 1e-3):
         try:
             model = compile(loss.gradient, box, tol=relative * max(size, 1e-6), method="grid")
             break
-        except (ToleranceError, AnchorheadError) as error:
-            refusal = error
-    if not isinstance(model, CompiledGrid):
+        except AnchorheadError as error:
+            refusal = str(error)
+    if not isinstance(model, CompiledGrid) or model.certificate.level != "proved":
         raise InputError(
             f"{loss.gradient} is no function of one combination of s and y, and as a function of both it is refused: "
             f"{refusal} Where the labels are -1 and 1, write y*s as s - y if you can, as ah.in_context.hinge does."
         )
-    slopes = gradient_enclosure(node, {"s": s, "y": y})
-    low, high = (float(v) for v in (slopes["s"].lower(), slopes["s"].upper()))
-    steep = float(abs(slopes["s"]).upper()) * bounds.s + float(abs(slopes["y"]).upper()) * bounds.y
     grid = model.grid
-    facts = Facts(model.certificate.bound, size, (low, high), steep)
-    return Term(grid, None, _grid_keys(grid), facts, (1.0, 0.0), f"{loss.gradient} over a grid")
+    facts = Facts(model.certificate.bound, moved, size, (0.0, 0.0))
+    return Term(grid, None, _grid_keys(grid), facts, (1.0, 0.0), Law(node, None), f"{loss.gradient} over a grid")
 
 
 def _grid_keys(grid: GridAttention) -> Keys:

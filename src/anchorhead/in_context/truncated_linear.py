@@ -7,14 +7,18 @@ head here is three pieces, a, a smooth head for the middle, b, joined by gates, 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
+from flint import arb
 from torch import Tensor, nn
 
 from anchorhead.certify.certificate import Certificate
 from anchorhead.certify.rounding import ASSUMPTIONS
+from anchorhead.certify.statement import precision, upper
 from anchorhead.errors import InputError, ShapeError
 from anchorhead.expression.circuit import Line
 from anchorhead.expression.parse import parse
@@ -24,8 +28,9 @@ from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.literal import attention
 from anchorhead.in_context.losses import exact_text
 from anchorhead.in_context.self_attention import Head
-from anchorhead.in_context.stability import UNIT, gamma
+from anchorhead.in_context.stability import LEAST, UNIT, rounded_products
 from anchorhead.in_context.terms import Term, line_term
+from anchorhead.network.own_precision import in_own_precision
 
 DEFAULTS = {"x": 6.0, "w": 20.0, "t": 50.0}
 
@@ -60,28 +65,14 @@ class TruncatedLinear(limits.FixedDtype):
     def __init__(self, features: int, low: float, high: float, declared: Bounds, dtype: torch.dtype) -> None:
         super().__init__()
         self.features, self.low, self.high, self.bounds, self.dtype = features, low, high, declared, dtype
-        function = parse(f"clip(u, {exact_text(low)}, {exact_text(high)})", ("u",)).outputs[0]
-        self.term: Term = line_term(function, Line({0: 1, 1: 1}), (1.0, 0.0), declared)
-        unit = UNIT[DTYPES[dtype]]
-        sum_of = features * declared.x * declared.w + declared.y
-        rounding = gamma(features + 4, unit) * sum_of + unit * max(abs(low), abs(high))
-        self.certificate = Certificate(
-            expression=f"clip(w·x + t, {low:g}, {high:g})",
-            domain=tuple((-v, v) for v in (declared.x, declared.w, declared.y)),
-            dtype=DTYPES[dtype],
-            level="proved",
-            approximation=self.term.facts.error,
-            rounding=rounding,
-            boxes=0,
-            assumptions=tuple(ASSUMPTIONS),
-            variables=("x", "w", "t"),
-        )
+        self.term, self.certificate = _proved(features, low, high, declared, DTYPES[dtype])
 
     @property
     def keys(self) -> int:
         """Keys an example attends to."""
         return len(self.term.keys)
 
+    @in_own_precision
     def forward(self, X: Tensor, w: Tensor, t: Tensor) -> Tensor:
         return self.term(*self._scores(X, w, t))
 
@@ -120,12 +111,36 @@ class TruncatedLinear(limits.FixedDtype):
         return s, t.unsqueeze(-1).expand_as(s)
 
 
+def _proved(features: int, low: float, high: float, declared: Bounds, dtype: str) -> tuple[Term, Certificate]:
+    """The head, and what is proved of it: its own error, what rounding of w·x + t moves, and the last cast."""
+    function = parse(f"clip(u, {exact_text(low)}, {exact_text(high)})", ("u",)).outputs[0]
+    off = rounded_products(features, declared.x, declared.w, dtype)
+    with precision():
+        largest = upper(arb(declared.s) * (1 + 3 * arb(limits.SLACK)) + off)
+    term = line_term(function, Line({0: 1, 1: 1}), (1, 0), replace(declared, s=largest), off)
+    with precision():
+        cast = arb(UNIT[dtype]) * (arb(term.facts.size) + term.facts.error + term.facts.moved) + LEAST[dtype]
+        rounding = upper(cast + term.facts.moved)
+    certificate = Certificate(
+        expression=f"clip(w·x + t, {low:g}, {high:g})",
+        domain=tuple((-v, v) for v in (declared.x, declared.w, declared.y)),
+        dtype=dtype,
+        level="proved",
+        approximation=term.facts.error,
+        rounding=rounding,
+        boxes=0,
+        assumptions=tuple(ASSUMPTIONS),
+        variables=("x", "w", "t"),
+    )
+    return term, certificate
+
+
 class LiteralTruncated(nn.Module):
     """Scores, softmax, values, in float64."""
 
     def __init__(self, model: TruncatedLinear) -> None:
         super().__init__()
-        self.keys = model.term.keys
+        self.keys = copy.deepcopy(model.term.keys)
 
     def forward(self, X: Tensor, w: Tensor, t: Tensor) -> Tensor:
         s = (X.double() @ w.double().unsqueeze(-1)).squeeze(-1)

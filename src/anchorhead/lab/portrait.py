@@ -76,7 +76,7 @@ def _head(model: CompiledHead) -> _Drawn:
     values = model(x.to(model.head.dtype)).double()
     label = f"attention, {model.head.keys} keys"
     return _Drawn(x, target_values(model, x)[:, None], values[:, None], weights[:, order], [],
-                  model.record["variable"], label)  # fmt: skip
+                  model.variable, label)  # fmt: skip
 
 
 def _network(model: CompiledModel) -> _Drawn:
@@ -127,6 +127,6 @@ def _error(axes: plt.Axes, model: CompiledModel, x: Tensor, error: Tensor) -> No
 
 def target_values(model: CompiledHead, x: Tensor) -> Tensor:
     """The model's target, from its certificate, at x."""
-    found = evaluate(parse(model.certificate.expression), {model.record["variable"]: x})
+    found = evaluate(parse(model.certificate.expression), {model.variable: x})
     value = found[0] if isinstance(found, list) else found
     return value.expand_as(x)

@@ -16,55 +16,34 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from anchorhead.network.head_attention import HeadAttention, LiteralHead
+from anchorhead.errors import StructureError
+from anchorhead.network.head_attention import CARRYING, Evaluation, HeadAttention, LiteralHead
+from anchorhead.network.outside import Watched
 
 WORTH_COMPILING = 1 << 14
-_fused: dict[tuple[Any, ...], Callable[[Tensor], Tensor] | None] = {}
-_fused_of: WeakKeyDictionary[HeadAttention, Callable[[Tensor], Tensor] | None] = WeakKeyDictionary()
+_fused: dict[tuple[Any, ...], Evaluation | None] = {}
+_fused_of: WeakKeyDictionary[Evaluation, Evaluation | None] = WeakKeyDictionary()
 
 
-class OutsideRangeWarning(UserWarning):
-    """An input of a head left the range on which it is proved."""
+CONVERTED = "Convert again with wider ranges, or calibrate with data like these"
 
 
-class _Placed(nn.Module):
-    """A head with its formula and the interval on which it is proved; leaving that is reported once, and counted."""
+class _Placed(Watched):
+    """A head with its formula and the interval on which it is proved; `outside` says what leaving that does."""
 
     def __init__(self, head: HeadAttention, formula: str, low: float = -math.inf, high: float = math.inf) -> None:
         super().__init__()
         self.head, self.formula = head, formula
         self.low, self.high = low, high
-        self.outside = 0
-        """How many inputs have been outside so far."""
+        self.watch([(low, high)], f"the head for {formula}", CONVERTED)
 
     @property
     def keys(self) -> int:
         return self.head.keys
 
-    def check(self, u: Tensor) -> None:
-        """Says when an input leaves the interval; nothing to do on all of R. In an exported model there is no check."""
-        if (self.low, self.high) == (-math.inf, math.inf) or torch.compiler.is_exporting() or not u.numel():
-            return
-        self._say(u.detach())
-
-    @torch.compiler.disable
-    def _say(self, u: Tensor) -> None:
-        least, most = torch.aminmax(u)
-        if not (least >= self.low and most <= self.high):
-            count = int((~((u >= self.low) & (u <= self.high))).sum())
-            if not self.outside:
-                warnings.warn(
-                    f"An input of the head for {self.formula} is {float(least):.4g} to {float(most):.4g}, outside "
-                    f"[{self.low:g}, {self.high:g}] where it is proved. Convert again with wider ranges, or calibrate "
-                    "with data like these.",
-                    OutsideRangeWarning,
-                    stacklevel=4,
-                )
-            self.outside += count
-
     def value(self, u: Tensor) -> Tensor:
         """The head at every element, in its own dtype, and back in that of u."""
-        self.check(u)
+        self.look(u)
         return evaluate(self.head, u.to(self.head.dtype)).to(u.dtype)
 
     def extra_repr(self) -> str:
@@ -100,6 +79,8 @@ class LiteralGate(nn.Module):
     def __init__(self, gate: GateHead) -> None:
         super().__init__()
         self.head = gate.head.literal()
+        if bool(self.head.gains.any()):
+            raise StructureError(CARRYING)
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
         values = v.unsqueeze(-1) * self.head.constants
@@ -110,26 +91,24 @@ def evaluate(head: HeadAttention, x: Tensor, worth: int = WORTH_COMPILING) -> Te
     """The head at every element: fused where that pays, from `worth` elements on, else in plain torch."""
     if torch.compiler.is_compiling() or x.numel() < worth or x.device.type != "cpu":
         return head(x)
-    run = _fused_evaluation(head)
+    evaluation = head.evaluation()
+    if evaluation is None or head.edited:  # compiling takes seconds, too long for numbers that change
+        return head(x)
+    if evaluation not in _fused_of:
+        _fused_of[evaluation] = _fused_by_numbers(head, evaluation)
+    run = _fused_of[evaluation]
     return head(x) if run is None else run(x.reshape(-1)).reshape(x.shape)
 
 
-def _fused_evaluation(head: HeadAttention) -> Callable[[Tensor], Tensor] | None:
+def _fused_by_numbers(head: HeadAttention, evaluation: Evaluation) -> Evaluation | None:
     """The fused evaluation of a head, one for all heads with the same numbers."""
-    if head not in _fused_of:
-        _fused_of[head] = _fused_by_numbers(head)
-    return _fused_of[head]
-
-
-def _fused_by_numbers(head: HeadAttention) -> Callable[[Tensor], Tensor] | None:
-    key = (head.dtype, head.sizes, *(tuple(getattr(head, name).tolist()) for name in ("slopes", "intercepts",
-           "constants", "gains", "gate_slopes", "gate_levels")))  # fmt: skip
+    key = (head.dtype, head.sizes, head.uniform, *head.numbers().values())
     if key not in _fused:
-        _fused[key] = _compiled(head)
+        _fused[key] = _compiled(evaluation, head.dtype)
     return _fused[key]
 
 
-def _compiled(head: HeadAttention) -> Callable[[Tensor], Tensor] | None:
+def _compiled(evaluation: Evaluation, dtype: torch.dtype) -> Evaluation | None:
     """The evaluation fused by torch.compile; None, with a sentence, where that fails.
 
     Traced first, so that the head's numbers are constants in the kernel and every head has code of its own: compiled
@@ -138,8 +117,8 @@ def _compiled(head: HeadAttention) -> Callable[[Tensor], Tensor] | None:
     """
     try:
         contract: dict[str, str | int | bool | Callable[..., Any]] = {"cpp.enable_floating_point_contract_flag": "fast"}
-        run = torch.compile(torch.fx.symbolic_trace(head._evaluate), dynamic=True, options=contract)
-        run(torch.zeros(WORTH_COMPILING, dtype=head.dtype))
+        run = torch.compile(torch.fx.symbolic_trace(evaluation), dynamic=True, options=contract)
+        run(torch.zeros(WORTH_COMPILING, dtype=dtype))
     except Exception as error:  # a missing compiler shows itself in many ways
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         warnings.warn(

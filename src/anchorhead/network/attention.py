@@ -15,6 +15,7 @@ n x p matrix. They agree to rounding.
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -75,8 +76,8 @@ class Attention(nn.Module):
         return self.combine(fused(q, k, v, mask))
 
     def literal(self) -> LiteralAttention:
-        """The same weights, evaluated as the formula reads."""
-        return LiteralAttention(self)
+        """A copy of the weights, evaluated as the formula reads."""
+        return LiteralAttention(copy.deepcopy(self))
 
     def combine(self, heads: Tensor) -> Tensor:
         """(..., H, N, d_v) -> W_O, then the sum over heads (or one head below the other)."""

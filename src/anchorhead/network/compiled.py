@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
+from anchorhead.certify.certificate import Certificate
 from anchorhead.errors import InputError, PrecisionError
+from anchorhead.network.outside import Watched
 from anchorhead.network.probing import LayerProbe, Probe
 from anchorhead.network.resources import Resources
 from anchorhead.network.saving import save
 
+ADVICE = "Compile it on a domain that holds the inputs, or clip them to it"
 
-class CompiledModel(nn.Module):
+
+class CompiledModel(Watched):
     """A function as softmax attention: (..., inputs) to (..., outputs), differentiable and batched.
 
-    `certificate` says how far it is from the target; `resources` what it costs; `method` how it was built.
+    `certificate` says how far it is from the target; `resources` what it costs; `method` how it was built; `outside`
+    what an input outside the domain does: "warn", once, unless it is set to "error" or "ignore".
     """
 
-    def __init__(self, certificate: Any, method: str) -> None:
+    def __init__(self, certificate: Certificate, method: str) -> None:
         super().__init__()
-        self.certificate = certificate
+        self._claimed = certificate
         self.method = method
+        self._sealed = b""
+        self.watch(certificate.domain, f"the model of {certificate.expression}", ADVICE)
+
+    def seal(self) -> None:
+        """Remembers the numbers as those that the certificate is about; every kind of model ends its making so."""
+        self._sealed = self._fingerprint()
+
+    def _fingerprint(self) -> bytes:
+        total = hashlib.blake2b()
+        for name, value in self.state_dict().items():
+            total.update(name.encode() + b"\0" + value.detach().cpu().contiguous().numpy().tobytes())
+        return total.digest()
+
+    @property
+    def certificate(self) -> Certificate:
+        """How far the model is from its target; `unproved` once its numbers are not those that were proved."""
+        kept = self._claimed.level != "unproved" and self._fingerprint() == self._sealed
+        return self._claimed if kept else self._claimed.unproved()
 
     @abstractmethod
     def literal(self) -> nn.Module:
@@ -56,7 +81,7 @@ class CompiledModel(nn.Module):
 
     @abstractmethod
     def payload(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """What a file holds beside the certificate: the record of the statement, and the numbers by name."""
+        """What a file holds beside the claim: the record of target and structure, and the numbers as they are now."""
 
     def exact(self, x: Tensor) -> Tensor:
         """The target itself, in torch, at the same inputs: no heads, no approximation."""
@@ -92,4 +117,6 @@ class CompiledModel(nn.Module):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes one safetensors file that holds all that `ah.load` and `ah.verify` need."""
-        save(self, path)
+        record, arrays = self.payload()
+        claimed = replace(self._claimed, level=self.certificate.level)
+        save(record | {"method": self.method}, arrays, claimed, path)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from anchorhead.certify.certificate import Certificate
 from anchorhead.errors import InputError
 from anchorhead.expression.parse import parse
 from anchorhead.expression.tensors import evaluate
@@ -26,7 +27,7 @@ class CompiledGrid(CompiledModel):
     def __init__(
         self,
         grid: GridAttention,
-        certificate: Any,
+        certificate: Certificate,
         method: str,
         record: dict[str, Any],
         input_shape: tuple[int, ...],
@@ -37,8 +38,10 @@ class CompiledGrid(CompiledModel):
         self.record = record
         """Formulas and variables, where the target has them."""
         self.input_shape, self.output_shape = input_shape, output_shape
+        self.seal()
 
     def forward(self, x: Tensor) -> Tensor:
+        self.look(x)
         return self._shaped(self.grid, x)
 
     def exact(self, x: Tensor) -> Tensor:
@@ -75,7 +78,7 @@ class CompiledGrid(CompiledModel):
         steps = [s.detach().double().sort().values.diff().abs() for s in self.grid.slopes]
         reach = 0.0
         for slopes, levels, (low, high) in zip(
-            self.grid.slopes, self.grid.intercepts, self.certificate.domain, strict=True
+            self.grid.slopes, self.grid.intercepts, self._claimed.domain, strict=True
         ):
             ends = torch.tensor([low, high], dtype=torch.float64)[:, None]
             reach += (ends * slopes.detach().double() + levels.detach().double()).abs().max().item()
@@ -99,8 +102,7 @@ class CompiledGrid(CompiledModel):
             arrays |= {f"axes.{i}.intercepts": levels.detach().cpu().numpy()}
         record = {
             "kind": "grid",
-            "expression": self.certificate.expression,
-            "domain": self.certificate.as_dict()["domain"],
+            "name": self._claimed.expression[:200],
             "expressions": self.record.get("expressions"),
             "variables": self.record.get("variables"),
             "outputs": self.grid.outputs,

@@ -9,17 +9,22 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from anchorhead.certify.certificate import Certificate
+from anchorhead.certify.network_claim import NetworkClaim
+from anchorhead.certify.stored import StoredNetwork
+from anchorhead.errors import FileError
 from anchorhead.expression.circuit import Circuit
+from anchorhead.expression.program import to_program
+from anchorhead.network.affine import TokenWise
 from anchorhead.network.compiled import CompiledModel
+from anchorhead.network.compiled_head import head_arrays
 from anchorhead.network.exact import exact_wires
-from anchorhead.network.file import NUMBERS
+from anchorhead.network.head_attention import HeadAttention
 from anchorhead.network.layered import Heads, LayeredNetwork, Maxima
 from anchorhead.network.layered_self_attention import LayeredSelfAttention, layered_as_self_attention
 from anchorhead.network.probing import Probe, probe
 from anchorhead.network.report import Report
 from anchorhead.network.resources import Resources
-
-Payload = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 class CompiledNetwork(CompiledModel):
@@ -28,16 +33,21 @@ class CompiledNetwork(CompiledModel):
     def __init__(
         self,
         network: LayeredNetwork,
-        circuit: Circuit,
-        certificate: Any,
+        stored: StoredNetwork,
+        certificate: Certificate,
         method: str,
-        payload: Callable[[], Payload],
-        report: Callable[[], Report],
+        source: dict[str, Any],
+        report: Callable[[NetworkClaim], Report],
     ) -> None:
         super().__init__(certificate, method)
         self.network = network
-        self.circuit = circuit
-        self._payload, self._make_report = payload, report
+        self._stored, self._source, self._make_report = stored, source, report
+        self.seal()
+
+    @property
+    def circuit(self) -> Circuit:
+        """The target, step by step."""
+        return self._stored.claim.circuit
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -45,6 +55,7 @@ class CompiledNetwork(CompiledModel):
         return self.network.input_shape
 
     def forward(self, x: Tensor) -> Tensor:
+        self.look(x)
         return self.network(x)
 
     def exact(self, x: Tensor) -> Tensor:
@@ -68,7 +79,7 @@ class CompiledNetwork(CompiledModel):
     @cached_property
     def report(self) -> Report:
         """Layers, heads, keys and errors, node by node; `print(model)` shows it."""
-        return self._make_report()
+        return self._make_report(self._stored.claim)
 
     def probe(self, x: Tensor) -> Probe:
         """Measures every layer's error on x against the target; `.first` is the first that exceeds its share."""
@@ -92,8 +103,58 @@ class CompiledNetwork(CompiledModel):
         heads = [g.head for layer in self.network.sequence for g in layer.parts if isinstance(g, Heads)]
         return max((head.largest_value for head in heads), default=0.0)
 
-    def payload(self) -> Payload:
-        return self._payload()
+    def payload(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        claim, heads = self._stored.claim, self._heads()
+        described = [
+            {
+                "function": str(h.statement.target),
+                "low": h.statement.low,
+                "high": h.statement.high,
+                "approximation": h.approximation,
+                "rounding": h.rounding,
+                "method": h.method,
+                "uniform": heads[i].uniform,
+                "sizes": list(heads[i].sizes),
+            }
+            for i, h in enumerate(claim.heads)
+        ]
+        record = self._source | {
+            "kind": "network",
+            "heads": described,
+            "uses": [[u.kind, u.head, u.centre, u.radius] for u in claim.wiring.uses],
+            "layers": [[list(group) for group in plan.groups] for plan in self._stored.plans],
+            "program": to_program(claim.circuit),
+        }
+        arrays = self._step_arrays()
+        for i, h in enumerate(claim.heads):
+            arrays |= head_arrays(f"heads.{i}.", heads[i], h.edges)
+        for i, layer in enumerate(self.network.sequence):
+            arrays |= _map_arrays(f"maps.{i}.", layer.rows)
+            arrays[f"layers.{i}.kept"] = layer.kept.detach().cpu().numpy().astype(np.int32)
+        return record, arrays | _map_arrays(f"maps.{len(self.network.layers)}.", self.network.last)
+
+    def _heads(self) -> dict[int, HeadAttention]:
+        """The heads by their numbers in the claim; those that several groups share must still be one."""
+        found: dict[int, HeadAttention] = {}
+        for layer in self.network.sequence:
+            for group, steps in zip(layer.parts, layer.group_steps, strict=True):
+                if isinstance(group, Heads):
+                    number = self._stored.claim.wiring.uses[steps[0]].head
+                    if found.setdefault(number, group.head) is not group.head:
+                        raise FileError("Two groups of the model no longer share their head; a file holds it once.")
+        return found
+
+    def _step_arrays(self) -> dict[str, np.ndarray]:
+        """With which three numbers every step uses its head."""
+        dtype = self.network.last.weight.detach().cpu().numpy().dtype
+        values = np.tile(np.array([[1.0], [0.0], [0.0]], dtype=dtype), (1, len(self.circuit.steps)))
+        for layer in self.network.sequence:
+            for group, steps in zip(layer.parts, layer.group_steps, strict=True):
+                if isinstance(group, Heads) and group.values is not None:
+                    values[:, steps] = group.values.detach().cpu().numpy()
+                elif isinstance(group, Maxima):
+                    values[0, steps] = group.sharpness.detach().cpu().numpy()
+        return {"scales": values[0], "tilts": values[1], "shifts": values[2]}
 
     def __repr__(self) -> str:
         cost = self.resources
@@ -106,10 +167,13 @@ class CompiledNetwork(CompiledModel):
 def _temperature(group: Any) -> float:
     if isinstance(group, Heads):
         return group.head.temperature
-    return group.sharpness.item() if isinstance(group, Maxima) else 1.0
+    return group.sharpness.max().item() if isinstance(group, Maxima) else 1.0
 
 
-def head_arrays(prefix: str, head: Any, edges: Any) -> dict[str, np.ndarray]:
-    """The numbers of one head, by their names in a file."""
-    arrays = {prefix + name: getattr(head, name).detach().cpu().numpy() for name in NUMBERS}
-    return arrays | {prefix + "edges": np.asarray(edges, dtype=np.float64)}
+def _map_arrays(prefix: str, affine: TokenWise) -> dict[str, np.ndarray]:
+    """An affine map row by row, without its zeros."""
+    weight, bias = (v.detach().cpu().numpy() for v in (affine.weight, affine.bias))
+    rows, columns = np.nonzero(weight)
+    starts = np.searchsorted(rows, np.arange(len(weight) + 1))
+    found = {"entries": weight[rows, columns], "columns": columns.astype(np.int32), "starts": starts.astype(np.int32)}
+    return {prefix + name: array for name, array in (found | {"bias": bias}).items()}

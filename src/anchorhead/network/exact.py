@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from anchorhead.certify.wiring import placed, rounded_row
 from anchorhead.expression.circuit import Apply, Circuit, Largest, Line, Step, Times
 from anchorhead.expression.tensors import evaluate
 from anchorhead.network.layered import affine
@@ -27,7 +28,8 @@ def exact_wires(circuit: Circuit, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rows(lines: list[Line] | tuple[Line, ...], place: list[int], wires: Tensor) -> Tensor:
-    return affine(lines, place, torch.float64)(wires.double()).to(wires.dtype)
+    stored = placed([rounded_row(line, "float64") for line in lines], place)
+    return affine(stored, len(place), torch.float64)(wires.double()).to(wires.dtype)
 
 
 def _value(step: Step, rows: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from anchorhead.errors import ShapeError
 from anchorhead.network.affine import constant
 from anchorhead.network.attention import CHUNK_ENTRIES
+from anchorhead.network.own_precision import in_own_precision
 
 
 class GridAttention(nn.Module):
@@ -80,6 +81,7 @@ class GridAttention(nn.Module):
         """Refuses an input that is not (..., m) in the layer's dtype."""
         check_features(x, self.axes, self.dtype)
 
+    @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
         """The fast evaluation."""
         self.check(x)
@@ -100,7 +102,7 @@ class GridAttention(nn.Module):
         return held
 
     def literal(self) -> LiteralGrid:
-        """The same numbers, evaluated as the formula reads."""
+        """A copy of the numbers, evaluated as the formula reads."""
         return LiteralGrid(self)
 
 
@@ -118,10 +120,12 @@ class LiteralGrid(nn.Module):
         self.values = constant(grid.values.flatten(0, -2))
         self.check = grid.check
 
+    @in_own_precision
     def weights(self, x: Tensor) -> Tensor:
         """Attention weights (..., keys), the last axis' key running fastest; they sum to one."""
         return (x @ self.slopes + self.intercepts).softmax(-1)
 
+    @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         return self.weights(x) @ self.values

@@ -14,31 +14,58 @@ by Horner's rule: one exp, a few multiply-adds a key and one division. If in add
 Heads of several pieces are summed key by key within a piece and then piece by piece, without storing weights; that
 way a steep gate costs the keys within a piece no digits. All are plain elementwise torch, which
 torch.compile fuses into one kernel.
+
+*One set of numbers*, the parameters. The fast form is made of them as constants, and every eager call looks whether
+they are still the ones that it was made of, so that an edit, an optimiser's step (also through `.data`) or
+`load_state_dict` is what runs next; slopes that are no longer evenly spaced are summed key by key. Where a parameter
+wants a gradient, or is being transformed by torch.func, the head is evaluated key by key from the parameters
+themselves. Inside torch.compile and torch.export Python cannot look at numbers: there the constants are those of the
+last eager call, of the last `load_state_dict`, or of the construction.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import ShapeError
-from anchorhead.network.affine import constant
+from anchorhead.network.affine import constant, followed, unchanged
+from anchorhead.network.file import HORNER_DEPTH, NUMBERS
+from anchorhead.network.own_precision import in_own_precision
 
 Evaluation = Callable[[Tensor], Tensor]
+Number = float | Tensor
+Key = Sequence[Number]
 CHUNK = 1 << 15
 """Elements at a time when evaluated without a compiler, so that temporaries stay in cache."""
+
+
+CARRYING = "A head that carries a partner has constant values, and gains were edited into this one: it is no attention."
+
+
+class _Made(NamedTuple):
+    """The fast evaluation and what it was made of: the numbers, whether by Horner's rule, whether after an edit."""
+
+    numbers: list[Tensor]
+    sizes: tuple[int, ...]
+    uniform: bool
+    evaluate: Evaluation
+    edited: bool = False
 
 
 class HeadAttention(nn.Module):
     """Softmax attention over fixed keys with values affine in the query, elementwise on a tensor of any shape.
 
-    slopes, intercepts, constants, gains: (keys,). uniform: slopes are evenly spaced, in increasing order.
-    sizes: keys of each piece; gate_slopes, gate_levels: (pieces,), what raises the scores of a piece's keys.
+    slopes, intercepts, constants, gains: (keys,). uniform: slopes are evenly spaced, in increasing order, and Horner's
+    rule may be used. sizes: keys of each piece; gate_slopes, gate_levels: (pieces,), what raises the scores of a
+    piece's keys.
     """
+
+    piece: Tensor
 
     def __init__(
         self,
@@ -56,26 +83,73 @@ class HeadAttention(nn.Module):
         self.slopes, self.intercepts = constant(slopes), constant(intercepts)
         self.constants, self.gains = constant(constants), constant(gains)
         self.gate_slopes, self.gate_levels = constant(gate_slopes), constant(gate_levels)
-        self.uniform, self.sizes = uniform and len(slopes) > 1, tuple(sizes)
-        self._evaluate = self._evaluation()
+        self.register_buffer("piece", torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)))
+        self._by_horner = uniform
+        self._made = self._make()
 
-    def _evaluation(self) -> Evaluation:
-        """The fast evaluation, with the numbers as constants."""
-        numbers = [x.detach().double().cpu() for x in (self.slopes, self.intercepts, self.constants, self.gains)]
-        gates = list(zip(self.gate_slopes.tolist(), self.gate_levels.tolist(), strict=True))
-        top = torch.finfo(self.slopes.dtype).max
-        return _polynomials(numbers, top) if self.uniform else _by_piece(numbers, self.sizes, gates, top)
+    def _tensors(self) -> list[Tensor]:
+        held: dict[str, Any] = self._parameters  # looked up here, a call has no time for nn.Module's own search
+        return [*(held[name] if name in held else getattr(self, name) for name in NUMBERS), self.piece]
+
+    def numbers(self) -> dict[str, tuple[float, ...]]:
+        """The numbers as they are now, by name."""
+        return {name: tuple(getattr(self, name).tolist()) for name in NUMBERS}
+
+    def _make(self) -> _Made:
+        """The fast evaluation of the numbers as they are now."""
+        held = [t.detach().clone() for t in self._tensors()]
+        slopes, intercepts, constants, gains, gate_slopes, gate_levels = (t.double().cpu() for t in held[:-1])
+        top = torch.finfo(self.dtype).max
+        if self._by_horner and len(gate_slopes) == 1 and _evenly_spaced(slopes, intercepts, str(self.dtype)):
+            return _Made(held, self.sizes, True, _polynomials((slopes, intercepts, constants, gains), top))
+        gates = list(zip(gate_slopes.tolist(), gate_levels.tolist(), strict=True))
+        return _Made(held, self.sizes, False, _by_piece((slopes, intercepts, constants, gains), self.sizes, gates, top))
+
+    def evaluation(self) -> Evaluation | None:
+        """The fast evaluation of the numbers as they are now, the same object for as long as they are the same.
+
+        None where torch follows what is computed with them, so that they cannot be constants.
+        """
+        now = self._tensors()
+        if followed(now):
+            return None
+        if not torch.compiler.is_compiling() and not unchanged(now, self._made.numbers):
+            self._made = self._make()._replace(edited=True)
+        return self._made.evaluate
+
+    @property
+    def edited(self) -> bool:
+        """Whether the numbers were changed since they were given or loaded, as of the last evaluation."""
+        return self._made.edited
+
+    @property
+    def uniform(self) -> bool:
+        """Whether the slopes are evenly spaced and Horner's rule is used."""
+        return self._make().uniform
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Keys of each piece."""
+        if torch.compiler.is_compiling():
+            return self._made.sizes
+        return tuple(self.piece.bincount(minlength=len(self.gate_slopes)).tolist())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_evaluate"}
+        return {name: value for name, value in self.__dict__.items() if name != "_made"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._evaluate = self._evaluation()
+        self._made = self._make()
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._made = self._make()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> HeadAttention:
         """Moves to another device; the dtype stays, since the numbers are proved in that."""
         super()._apply(lambda t: t.to(fn(t).device), recurse)
+        if self.slopes.device.type != "meta":
+            self._made = self._make()
         return self
 
     @property
@@ -105,14 +179,25 @@ class HeadAttention(nn.Module):
         return scores.abs().max().item()
 
     def _total(self, own: Tensor, gate: Tensor) -> Tensor:
-        return own.double() + gate.double().repeat_interleave(torch.tensor(self.sizes))
+        return own.double() + gate.double()[self.piece]
 
+    @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
         """The fast evaluation."""
         self.check(x)
+        evaluate = self.evaluation()
+        if evaluate is None:
+            return _from_parameters(self, x)
         if torch.compiler.is_compiling() or x.numel() <= CHUNK or (x.requires_grad and torch.is_grad_enabled()):
-            return self._evaluate(x)
-        return torch.cat([self._evaluate(part) for part in x.reshape(-1).split(CHUNK)]).reshape(x.shape)
+            return evaluate(x)
+        return torch.cat([evaluate(part) for part in x.reshape(-1).split(CHUNK)]).reshape(x.shape)
+
+    @in_own_precision
+    def weights(self, x: Tensor) -> Tensor:
+        """Attention weights as the formula reads, (..., keys)."""
+        x = x.unsqueeze(-1)
+        gates = x * self.gate_slopes + self.gate_levels
+        return (x * self.slopes + self.intercepts + gates[..., self.piece]).softmax(-1)
 
     def check(self, x: Tensor) -> None:
         """Refuses what is not a tensor of the head's dtype."""
@@ -125,7 +210,7 @@ class HeadAttention(nn.Module):
             )
 
     def literal(self) -> LiteralHead:
-        """The same numbers, evaluated as the formula reads."""
+        """A copy of the numbers, evaluated as the formula reads."""
         return LiteralHead(self)
 
 
@@ -136,21 +221,23 @@ class LiteralHead(nn.Module):
 
     def __init__(self, head: HeadAttention) -> None:
         super().__init__()
-        self.slopes, self.intercepts = head.slopes, head.intercepts
-        self.constants, self.gains = head.constants, head.gains
-        self.gate_slopes, self.gate_levels = head.gate_slopes, head.gate_levels
-        self.register_buffer("piece", torch.arange(len(head.sizes)).repeat_interleave(torch.tensor(head.sizes)))
+        self.slopes, self.intercepts = constant(head.slopes), constant(head.intercepts)
+        self.constants, self.gains = constant(head.constants), constant(head.gains)
+        self.gate_slopes, self.gate_levels = constant(head.gate_slopes), constant(head.gate_levels)
+        self.register_buffer("piece", head.piece.clone())
 
     def literal(self) -> LiteralHead:
         """This is it."""
         return self
 
+    @in_own_precision
     def weights(self, x: Tensor) -> Tensor:
         """Attention weights, (..., keys)."""
         x = x.unsqueeze(-1)
         gates = x * self.gate_slopes + self.gate_levels
         return (x * self.slopes + self.intercepts + gates[..., self.piece]).softmax(-1)
 
+    @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
         values = x.unsqueeze(-1) * self.gains + self.constants
         return (self.weights(x).unsqueeze(-2) @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1)
@@ -159,30 +246,49 @@ class LiteralHead(nn.Module):
 def _by_piece(
     numbers: Sequence[Tensor], sizes: Sequence[int], gates: Sequence[tuple[float, float]], dtype_max: float
 ) -> Evaluation:
-    """Softmax within each piece, then between pieces, the largest score subtracted in both."""
+    """Key by key with the numbers as constants."""
     keys = list(zip(*(x.tolist() for x in numbers), strict=True))
-    starts = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-    pieces = [keys[a:b] for a, b in itertools.pairwise(starts)]
+    pieces = _split(keys, sizes)
     totals = [s + gates[i][0] for i, piece in enumerate(pieces) for s, _, _, _ in piece]
     ends = keys[totals.index(min(totals))][3], keys[totals.index(max(totals))][3]
     reach = dtype_max / (16 * (1 + max(abs(v) for key in keys for v in key) + max(abs(g) for g, _ in gates)))
-
-    def evaluate(x: Tensor) -> Tensor:
-        query = x.clamp(-reach, reach)
-        parts = [_piece(query, piece) for piece in pieces]
-        logits = [top + (query * g + b) for (top, _, _), (g, b) in zip(parts, gates, strict=True)]
-        largest = _largest(logits)
-        numerator, denominator = torch.zeros_like(x), torch.zeros_like(x)
-        for logit, (_, above, below) in zip(logits, parts, strict=True):
-            weight = torch.exp(logit - largest)
-            numerator, denominator = numerator + weight * above, denominator + weight * below
-        return _beyond(x, query, numerator / denominator, *ends)
-
-    return evaluate
+    return lambda x: _key_by_key(x, x.clamp(-reach, reach), pieces, gates, ends)
 
 
-def _beyond(x: Tensor, query: Tensor, inside: Tensor, left: float, right: float) -> Tensor:
+def _from_parameters(head: HeadAttention, x: Tensor) -> Tensor:
+    """The same with the parameters themselves, for gradients with respect to them."""
+    *numbers, gate_slopes, gate_levels = (getattr(head, name) for name in NUMBERS)
+    keys = list(zip(*(t.unbind() for t in numbers), strict=True))
+    gates = list(zip(gate_slopes.unbind(), gate_levels.unbind(), strict=True))
+    totals, gains = (numbers[0] + gate_slopes[head.piece]).detach(), numbers[3]
+    left, right = (gains.gather(0, place.unsqueeze(0)).squeeze(0) for place in (totals.argmin(), totals.argmax()))
+    sizes = torch.stack([t.detach().abs().amax() for t in numbers]).amax() + gate_slopes.detach().abs().amax()
+    reach = torch.finfo(x.dtype).max / (16 * (1 + sizes))
+    return _key_by_key(x, x.clamp(-reach, reach), _split(keys, head.sizes), gates, (left, right))
+
+
+def _split(keys: Sequence[Any], sizes: Sequence[int]) -> list[Sequence[Any]]:
+    return [keys[a:b] for a, b in itertools.pairwise(itertools.accumulate(sizes, initial=0))]
+
+
+def _key_by_key(
+    x: Tensor, query: Tensor, pieces: Sequence[Sequence[Key]], gates: Sequence[Key], ends: tuple[Number, Number]
+) -> Tensor:
+    """Softmax within each piece, then between pieces, the largest score subtracted in both; query is x, clamped."""
+    parts = [_piece(query, piece) for piece in pieces]
+    logits = [top + (query * g + b) for (top, _, _), (g, b) in zip(parts, gates, strict=True)]
+    largest = _largest(logits)
+    numerator, denominator = torch.zeros_like(x), torch.zeros_like(x)
+    for logit, (_, above, below) in zip(logits, parts, strict=True):
+        weight = torch.exp(logit - largest)
+        numerator, denominator = numerator + weight * above, denominator + weight * below
+    return _beyond(x, query, numerator / denominator, *ends)
+
+
+def _beyond(x: Tensor, query: Tensor, inside: Tensor, left: Number, right: Number) -> Tensor:
     """Past the clamp, where products would overflow and one key has long had all the weight: its line, continued."""
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return inside + (x - query) * torch.where(x > 0, right, left)
     if left == right == 0:
         return inside
     return inside + (x - query) * (
@@ -190,7 +296,7 @@ def _beyond(x: Tensor, query: Tensor, inside: Tensor, left: float, right: float)
     )
 
 
-def _piece(x: Tensor, keys: Sequence[tuple[float, ...]]) -> tuple[Tensor, Tensor, Tensor]:
+def _piece(x: Tensor, keys: Sequence[Key]) -> tuple[Tensor, Tensor, Tensor]:
     """Largest score, and numerator and denominator relative to it."""
     if len(keys) == 1:
         slope, level, value, gain = keys[0]
@@ -209,6 +315,14 @@ def _largest(scores: Sequence[Tensor]) -> Tensor:
     for score in scores[1:]:
         largest = torch.maximum(largest, score)
     return largest
+
+
+def _evenly_spaced(slopes: Tensor, intercepts: Tensor, dtype: str) -> bool:
+    """Whether Horner's rule applies: equal steps upwards, and coefficients that do not overflow."""
+    steps = slopes.diff()
+    depth = intercepts.max() - torch.minimum(intercepts[0], intercepts[-1])
+    even = len(steps) > 0 and bool((steps == steps[0]).all() and steps[0] > 0)
+    return even and bool(depth < HORNER_DEPTH[dtype.removeprefix("torch.")])
 
 
 def _polynomials(numbers: Sequence[Tensor], dtype_max: float) -> Evaluation:

@@ -1,4 +1,4 @@
-"""A network of many heads: layers of affine maps and attention, made from a circuit and the numbers of its heads.
+"""A network of many heads: layers of affine maps and attention, made from stored maps and the heads of its steps.
 
 The state (..., S) holds the wires that are still needed, in a fixed order. A layer is
 
@@ -13,35 +13,34 @@ since all values have that factor. *Literal*: scores, softmax, values for every 
 
 from __future__ import annotations
 
-import math
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from anchorhead.expression.circuit import Attend, Circuit, Largest, Line, Step, Times
-from anchorhead.expression.exact import stored
+from anchorhead.certify.wiring import PLAIN, StoredMap, Wiring
+from anchorhead.errors import StructureError
+from anchorhead.expression.circuit import Attend, Circuit, Largest, Times
+from anchorhead.expression.layout import LayerPlan, rows_of, states
 from anchorhead.network.affine import TokenWise, constant
-from anchorhead.network.head_attention import HeadAttention
+from anchorhead.network.head_attention import CARRYING, HeadAttention
 from anchorhead.network.network import check_input
-
-DTYPE_NAMES = {torch.float64: "float64", torch.float32: "float32"}
+from anchorhead.network.own_precision import in_own_precision
 
 
 class Heads(nn.Module):
     """Steps of one head, α h(t) + β t + γ, times a partner each or not: `count` queries t, then the partners.
 
-    That is a head with values α·value_k + β t + γ over the same keys; values holds (α, β, γ) as (3, count).
+    That is a head with values α·value_k + β t + γ over the same keys; values holds (α, β, γ) as (3, count), or nothing
+    where every step takes its head as it is.
     """
 
-    def __init__(self, head: HeadAttention, values: Tensor, *, partners: bool) -> None:
+    def __init__(self, head: HeadAttention, count: int, values: Tensor | None, *, partners: bool) -> None:
         super().__init__()
-        self.head, self.count, self.partners = head, values.shape[1], partners
-        self.values = constant(values)
-        self._plain = bool((values == values.new_tensor([[1.0], [0.0], [0.0]])).all())
-        self._tilted = bool(values[1].any())
+        self.head, self.count, self.partners = head, count, partners
+        self.values = None if values is None else constant(values)
 
     @property
     def keys(self) -> int:
@@ -50,9 +49,9 @@ class Heads(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         queries = rows[..., : self.count]
         found = self.head(queries)
-        if not self._plain:
+        if self.values is not None:
             scale, tilt, shift = self.values
-            found = found * scale + (queries * tilt + shift if self._tilted else shift)
+            found = found * scale + (queries * tilt + shift)
         return found * rows[..., self.count :] if self.partners else found
 
     def literal(self) -> LiteralHeads:
@@ -65,9 +64,14 @@ class LiteralHeads(nn.Module):
     def __init__(self, heads: Heads) -> None:
         super().__init__()
         self.head, self.count, self.partners = heads.head.literal(), heads.count, heads.partners
-        scale, tilt, shift = (v[:, None] for v in heads.values)
-        self.constants = constant(scale * self.head.constants + shift)
-        self.gains = constant(scale * self.head.gains + tilt)
+        constants, gains = self.head.constants, self.head.gains
+        if heads.values is None:
+            self.constants, self.gains = (constant(v.expand(heads.count, -1)) for v in (constants, gains))
+        else:
+            scale, tilt, shift = (v[:, None] for v in heads.values)
+            self.constants, self.gains = constant(scale * constants + shift), constant(scale * gains + tilt)
+        if self.partners and bool(self.gains.any()):
+            raise StructureError(CARRYING)
 
     def weights(self, rows: Tensor) -> Tensor:
         """(..., count, keys)."""
@@ -82,16 +86,16 @@ class LiteralHeads(nn.Module):
 
 
 class Maxima(nn.Module):
-    """Steps max(u_1..u_m): softmax of sharpness·u over values u."""
+    """Steps max(u_1..u_m): softmax of sharpness·u over values u; sharpness is (count,)."""
 
-    def __init__(self, count: int, size: int, sharpness: float, dtype: torch.dtype) -> None:
+    def __init__(self, size: int, sharpness: Tensor) -> None:
         super().__init__()
-        self.count, self.keys = count, size
-        self.sharpness = constant(torch.tensor(sharpness, dtype=dtype))
+        self.count, self.keys = len(sharpness), size
+        self.sharpness = constant(sharpness)
 
     def weights(self, rows: Tensor) -> Tensor:
         """(..., count, m)."""
-        return (rows.unflatten(-1, (self.count, self.keys)) * self.sharpness).softmax(-1)
+        return (rows.unflatten(-1, (self.count, self.keys)) * self.sharpness[:, None]).softmax(-1)
 
     def forward(self, rows: Tensor) -> Tensor:
         values = rows.unflatten(-1, (self.count, self.keys)).unsqueeze(-1)
@@ -101,16 +105,15 @@ class Maxima(nn.Module):
 class Attentions(nn.Module):
     """The target's own softmax attention: `count` queries of size d over m keys each, with values of a width."""
 
-    def __init__(self, count: int, size: int, keys: int, width: int, dtype: torch.dtype) -> None:
+    def __init__(self, count: int, size: int, keys: int, width: int) -> None:
         super().__init__()
         self.count, self.size, self.keys, self.width = count, size, keys, width
-        self.one = constant(torch.ones(1, dtype=dtype))
 
     def _parts(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (..., count, 1, d + 1), keys (..., count, m, d + 1) with their offsets, values."""
         g, d, m, w = self.count, self.size, self.keys, self.width
         query, key, offset, value = rows.split([g * d, g * m * d, g * m, g * m * w], dim=-1)
-        one = self.one.expand(*rows.shape[:-1], g, 1, 1)
+        one = rows.new_ones(1).expand(*rows.shape[:-1], g, 1, 1)
         query = torch.cat([query.unflatten(-1, (g, 1, d)), one], dim=-1)
         key = torch.cat([key.unflatten(-1, (g, m, d)), offset.unflatten(-1, (g, m, 1))], dim=-1)
         return query, key, value.unflatten(-1, (g, m, w))
@@ -134,12 +137,22 @@ class Layer(nn.Module):
     kept: Tensor
 
     def __init__(
-        self, rows: TokenWise, groups: Sequence[nn.Module], sizes: Sequence[int], kept: Tensor, steps: Sequence[int]
+        self,
+        rows: TokenWise,
+        groups: Sequence[nn.Module],
+        sizes: Sequence[int],
+        kept: Tensor,
+        steps: Sequence[Sequence[int]],
     ) -> None:
         super().__init__()
         self.rows, self.groups = rows, nn.ModuleList(groups)
-        self.sizes, self.steps = tuple(sizes), tuple(steps)
+        self.sizes, self.group_steps = tuple(sizes), tuple(list(part) for part in steps)
         self.register_buffer("kept", kept)
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the circuit that the layer evaluates, in the order of its outputs."""
+        return [i for part in self.group_steps for i in part]
 
     def forward(self, state: Tensor) -> Tensor:
         parts = self.rows(state).split(self.sizes, dim=-1)
@@ -152,8 +165,8 @@ class Layer(nn.Module):
         return cast(list[Group], list(self.groups))
 
     def literal(self) -> Layer:
-        groups = [group.literal() if isinstance(group, Heads) else group for group in self.parts]
-        return Layer(self.rows, groups, self.sizes, self.kept, self.steps)
+        groups = [group.literal() if isinstance(group, Heads) else copy.deepcopy(group) for group in self.parts]
+        return Layer(copy.deepcopy(self.rows), groups, self.sizes, self.kept.clone(), self.group_steps)
 
     def weights(self, state: Tensor) -> Tensor:
         """(..., heads, keys), keys that a head does not have with weight zero."""
@@ -182,6 +195,7 @@ class LayeredNetwork(nn.Module):
         """The layers in order."""
         return cast(list[Layer], list(self.layers))
 
+    @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         state = x.flatten(-len(self.input_shape))
@@ -189,6 +203,7 @@ class LayeredNetwork(nn.Module):
             state = layer(state)
         return self.last(state).unflatten(-1, self.output_shape) if self.output_shape else self.last(state).squeeze(-1)
 
+    @in_own_precision
     def states(self, x: Tensor) -> list[Tensor]:
         """The state before the first layer, and after each."""
         state = x.flatten(-len(self.input_shape))
@@ -199,10 +214,11 @@ class LayeredNetwork(nn.Module):
         return found
 
     def literal(self) -> LayeredNetwork:
-        """The same numbers as scores, softmax and values."""
+        """A copy of the numbers as scores, softmax and values."""
         layers = [layer.literal() for layer in self.sequence]
-        return LayeredNetwork(layers, self.last, self.input_shape, self.output_shape)
+        return LayeredNetwork(layers, copy.deepcopy(self.last), self.input_shape, self.output_shape)
 
+    @in_own_precision
     def attention(self, x: Tensor) -> list[Tensor]:
         """The attention weights of each layer, (..., heads, keys)."""
         self.check(x)
@@ -213,102 +229,35 @@ class LayeredNetwork(nn.Module):
         check_input(x, self.input_shape, self.last.weight.dtype)
 
 
-@dataclass(frozen=True)
-class Part:
-    """What computes a step: a head that looks at `query` with values (α, β, γ), or a maximum's sharpness."""
-
-    head: HeadAttention | None = None
-    query: Line | None = None
-    values: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    sharpness: float = 0.0
-
-
-def build(circuit: Circuit, parts: Sequence[Part], dtype: torch.dtype) -> LayeredNetwork:
-    """The network of a circuit whose step i is computed by parts[i]."""
-    depths = circuit.depths()
-    last_use = _last_uses(circuit, depths)
-    held = list(range(len(circuit.inputs)))
-    layers = []
-    for depth in range(1, max(depths, default=0) + 1):
-        steps = [i for i, d in enumerate(depths) if d == depth]
-        groups = _groups(circuit, steps, parts)
-        ordered = [i for group in groups for i in group]
-        lines = [_rows([circuit.steps[i] for i in group], [parts[i] for i in group]) for group in groups]
-        rows = affine([line for part in lines for line in part], held, dtype)
-        modules = [_module([circuit.steps[i] for i in group], [parts[i] for i in group], dtype) for group in groups]
-        kept = [k for k, wire in enumerate(held) if last_use.get(wire, 0) > depth]
-        layers.append(
-            Layer(rows, modules, [len(part) for part in lines], torch.tensor(kept, dtype=torch.int64), ordered)
-        )
-        held = [held[k] for k in kept]
-        for i in ordered:
-            held += range(circuit.starts[i], circuit.starts[i] + circuit.steps[i].width)
-    return LayeredNetwork(layers, affine(circuit.outputs, held, dtype), circuit.input_shape, circuit.output_shape)
+def build(circuit: Circuit, plans: Sequence[LayerPlan], maps: Sequence[StoredMap], wiring: Wiring,
+          heads: Sequence[HeadAttention], dtype: torch.dtype) -> LayeredNetwork:  # fmt: skip
+    """The network of a circuit: these layers, with these affine maps; `heads` are those that the wiring names."""
+    layers, widths = [], [len(held) for held in states(circuit, plans)]
+    for plan, stored, width in zip(plans, maps, widths, strict=False):
+        groups = [_group(circuit, group, wiring, heads, dtype) for group in plan.groups]
+        sizes = [len(rows_of(circuit, group)) for group in plan.groups]
+        kept = torch.tensor(plan.kept, dtype=torch.int64)
+        layers.append(Layer(affine(stored, width, dtype), groups, sizes, kept, plan.groups))
+    last = affine(maps[-1], widths[-1], dtype)
+    return LayeredNetwork(layers, last, circuit.input_shape, circuit.output_shape)
 
 
-def _last_uses(circuit: Circuit, depths: Sequence[int]) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for step, depth in zip(circuit.steps, depths, strict=True):
-        for line in step.lines():
-            for wire in line.terms:
-                found[wire] = max(found.get(wire, 0), depth)
-    for line in circuit.outputs:
-        for wire in line.terms:
-            found[wire] = math.inf
-    return found
-
-
-def _groups(circuit: Circuit, steps: Sequence[int], parts: Sequence[Part]) -> list[list[int]]:
-    """Steps of one layer that one module evaluates together."""
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for i in steps:
-        step = circuit.steps[i]
-        kind: tuple[object, ...] = (type(step),)
-        if isinstance(step, Largest):
-            kind += (len(step.arguments), parts[i].sharpness)
-        elif isinstance(step, Attend):
-            kind += (len(step.query), len(step.offsets), step.width)
-        else:
-            kind += (id(parts[i].head),)
-        groups.setdefault(kind, []).append(i)
-    return list(groups.values())
-
-
-def _rows(steps: Sequence[Step], parts: Sequence[Part]) -> list[Line]:
-    """The lines that a group reads, in the order in which its module expects them."""
-    attends = [step for step in steps if isinstance(step, Attend)]
-    if attends:
-        found = [q for s in attends for q in s.query]
-        found += [k for s in attends for row in s.keys for k in row]
-        found += [o for s in attends for o in s.offsets]
-        return found + [v for s in attends for row in s.values for v in row]
-    if isinstance(steps[0], Largest):
-        return [line for step in steps for line in step.lines()]
-    queries = [part.query for part in parts if part.query is not None]
-    return queries + [s.partner for s in steps if isinstance(s, Times)]
-
-
-def _module(steps: Sequence[Step], parts: Sequence[Part], dtype: torch.dtype) -> nn.Module:
-    first, count = steps[0], len(steps)
+def _group(circuit: Circuit, group: Sequence[int], wiring: Wiring, heads: Sequence[HeadAttention],
+           dtype: torch.dtype) -> nn.Module:  # fmt: skip
+    first, count = circuit.steps[group[0]], len(group)
+    values = [wiring.values[i] for i in group]
     if isinstance(first, Attend):
-        return Attentions(count, len(first.query), len(first.offsets), first.width, dtype)
+        return Attentions(count, len(first.query), len(first.offsets), first.width)
     if isinstance(first, Largest):
-        return Maxima(count, len(first.arguments), parts[0].sharpness, dtype)
-    head = parts[0].head
-    assert head is not None
-    values = torch.tensor([part.values for part in parts], dtype=dtype).T
-    return Heads(head, values, partners=isinstance(first, Times))
+        return Maxima(len(first.arguments), torch.tensor([v[0] for v in values], dtype=dtype))
+    kept = None if all(v == PLAIN for v in values) else torch.tensor(values, dtype=dtype).T
+    return Heads(heads[wiring.uses[group[0]].head], count, kept, partners=isinstance(first, Times))
 
 
-def affine(lines: Sequence[Line], held: Sequence[int], dtype: torch.dtype) -> TokenWise:
-    """The lines as one affine map on the wires held, in this order, each number stored in the dtype."""
-    name, place = DTYPE_NAMES[dtype], {wire: k for k, wire in enumerate(held)}
-    rows, columns, entries = [], [], []
-    for r, line in enumerate(lines):
-        for wire, c in line.terms.items():
-            rows.append(r)
-            columns.append(place[wire])
-            entries.append(stored(c, name))
-    weight = torch.zeros(len(lines), len(held), dtype=dtype)
-    weight[rows, columns] = torch.tensor(entries, dtype=dtype)
-    return TokenWise(weight, torch.tensor([stored(line.bias, name) for line in lines], dtype=dtype))
+def affine(stored: StoredMap, width: int, dtype: torch.dtype) -> TokenWise:
+    """A stored map on states of that width as a module."""
+    weight = torch.zeros(len(stored.bias), width, dtype=dtype)
+    lengths = torch.tensor(stored.starts, dtype=torch.int64).diff()
+    rows = torch.arange(len(stored.bias)).repeat_interleave(lengths)
+    weight[rows, torch.tensor(stored.columns, dtype=torch.int64)] = torch.tensor(stored.entries, dtype=dtype)
+    return TokenWise(weight, torch.tensor(stored.bias, dtype=dtype))

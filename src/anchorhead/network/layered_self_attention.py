@@ -172,7 +172,7 @@ def _heads_of(group: nn.Module, rows: Tensor) -> list[_HeadRows]:
             found.append(_HeadRows(torch.stack([rows[i], unit, rows[i], unit]), scores, None, values))
         return found
     if isinstance(group, Maxima):
-        return [_largest(group, part) for part in rows.split(group.keys)]
+        return [_largest(s, part) for s, part in zip(group.sharpness.detach(), rows.split(group.keys), strict=True)]
     assert isinstance(group, Attentions)
     return _attended(group, rows)
 
@@ -184,9 +184,9 @@ def _scores(head: HeadAttention) -> Tensor:
     return torch.stack([head.slopes.detach(), head.intercepts.detach(), *gates], dim=1)
 
 
-def _largest(group: Maxima, rows: Tensor) -> _HeadRows:
+def _largest(sharpness: Tensor, rows: Tensor) -> _HeadRows:
     query = torch.zeros(1, rows.shape[1], dtype=rows.dtype)
-    query[0, -1] = group.sharpness.detach()
+    query[0, -1] = sharpness
     return _HeadRows(query, None, rows.unsqueeze(1), rows)
 
 

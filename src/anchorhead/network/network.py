@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from anchorhead.errors import ShapeError
 from anchorhead.network.attention import LiteralAttention
+from anchorhead.network.own_precision import in_own_precision
 
 
 class Network(nn.Module):
@@ -22,6 +24,7 @@ class Network(nn.Module):
     def check(self, x: Tensor) -> None:
         """Refuses an input of the wrong shape or dtype; networks that know theirs say so."""
 
+    @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         for stage in self.stages:
@@ -29,12 +32,12 @@ class Network(nn.Module):
         return x
 
     def literal(self) -> Literal:
-        """The same weights as queries, keys, softmax and values, with nothing folded or skipped."""
-        return Literal(self)
+        """A copy of the weights as queries, keys, softmax and values, with nothing folded or skipped."""
+        return copy.deepcopy(Literal(self))
 
     def attention_weights(self, x: Tensor) -> list[Tensor]:
         """The weights of each attention layer on x, each (..., H, queries, keys)."""
-        return self.literal().attention_weights(x)
+        return Literal(self).attention_weights(x)
 
 
 class InARow(nn.Module):
@@ -44,12 +47,14 @@ class InARow(nn.Module):
     stages: nn.ModuleList
     check: Callable[[Tensor], None]
 
+    @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         for stage in self.stages:
             x = stage(x)
         return x
 
+    @in_own_precision
     def attention_weights(self, x: Tensor) -> list[Tensor]:
         """The weights of each attention layer on x, each (..., H, queries, keys)."""
         self.check(x)

@@ -1,4 +1,8 @@
-"""A model to a file: plain tensors and one JSON text in safetensors, all that loading and checking need."""
+"""A model to a file: plain tensors and one JSON text in safetensors, all that loading and checking need.
+
+What is written is what the model computes with now. A model whose numbers were changed since they were proved is
+written with them and with the old claim, marked `unproved`: `ah.verify` then says whether it holds.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +17,42 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-import anchorhead
+from anchorhead.certify.certificate import Certificate, end_text
 from anchorhead.errors import FileError
 from anchorhead.network.file import FORMAT, digest
 
+TYPES = {"float64": "<f8", "float32": "<f4", "int32": "<i4"}
 
-def save(model: Any, path: str | os.PathLike[str]) -> None:
-    """Writes the numbers, the boxes of the proof, and the record with the certificate."""
-    certificate = model.certificate
-    record, arrays = model.payload()
-    record |= {
+
+def save(
+    record: dict[str, Any], arrays: dict[str, np.ndarray], claimed: Certificate, path: str | os.PathLike[str]
+) -> None:
+    """Writes the numbers, the boxes of the proof, and the record with the claim."""
+    record = record | {
         "format": FORMAT,
-        "dtype": certificate.dtype,
-        "method": model.method,
-        "certificate": certificate.as_dict(),
+        "dtype": claimed.dtype,
+        "domain": [[end_text(end) for end in pair] for pair in claimed.domain],
+        "certificate": {
+            "level": claimed.level,
+            "approximation": claimed.approximation,
+            "rounding": claimed.rounding,
+            "outputs": list(claimed.outputs),
+            "boxes": claimed.boxes,
+            "assumptions": list(claimed.assumptions),
+        },
+        "source": claimed.source,
         "versions": _versions(),
     }
-    little = {name: np.ascontiguousarray(a).astype(a.dtype.newbyteorder("<"), copy=False) for name, a in arrays.items()}
-    record["digest"] = digest(record, {name: a.tobytes() for name, a in little.items()})
+    little = {name: np.ascontiguousarray(a, dtype=TYPES[str(a.dtype)]) for name, a in arrays.items()}
     try:
+        record["digest"] = digest(record, {name: a.tobytes() for name, a in little.items()})
         save_file(little, os.fspath(path), metadata={"anchorhead": json.dumps(record, sort_keys=True, allow_nan=False)})
+    except ValueError as error:
+        raise FileError(f"{path} cannot be written: a number of the model is not finite ({error}).") from error
     except (OSError, SafetensorError) as error:
         raise FileError(f"{path} cannot be written: {error}.") from error
 
 
 def _versions() -> dict[str, str]:
-    found = {"anchorhead": anchorhead.__version__, "python": platform.python_version(), "platform": sys.platform}
-    return found | {name: metadata.version(name) for name in ("torch", "python-flint", "numpy", "scipy")}
+    found = {"python": platform.python_version(), "platform": sys.platform}
+    return found | {name: metadata.version(name) for name in ("anchorhead", "torch", "python-flint", "numpy", "scipy")}

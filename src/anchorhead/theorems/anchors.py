@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anchorhead.arithmetic import log_of
 from anchorhead.errors import InputError
 
 
@@ -31,7 +32,7 @@ def temperature_for(selection_error: float, keys: int, spacing: float) -> float:
             f"selection_error={selection_error} must lie strictly between 0 and 1; it is the softmax weight that "
             "all but the two nearest anchors may keep. 1e-6 is the usual choice."
         )
-    return math.log(keys / selection_error) / spacing**2
+    return log_of(keys / selection_error) / (spacing * spacing)
 
 
 def check_temperature(temperature: float) -> float:

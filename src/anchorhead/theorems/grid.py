@@ -14,9 +14,10 @@ at most (g-1) exp(-β(1 - 3s)). On a slope the two bumps at that edge sum to at 
 at least 1/2 - s, the others are at most s: the weight on cells other than these two is at most
 (g-2) exp(-β(1/2 - 2s)); s <= 1/8 is required. With ε the larger of the two, times D, the union bound says
 that but for weight ε every coordinate of v is a centre within r = w/2 of x, or r = (w + δ)/2 on a slope.
-Hence, with ω a modulus of continuity of f and S the spread of the stored values,
+Hence, with ω a modulus of continuity of f and S the spread of the stored values (further than S from the value of x's
+own cell no blend of values can be, whatever the weights),
 
-    sup error  <=  ω(r) + ε·(S + ω(r)) + rounding
+    sup error  <=  ω(r) + min(ε·(S + ω(r)), S) + rounding
 
 and in L_p the slopes matter only by their share of the volume, at most D(g-1)δ/(high - low).
 Rounding: values of size V are stored, and weighed along D coordinates, with at most 8(D + 1)ρV in all. It also
@@ -34,6 +35,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from anchorhead.arithmetic import log_of
 from anchorhead.errors import InputError, PrecisionError, ShapeError, SizeError
 from anchorhead.theorems.anchors import check_count, check_range
 
@@ -106,25 +108,27 @@ class Grid:
                 "its cells cannot be told apart; take a smaller selection_error, 1e-6 unless there is a reason."
             )
         share = selection_error / self.coordinates
-        core = math.log((self.levels - 1) / share) / (1 - 3 * saturation)
-        slopes = math.log(max(self.levels - 2, share) / share) / (0.5 - 2 * saturation)
+        core = log_of((self.levels - 1) / share) / (1 - 3 * saturation)
+        slopes = log_of(max(self.levels - 2, share) / share) / (0.5 - 2 * saturation)
         return max(core, slopes)
 
     def selection_error(self, temperature: float, saturation: float) -> float:
-        """ε of the bound at this temperature."""
+        """ε of the bound at this temperature; a weight, so 1 where nothing better follows."""
+        if saturation > 1 / 8:
+            return 1.0
         core = (self.levels - 1) * math.exp(-temperature * (1 - 3 * saturation))
         slopes = (self.levels - 2) * math.exp(-temperature * (0.5 - 2 * saturation))
-        return self.coordinates * max(core, slopes)
+        return min(1.0, self.coordinates * max(core, slopes))
 
     def sup_bound(self, modulus: Modulus, error: float, spread: float) -> float:
         """Bound on the sup error from a modulus of continuity in the sup norm of the input."""
         near = modulus(self.cell * (1 + WIDENED * self.slope) / 2)
-        return near + error * (spread + near)
+        return near + min(error * (spread + near), spread)
 
     def mean_bound(self, modulus: Modulus, error: float, spread: float, order: float, entries: int) -> float:
         """Bound on (∫ sum over entries |error|^order dX)^(1/order) over the box."""
         near = modulus(self.cell / 2)
-        inside = near + error * (spread + near)
+        inside = near + min(error * (spread + near), spread)
         slopes = self.sup_bound(modulus, error, spread)
         share = min(
             1.0,

@@ -7,11 +7,13 @@ holds a weight for each grid point.
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
-from anchorhead.network.affine import Unflatten, constant
-from anchorhead.network.attention import CHUNK_ENTRIES, Attention
+from anchorhead.network.affine import AsBuilt, Unflatten, constant
+from anchorhead.network.attention import CHUNK_ENTRIES, Attention, LiteralAttention
 
 
 class Bumps(nn.Module):
@@ -62,11 +64,12 @@ class SoftmaxReadOut(nn.Module):
         return ((scores * self.temperature).softmax(-1) @ self.values).unsqueeze(-2)
 
 
-class Lookup(nn.Module):
+class Lookup(AsBuilt):
     """Bumps (..., D, g) to the softmax-weighted grid values, (..., n, d_out).
 
     values: (g^D, n, d_out). With `attention=True` the literal form is a second attention layer with one key
-    for each grid point and one query; otherwise a plain softmax and an affine read-out.
+    for each grid point and one query; otherwise a plain softmax and an affine read-out. The fast evaluation holds for
+    the second layer's matrices as they were built; edited ones are evaluated literally.
     """
 
     def __init__(self, values: Tensor, temperature: float, *, attention: bool) -> None:
@@ -75,6 +78,10 @@ class Lookup(nn.Module):
         self.values = constant(values.flatten(1))
         self.second = self._attention(temperature) if attention else None
         self.sharpness = None if attention else constant(torch.tensor(temperature, dtype=values.dtype))
+        self.built()
+
+    def _fixed(self) -> list[Tensor]:
+        return [] if self.second is None else list(self.second.parameters())
 
     @property
     def temperature(self) -> Tensor:
@@ -94,6 +101,9 @@ class Lookup(nn.Module):
         return Attention(query, key, value[None], keep=slice(0, 1))
 
     def forward(self, bumps: Tensor) -> Tensor:
+        if self.edited:
+            found: Tensor = self._stages()(bumps)
+            return found
         weights = (self.temperature * bumps).softmax(-1)
         batch, (coordinates, levels) = weights.shape[:-2], weights.shape[-2:]
         weights = weights.reshape(-1, coordinates, levels)
@@ -112,8 +122,13 @@ class Lookup(nn.Module):
         return held
 
     def literal(self) -> nn.Sequential:
-        """The stages as the theorem has them."""
+        """A copy of the stages as the theorem has them."""
+        return copy.deepcopy(self._stages())
+
+    def _stages(self) -> nn.Sequential:
         if self.second is None:
             assert self.sharpness is not None
             return nn.Sequential(GridSums(), SoftmaxReadOut(self.values, self.sharpness), Unflatten(self.tokens))
-        return nn.Sequential(GridSums(), GridColumns(self.values), self.second.literal(), Unflatten(self.tokens))
+        return nn.Sequential(
+            GridSums(), GridColumns(self.values), LiteralAttention(self.second), Unflatten(self.tokens)
+        )

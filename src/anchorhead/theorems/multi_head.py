@@ -68,6 +68,13 @@ class MultiHead(Ramps):
         out = [_windows(chunk * slope + square, values) for chunk in u.reshape(-1, 1).split(rows)]
         return torch.cat(out).reshape(*u.shape, self.output_features)
 
+    def widest(self, *, one_row: bool) -> float:
+        """Every head is silent, or blends its own values: their extremes add up."""
+        values = self.attention.value[:, :, self.features :].double().sum(1)
+        most, least = (values.clamp(min=0).amax(-1).sum().item(), values.clamp(max=0).amin(-1).sum().item())
+        low, high = (self.low, self.high) if one_row else (min(self.low, 0.0), max(self.high, 0.0))
+        return max(most - low, high - least) + self.hull_rounding(values.numel())
+
     def matrices(self) -> dict[str, Tensor]:
         """W_Q, W_K (H, 2, d + n), W_V (H, d_o, d + n), W_O (H, n, n)."""
         return self.attention.matrices(self.tokens)
@@ -136,7 +143,7 @@ def multi_head(
     model = MultiHead([lift, attention], w, t, low, high, points[1:-1], rows, output_features)
     model.heads = heads
     model.temperature = beta
-    model.selection_error = selection_error_at(beta, losers, spacing)
+    model.astray = selection_error_at(beta, losers, spacing)
     model.resolution = (high - low) / total
     return model
 

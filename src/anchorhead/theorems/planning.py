@@ -119,7 +119,7 @@ def _single_head(low: float, high: float, tol: float, n: int, d: int, error: flo
     columns = p + n if causal else p
     parameters = 2 * n * d + (columns - n) * d + columns * (d + d_o + 2) + (4 + d_o) * (2 * d + d_o + 2)
     return Plan("single_head", low, high, tol, n, d, 1, 1, p, None, None, error, beta,
-                size * error + (high - low) / p, parameters, head.logit_range, holds, reach)  # fmt: skip
+                min(size * error + (high - low) / p, (high - low) / 2), parameters, head.logit_range, holds, reach)  # fmt: skip
 
 
 def _multi_head(low: float, high: float, tol: float, n: int, d: int, error: float, d_o: int, causal: bool) -> Plan:
@@ -140,8 +140,9 @@ def _multi_head(low: float, high: float, tol: float, n: int, d: int, error: floa
     head = AnchorHead(low, high, spacing, beta, (high - low) / anchors)
     holds, reach = _dtypes(head)
     parameters = n * d + n * n + (2 + heads * (2 + d_o)) * (d + n)
+    widest = max(heads * max(high, 0.0) - low, high - heads * min(low, 0.0))  # every head silent, or at its extreme
     return Plan("multi_head", low, high, tol, n, d, 1, heads, anchors, None, None, error, beta,
-                size * error + (high - low) / anchors, parameters, head.logit_range, holds, reach)  # fmt: skip
+                min(size * error + (high - low) / anchors, widest), parameters, head.logit_range, holds, reach)  # fmt: skip
 
 
 def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int, given: float | None,

@@ -20,8 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import AnchorheadError, InputError, PrecisionError, ShapeError
+from anchorhead.network.affine import AsBuilt
 from anchorhead.network.attention import Attention
 from anchorhead.network.network import Network, check_sequence
+from anchorhead.network.own_precision import in_own_precision
 from anchorhead.theorems.precision import AnchorHead
 
 
@@ -59,7 +61,7 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     return value if value.is_floating_point() else value.to(torch.float64)
 
 
-class Ramps(Network, ABC):
+class Ramps(AsBuilt, Network, ABC):
     """A network whose i-th token computes clip(w_i·x_i + t_i, low, high); see the top of this file."""
 
     weights: Tensor
@@ -67,7 +69,8 @@ class Ramps(Network, ABC):
     anchors: Tensor
     rows: Tensor
     temperature: float
-    selection_error: float
+    astray: float
+    """The theorem's ε as its formula gives it; at low temperatures it exceeds any weight."""
     resolution: float
     """The theorem's second term: (high - low) over the number of anchors."""
 
@@ -78,8 +81,7 @@ class Ramps(Network, ABC):
         self.output_features = output_features
         for name, value in (("weights", weights), ("bias", bias), ("anchors", anchors), ("rows", rows)):
             self.register_buffer(name, value, persistent=False)
-
-        self._built = self._edits()
+        self.built()
 
     @property
     def lift(self) -> nn.Sequential:
@@ -115,27 +117,18 @@ class Ramps(Network, ABC):
     def check(self, x: Tensor) -> None:
         check_sequence(x, self.tokens, self.features, self.dtype)
 
+    @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
         """(..., n, d) to (..., n, output_features)."""
         self.check(x)
         return super().forward(x) if self.edited else self.fast(x)
-
-    def _edits(self) -> int:
-        return sum(p._version for p in self.parameters())
-
-    @property
-    def edited(self) -> bool:
-        """Whether the weights were changed since the network was built; it is then evaluated as what it has become."""
-        return self._edits() != self._built or any(p.requires_grad for p in self.parameters())
 
     def _apply(self, fn: Any, recurse: bool = True) -> Ramps:
         """`.to(dtype)` and the like: refused where the new dtype cannot hold the network."""
         after = fn(self.weights[:0]).dtype
         if after != self.dtype:
             self.precision.require(after)
-        edited = self.edited
         super()._apply(fn, recurse)
-        self._built = self._edits() if not edited else -1
         return self
 
     def to_stock_attention(self) -> nn.Module:
@@ -157,12 +150,16 @@ class Ramps(Network, ABC):
 
     @property
     def sum_bound(self) -> float:
-        """The theorem's number, for the sum over output rows: max(|low|, |high|)·ε + (high - low)/anchors."""
+        """The theorem's number, for the sum over output rows: max(|low|, |high|)·ε + (high - low)/anchors; at low
+        temperatures, where that says nothing, how far any output can be from any target."""
+        return min(self._theorem(), self.widest(one_row=True))
+
+    def _theorem(self) -> float:
         if self.edited:
             raise AnchorheadError(
                 "The weights were changed since the network was built; the theorem says nothing of them."
             )
-        return max(abs(self.low), abs(self.high)) * self.selection_error + self.resolution
+        return max(abs(self.low), abs(self.high)) * self.astray + self.resolution
 
     @property
     def bound(self) -> float:
@@ -171,7 +168,24 @@ class Ramps(Network, ABC):
         seams = self.rows[1:] != self.rows[:-1]
         size = self.anchors.abs()
         largest = torch.maximum(size[1:], size[:-1])[seams]
-        return self.sum_bound + (largest.max().item() / 2 if len(largest) else 0.0)
+        if not len(largest):
+            return self.sum_bound
+        return min(self._theorem() + largest.max().item() / 2, self.widest(one_row=False))
+
+    @abstractmethod
+    def widest(self, *, one_row: bool) -> float:
+        """How far any output can be from any target, in the sum over rows or, where there are several, in one of
+        them: weights are not negative and sum to one, so outputs lie between the values."""
+
+    def hull_rounding(self, keys: int) -> float:
+        """What rounding may put a sum of weights times values beyond its values: a unit for each term and a few more."""
+        return (keys + 16) * torch.finfo(self.dtype).eps * max(abs(self.low), abs(self.high))
+
+    @property
+    def selection_error(self) -> float:
+        """ε, the weight of a softmax that all but the two nearest anchors may keep: 1 where the temperature says
+        nothing better."""
+        return min(1.0, self.astray)
 
     @property
     def summand_limit(self) -> float:

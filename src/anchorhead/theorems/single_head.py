@@ -24,6 +24,10 @@ which is again <= t·h·(p-1)²/2 unless t > (p-1)²/((p-2)(p+1)); but then Mε 
 is at most t·h·p(p-1)/2 = Mε·p/(p-1) at most, and the excess t(high - low)/2 is below (high - low)/p unless
 t > 2/p; but then the bound exceeds high - low, further than which no blend of anchors can be.
 
+*Whatever β.* The output rises with u, and anchors are symmetric about the middle m, where it is m: so it is on u's
+side of m, between m and the end there, and never further than (high - low)/2 from the target. `bound` is the smaller
+of the two, and at low temperatures it is this one.
+
 **Causal.** With `causal=True` the anchors have p columns of their own, before the tokens, and p need not
 exceed n. Each token's column is a key too, visible to it and to later tokens; its score is a constant 800
 below the least best score of any anchor (which is -βh²/4 or more), and exp(-800) is zero in every dtype.
@@ -75,6 +79,11 @@ class SingleHead(Ramps):
         anchors = constants.rows[layer.live]
         key, value = (anchors @ w[0, :, d:].mT for w in (layer.key, layer.value))
         return fused(query.reshape(1, -1, 2), key[None], value[None]).reshape(*u.shape, self.output_features)
+
+    def widest(self, *, one_row: bool) -> float:
+        """Half of the range; see the top. A row of several lies between 0 and an end."""
+        wide = (self.high - self.low) / 2 if one_row else max(self.high, 0.0) - min(self.low, 0.0)
+        return wide + self.hull_rounding(len(self.anchors))
 
     def matrices(self) -> dict[str, Tensor]:
         """W_Q (2, D), W_K (2, D), W_V (d_o, D), W_O (columns, n) with D = 2d + d_o + 2."""
@@ -139,7 +148,7 @@ def single_head(
     model = SingleHead([lift, attention], w, t, low, high, points, rows, output_features)
     model.causal = causal
     model.temperature = beta
-    model.selection_error = selection_error_at(beta, p - 1, spacing)
+    model.astray = selection_error_at(beta, p - 1, spacing)
     model.resolution = (high - low) / p
     return model
 

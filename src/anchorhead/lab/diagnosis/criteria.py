@@ -79,7 +79,7 @@ def selecting(sight: Sight, snap: Snap, run: Run) -> Finding | None:
     if not should.any():  # every query is beyond the anchors, or between two: nothing there should snap
         return blending(sight, run)
     gap = measured_gap(run, snap, should)
-    worst = int(run.error.argmax())
+    worst = run.worst
     advice = sight.rescale(snap.gap / gap) if gap > 0 else sight.rescale(math.inf)
     keys = float(run.effective[should].median()) if should.any() else float("nan")
     blurred = f"the gap of scores between neighbouring keys is {gap:.3g} where {snap.gap:.3g} is derived"
@@ -116,7 +116,7 @@ def blending(sight: Sight, run: Run) -> Finding | None:
     found = at_boundary(sight, run, advice)
     if found is not None or factor is None:
         return found or unexplained(sight, run)
-    worst = int(run.error.argmax())
+    worst = run.worst
     mended = sight.run(torch.float64, sight.temperature * factor, 1)
     now, meant = float(run.effective.median()), float(mended.effective.median())
     error = _error(sight, run, worst)
@@ -141,7 +141,7 @@ def at_boundary(sight: Sight, run: Run, advice: str) -> Finding | None:
     for name, band in (("seams", sight.seams), ("ends", sight.ends), ("ends and seams", sight.ends | sight.seams)):
         if not concentrated(run.error, sight.bound, band):
             continue
-        worst = int(run.error.argmax())
+        worst = run.worst
         ratio = float(run.error[band].mean() / run.error[~band].mean().clamp_min(1e-300))
         evidence = (
             f"{_error(sight, run, worst)}; next to the {name} the mean error is {ratio:.3g} times that elsewhere, "
@@ -163,7 +163,7 @@ def concentrated(error: Tensor, bound: Tensor, band: Tensor) -> bool:
 
 def unexplained(sight: Sight, run: Run) -> Finding:
     """The error is there, and neither the dtype nor the temperature nor the ends explain it: values were changed."""
-    worst = int(run.error.argmax())
+    worst = run.worst
     evidence = f"{_error(sight, run, worst)}, and no temperature mends it: the stored numbers are not those built."
     return Finding("interpolation drift", sight.where(worst), evidence, "Build, compile or load the model again.")
 

@@ -91,5 +91,5 @@ def _furthest(model: CompiledModel, x: Tensor) -> tuple[str, tuple[float, float]
     leaves = [max(low - least, most - high) / (high - low)
               for (low, high), (least, most) in zip(certificate.domain, reached, strict=True)]  # fmt: skip
     k = max(range(len(leaves)), key=lambda i: leaves[i])
-    names = (model.record["variable"],) if isinstance(model, CompiledHead) else certificate.variables
+    names = certificate.variables
     return names[k] if k < len(names) else f"input {k}", certificate.domain[k], reached[k]

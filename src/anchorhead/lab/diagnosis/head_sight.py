@@ -47,7 +47,7 @@ def head_sight(model: CompiledHead, x: Tensor, dtype: torch.dtype, temperature: 
         seams=near_seams(u, seams_of(model.head, temperature)),
         logits=model.head.logit_range(float(u.min()), float(u.max())),
         keys=model.head.keys,
-        place=lambda i: f"{model.record['variable']} = {u[i].item():.4g}",
+        place=lambda i: f"{model.variable} = {u[i].item():.4g}",
         rescale=lambda factor: solved_for(factor, temperature),
         smaller=coarser,
         snap=_snap(model, u) if model.method == "nearest" else None,

@@ -179,4 +179,4 @@ def marked(group: Group, u: Tensor, temperature: float) -> tuple[Tensor, Tensor]
 def _logits(group: Group, u: Tensor) -> float:
     if isinstance(group, Heads):
         return group.head.logit_range(float(u.min()), float(u.max()))
-    return group.sharpness.item() * float(u.abs().max()) if isinstance(group, Maxima) else float("nan")
+    return group.sharpness.max().item() * float(u.abs().max()) if isinstance(group, Maxima) else float("nan")

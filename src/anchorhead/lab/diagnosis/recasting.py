@@ -51,9 +51,10 @@ class ByPiece(LiteralHead):
 @torch.no_grad()
 def recast(literal: Module, dtype: torch.dtype, scale: float) -> Module:
     """A copy of a literal network in `dtype`, its scores times `scale`; the original is not touched."""
-    if "check" in vars(literal):
-        vars(literal)["check"] = _accept  # its model's own, which knows one dtype only
-    found = copy.deepcopy(literal)
+    found = copy.copy(literal)
+    if "check" in vars(found):
+        vars(found)["check"] = _accept  # its model's own, which knows one dtype only
+    found = copy.deepcopy(found)
     own = next((p.dtype for p in literal.parameters()), dtype)
     for module in found.modules():
         if type(module) is LiteralHead and dtype in (own, torch.float64):

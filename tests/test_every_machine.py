@@ -1,0 +1,72 @@
+"""The compiler gives the same bytes on every processor, with every BLAS, thread count and hash seed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processors import SETTINGS, environment
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "anchorhead"
+BETWEEN = [
+    *(SOURCE / "heads").glob("*.py"),
+    *(SOURCE / "compiler").glob("*.py"),
+    *(SOURCE / "certify").glob("*.py"),
+    SOURCE / "expression" / "arrays.py",
+]
+"""What computes a number that a file holds."""
+LIBRARY = set(
+    "exp exp2 expm1 log log2 log10 log1p pow power float_power sin cos tan sinh cosh tanh asin acos atan asinh acosh "
+    "atanh arcsin arccos arctan arcsinh arccosh arctanh erf erfc gamma lgamma hypot cbrt dist geomspace logspace dot "
+    "vdot inner matmul tensordot einsum convolve polyfit linalg random".split()
+)
+"""What a processor or a library may round in its own way; numpy.linalg's error is none of it."""
+
+
+@pytest.mark.heavy
+@pytest.mark.processor
+def test_files_are_the_same_bytes_on_every_processor() -> None:
+    """Each setting takes instructions away from the libraries, changes their threads and the order of hashing."""
+    found = []
+    for setting in SETTINGS:
+        command = [sys.executable, str(ROOT / "tests" / "every_machine_cases.py")]
+        run = subprocess.run(command, env=environment(setting), capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr
+        found.append(run.stdout.splitlines())
+    assert len(found[0]) > 10
+    assert found[0] == found[1] == found[2]
+
+
+def test_settings_do_imitate_other_processors() -> None:
+    """NumPy's exp, or the C library's, differs between them: otherwise the test above shows nothing."""
+    probe = "import math, numpy as np; x = np.linspace(-5, 5, 10001); print(hash(np.exp(x).tobytes()), " \
+            "hash(tuple(map(math.exp, x.tolist()))))"  # fmt: skip
+    runs = [subprocess.run([sys.executable, "-c", probe], env=environment(s) | {"PYTHONHASHSEED": "0"}, check=True,
+                           capture_output=True, text=True).stdout for s in SETTINGS]  # fmt: skip
+    if environment(SETTINGS[0])["NPY_DISABLE_CPU_FEATURES"] == "":
+        pytest.skip("this processor has nothing that could be taken away")
+    assert len(set(runs)) > 1
+
+
+@pytest.mark.parametrize("path", BETWEEN, ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_nothing_between_a_target_and_its_file_rounds_by_processor(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.BinOp):
+            assert not isinstance(node.op, ast.MatMult), f"line {node.lineno}: BLAS sums in an order of its own"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found = f"{node.value.id}.{node.attr}"
+            assert node.value.id not in ("np", "math") or node.attr not in LIBRARY or _is_error(path, node), (
+                f"line {node.lineno}: {found}; anchorhead.arithmetic has one that is the same everywhere"
+            )
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            assert not any(name.split(".")[0] == "scipy" for name in names), f"line {node.lineno}: SciPy calls LAPACK"
+
+
+def _is_error(path: Path, node: ast.Attribute) -> bool:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return node.attr == "linalg" and "linalg.LinAlgError" in lines[node.lineno - 1]
