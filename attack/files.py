@@ -1,7 +1,7 @@
 """Files as an attacker writes them: read and written by own code, every field and tensor mutated, digests made to fit.
 
 A file is eight bytes of length, a JSON header with name, dtype, shape and byte range of every tensor, and the bytes;
-the header's metadata hold the record as JSON text. `read` and `write` are all that knows the format.
+the header's metadata hold the record as JSON text (docs/format.md). `read`, `digest` and `write` know that much.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+STATED = ("expressions", "variables", "domain", "dtype", "name", "source", "method", "uses", "layers", "program")
 MARK = "INJECTED"
 TYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "U8": "<u1", "BOOL": "?"}
 VALUES: tuple[Any, ...] = (
@@ -57,7 +58,7 @@ def read(data: bytes) -> Parts:
 
 
 def digest(parts: Parts) -> str:
-    """The digest of the record and the tensors, as docs/certificates.md and the library have it."""
+    """The digest of the record and the tensors, as docs/format.md has it."""
     text = json.dumps({k: v for k, v in parts.record.items() if k != "digest"}, sort_keys=True)
     total = hashlib.sha256(text.encode())
     for name in sorted(parts.tensors):
@@ -127,25 +128,22 @@ def field(rng: random.Random, parts: Parts) -> str:
 
 
 def agreed(rng: random.Random, parts: Parts) -> str:
-    """One entry that record and certificate share, in both; a bound that fits what it is the sum of."""
+    """One part of the statement or the claim, something else of the same kind."""
     certificate = parts.record.get("certificate")
     if not isinstance(certificate, dict):
         return field(rng, parts)
-    shared = [k for k in certificate if k in parts.record]
-    name = rng.choice(
-        [*shared, *shared, "outputs", "variables", "approximation", "rounding", "assumptions", "boxes", "level"]
-    )
-    value = _bend_value(rng, certificate.get(name))
+    parts_of = {
+        **{name: parts.record for name in STATED if name in parts.record},
+        **dict.fromkeys(certificate, certificate),
+    }
+    name = rng.choice(list(parts_of))
+    value = _bend_value(rng, parts_of[name][name])
     if name == "domain" and rng.random() < 0.7:
-        value = _other_domain(rng, certificate["domain"]) or value
-    certificate[name] = value
-    for key in (name, name + "s"):
-        if key in parts.record:
-            parts.record[key] = (
-                [value] if key == "expressions" and name == "expression" and parts.record[key] else value
-            )
-    _fit(parts)
-    return f"{name} = {str(value)[:80]!r} in record and certificate"
+        value = _other_domain(rng, parts.record["domain"]) or value
+    if name in ("expressions", "variables") and isinstance(parts.record[name], list) and rng.random() < 0.7:
+        value = [str(_bend_value(rng, str(text))) for text in parts.record[name]]
+    parts_of[name][name] = value
+    return f"{name} = {str(value)[:80]!r}"
 
 
 def _other_domain(rng: random.Random, domain: Any) -> Any:
@@ -160,30 +158,18 @@ def _other_domain(rng: random.Random, domain: Any) -> Any:
     return value
 
 
-def _fit(parts: Parts) -> None:
-    """The certificate's bound, as it follows from its parts."""
-    claim = parts.record.get("certificate")
-    try:
-        ends = [float(e) for pair in claim["domain"] for e in pair]
-        bounded = all(abs(e) != float("inf") for e in ends)
-        claim["bound"] = claim["approximation"] + claim["rounding"] if bounded else claim["approximation"]
-    except (TypeError, ValueError, KeyError, OverflowError):
-        return
-
-
-def _claim(parts: Parts, factor: float) -> None:
+def claim(parts: Parts, factor: float) -> None:
     """Multiplies everything that is claimed, of heads too."""
     for path in [path for path in paths(parts.record) if path and "program" not in path]:
         value = _get(parts.record, path)
         if isinstance(value, float) and (path[-1] in ("approximation", "rounding") or path[-2:-1] == ("outputs",)):
             _set(parts.record, path, value * factor)
-    _fit(parts)
 
 
 def claims(rng: random.Random, parts: Parts) -> str:
     """All claims together, larger or smaller."""
     factor = rng.choice((0.5, 0.9, 0.999, 1 - 1e-12, 2.0, 1e3, 0.0))
-    _claim(parts, factor)
+    claim(parts, factor)
     return f"claims times {factor}"
 
 
@@ -236,7 +222,7 @@ def tensor(rng: random.Random, parts: Parts) -> str:
 def loosened(rng: random.Random, parts: Parts) -> str:
     """Looser claims with other numbers or another formula: much of this is true, and what is not must be refused."""
     factor = rng.choice((1.5, 10.0, 1e3, 1e6))
-    _claim(parts, factor)
+    claim(parts, factor)
     change = rng.choice((tensor, tensor, tensor, field, agreed))(rng, parts)
     return f"claims times {factor}, {change}"
 
@@ -259,7 +245,7 @@ BENDS: dict[str, Callable[[dict[str, Any], str, random.Random], Any]] = {
     "overlap": lambda h, name, rng: h[name].update(data_offsets=next(iter(h.values()))["data_offsets"]),
     "metadata": lambda h, name, rng: h.update(__metadata__=rng.choice((None, [], {}, {"anchorhead": 7}))),
     "deep": lambda h, name, rng: _record(h, "[" * 100_000 + "]" * 100_000),
-    "text": lambda h, name, rng: _record(h, rng.choice(("[]", "{", "null", '{"format": 2}', '{"digest": NaN}'))),
+    "text": lambda h, name, rng: _record(h, rng.choice(("[]", "{", "null", '{"format": 3}', '{"digest": NaN}'))),
     "cut text": lambda h, name, rng: _record(h, h["__metadata__"]["anchorhead"][:-1]),
     "digits": lambda h, name, rng: _record(h, h["__metadata__"]["anchorhead"].replace("1", "9" * 5000, 1)),
     "many": lambda h, name, rng: h.update({f"heads.{i}.slopes": h[name] for i in range(3000)}),

@@ -73,11 +73,9 @@ def lied(data: bytes, truth: Any, original: Any, certificate: Any, model: Any, r
     words = " ".join((certificate.expression, *certificate.variables, *certificate.assumptions, certificate.dtype))
     if files.MARK in words or not all(c.isprintable() for c in words):
         return "it says what was put into it"
-    if isinstance(truth, Module):
-        if certificate.expression != original.expression:
-            return f"it speaks of {certificate.expression}"
-        program = files.read(data).record.get("program")
-        stated: Any = truth if program is None else Program(program)
+    if isinstance(truth, Module):  # what has the traced circuit's digest must be it, and what has another its own
+        same = certificate.circuit == original.circuit
+        stated: Any = truth if same else Program(files.read(data).record["program"])
     else:
         stated = Formula(certificate.expression, certificate.variables or None)
         stated.variables = stated.variables or ("x",)

@@ -14,7 +14,7 @@ from attack.kinds import chain
 from attack.measuring import Result
 
 MEMORY = 4 << 30
-LONGEST = 60
+LONGEST = 120
 """Bytes that a worker may add to what it starts with, and seconds that a chain may take."""
 
 
