@@ -110,7 +110,11 @@ def _two_layer(rng: random.Random, draw: Any, dtype: torch.dtype, result: Result
     """A wave with its Lipschitz constant, by the paper's two layers."""
     names = ("x0", "x1")[: rng.randint(1, 2)]
     waves, c = [round(rng.uniform(-2, 2), 3) for _ in names], round(rng.uniform(-2, 2), 3)
-    options = {"levels": rng.choice((4, 8, 16)), "selection_error": rng.choice((1e-6, 1e-3)), "dtype": dtype}
+    options: dict[str, Any] = {
+        "levels": rng.choice((4, 8, 16)),
+        "selection_error": rng.choice((1e-6, 1e-3)),
+        "dtype": dtype,
+    }
     options |= {"temperature": rng.choice((None, None, 50.0))}
     result.call = f"ah.theorems.two_layer({c}*sin({waves}·x), {options})"
     vector = torch.tensor(waves, dtype=torch.float64)

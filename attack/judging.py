@@ -39,7 +39,7 @@ def mutated_files(seed: int, result: Result, report: Callable[[str], None]) -> N
 
 def judge(data: bytes, truth: Any, original: Any, said: str, result: Result) -> Any:
     """One file; returns its certificate if it was accepted. A lie, another exception or a hang is a finding."""
-    found = []
+    found: list[Any] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
         path.write_bytes(data)

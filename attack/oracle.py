@@ -261,8 +261,8 @@ def _walk(module: nn.Module, x: list[Any], known: dict[str, Any]) -> list[Any]:
     if isinstance(module, nn.LayerNorm):
         mean = sum(x) / len(x)
         scale = mpmath.sqrt(sum((v - mean) ** 2 for v in x) / len(x) + mp.mpf(module.eps))
-        rows = zip(x, module.weight.tolist(), module.bias.tolist(), strict=True)
-        return [(v - mean) / scale * mp.mpf(w) + mp.mpf(b) for v, w, b in rows]
+        terms = zip(x, module.weight.tolist(), module.bias.tolist(), strict=True)
+        return [(v - mean) / scale * mp.mpf(w) + mp.mpf(b) for v, w, b in terms]
     if isinstance(module, Residual):
         return [a + b for a, b in zip(x, _walk(module.inner, x, known), strict=True)]
     if isinstance(module, Pair):
