@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from anchorhead.arithmetic import power
-from anchorhead.certify.certificate import Certificate
+from anchorhead.certify.certificate import Certificate, sum_above
 from anchorhead.certify.grid_lipschitz import conditional_bound
 from anchorhead.certify.grid_proof import GridRefutation, prove_grid
 from anchorhead.certify.grid_rounding import rounding_bound
@@ -72,7 +72,7 @@ def compile_grid(
         proof = prove_grid(expression, target.box, head, tol - rounding) if rounding < tol else None
         if proof is not None and not isinstance(proof, GridRefutation):
             certificate = Certificate(target.name, target.box, name, "proved", proof.bound, rounding, len(proof.boxes),
-                                      tuple(ASSUMPTIONS), (proof.bound + rounding,) * head.outputs,
+                                      tuple(ASSUMPTIONS), (sum_above(proof.bound, rounding),) * head.outputs,
                                       expression.variables)  # fmt: skip
             record = {"expressions": expression.text, "variables": list(expression.variables)}
             grid = GridAttention.of(head, dtype)
@@ -123,7 +123,7 @@ def _measured(target: Opaque, head: GridHead, rounding: float, dtype: str) -> Ce
     error = sampled_error(target.values, head, target.box, SAMPLES)
     assumption = f"nothing: the target was compared at about {SAMPLES:,} points, and between them it may be anything"
     return Certificate(target.name, target.box, dtype, "measured", error, rounding, 0, (assumption,),
-                       outputs=(error + rounding,) * head.outputs)  # fmt: skip
+                       outputs=(sum_above(error, rounding),) * head.outputs)  # fmt: skip
 
 
 def _conditional(target: Opaque, head: GridHead, rounding: float, dtype: str, lipschitz: float, tol: float,
@@ -144,7 +144,7 @@ def _conditional(target: Opaque, head: GridHead, rounding: float, dtype: str, li
         )
     declared = f"the target's Lipschitz constant in the Euclidean metric is at most {lipschitz:g}, as declared"
     return Certificate(target.name, target.box, dtype, "conditional", found.bound, rounding, 0,
-                       (declared, *ASSUMPTIONS), outputs=(found.bound + rounding,) * head.outputs)  # fmt: skip
+                       (declared, *ASSUMPTIONS), outputs=(sum_above(found.bound, rounding),) * head.outputs)  # fmt: skip
 
 
 def _check_constant(target: Opaque, lipschitz: float) -> None:

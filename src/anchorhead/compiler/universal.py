@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anchorhead.certify.certificate import Certificate
+from anchorhead.certify.certificate import Certificate, sum_above
 from anchorhead.certify.rounding import ASSUMPTIONS
 from anchorhead.compiler.opaque import Opaque
 from anchorhead.compiler.search import Progress
@@ -183,4 +183,4 @@ def _certificate(target: Opaque, network: GridNetwork, lipschitz: float | None, 
         declared = f"the target's Lipschitz constant in the Euclidean metric is at most {lipschitz:g}, as declared"
         level, said = "conditional", [declared, *ASSUMPTIONS]
     return Certificate(target.name, target.box, dtype, level, error, rounding, 0, tuple(said),
-                       outputs=(error + rounding,) * values.shape[-1])  # fmt: skip
+                       outputs=(sum_above(error, rounding),) * values.shape[-1])  # fmt: skip
