@@ -143,8 +143,9 @@ def _conditional(target: Opaque, head: GridHead, rounding: float, dtype: str, li
             f"it could be {found.bound:.3g}. Use a larger tol, or leave lipschitz out for a measured certificate."
         )
     declared = f"the target's Lipschitz constant in the Euclidean metric is at most {lipschitz:g}, as declared"
+    outputs = (sum_above(found.bound, rounding),) * head.outputs
     return Certificate(target.name, target.box, dtype, "conditional", found.bound, rounding, 0,
-                       (declared, *ASSUMPTIONS), outputs=(sum_above(found.bound, rounding),) * head.outputs)  # fmt: skip
+                       (declared, *ASSUMPTIONS), outputs)  # fmt: skip
 
 
 def _check_constant(target: Opaque, lipschitz: float) -> None:
