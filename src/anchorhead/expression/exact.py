@@ -116,9 +116,8 @@ def sign_of(number: Number) -> int | None:
 
 def largest(numbers: Sequence[Number]) -> Number:
     """The largest of some numbers, as a closed formula where one of them is."""
-    if any(isinstance(number, Node) for number in numbers):
-        return Node("max", [as_node(number) for number in numbers])
-    return max(numbers)
+    plain = [number for number in numbers if not isinstance(number, Node)]
+    return max(plain) if len(plain) == len(numbers) else Node("max", [as_node(number) for number in numbers])
 
 
 def stored(number: Number, dtype: str) -> float:

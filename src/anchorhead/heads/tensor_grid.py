@@ -458,7 +458,7 @@ class _TensorRidge:
     def values(self, ridge: float) -> Array:
         """The solution, (p_1, .., p_m, q)."""
         size = math.sqrt(self.samples) * max(ridge, FLOOR)
-        return contracted(self.right, self.analysed * (self.singular / (self.singular**2 + size**2)))
+        return contracted(self.right, self.analysed * (self.singular / (self.singular**2 + size * size)))
 
     def error(self, values: Array, target: Array) -> float:
         """The largest error at the samples."""

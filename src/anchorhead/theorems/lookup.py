@@ -74,15 +74,13 @@ class Lookup(nn.Module):
         self.tokens = values.shape[1]
         self.values = constant(values.flatten(1))
         self.second = self._attention(temperature) if attention else None
-        self.sharpness = None if attention else constant(torch.tensor(temperature, dtype=values.dtype))
+        if not attention:
+            self.sharpness = constant(torch.tensor(temperature, dtype=values.dtype))
 
     @property
     def temperature(self) -> Tensor:
         """β, as stored in the second stage."""
-        if self.second is not None:
-            return self.second.query[0, 0, 1]
-        assert self.sharpness is not None
-        return self.sharpness
+        return self.sharpness if self.second is None else self.second.query[0, 0, 1]
 
     def _attention(self, temperature: float) -> Attention:
         entries, dtype = self.values.shape[1], self.values.dtype
@@ -114,6 +112,5 @@ class Lookup(nn.Module):
     def literal(self) -> nn.Sequential:
         """The stages as the theorem has them."""
         if self.second is None:
-            assert self.sharpness is not None
             return nn.Sequential(GridSums(), SoftmaxReadOut(self.values, self.sharpness), Unflatten(self.tokens))
         return nn.Sequential(GridSums(), GridColumns(self.values), self.second.literal(), Unflatten(self.tokens))
