@@ -141,13 +141,13 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """What a formula or a theorem costs at a wanted error: keys or anchors, temperature, logit range, bound."""
-    if bool(expression) == (theorem is not None):
+    if bool(expression) == bool(theorem):
         raise InputError('Plan either a formula, anchorhead plan "gelu(x)", or a construction, --theorem single_head.')
     found: Any
-    if expression:
+    if not theorem:
         with _progress(as_json) as report:
             found = ah.plan(
-                _read_formulas(expression),
+                _read_formulas(expression or []),
                 _read_domain(domain),
                 tol=1e-6 if tol is None else tol,
                 dtype=_read_dtype(dtype),
@@ -156,7 +156,6 @@ def plan(
     else:
         if tokens is None or features is None:
             raise InputError(f"Planning {theorem} needs --tokens and --features: the theorem's size depends on both.")
-        assert theorem is not None
         found = ah.theorems.plan(
             theorem, low=low, high=high, tol=1e-2 if tol is None else tol, tokens=tokens, features=features,
             lipschitz=lipschitz, causal=causal,

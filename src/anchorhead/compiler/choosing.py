@@ -17,6 +17,8 @@ from anchorhead.expression.singular import singularities
 
 _known: dict[tuple[Node, float, float, bool, str, float], Choice] = {}
 MOST_KNOWN = 2000
+SMALLEST, LARGEST = 1e-300, 1e100
+"""Of errors that are asked for: below no float is left to say so, above it makes no difference."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,13 @@ class Choice:
 
 def choose(request: Request, error: float, dtype: str, progress: Progress) -> Choice:
     """The smallest proved head for the request; ToleranceError with `best`, the error that was reached, if none."""
-    error = _two_digits(error)
+    if not error > SMALLEST:
+        refusal = ToleranceError(
+            f"An error of {error:.3g} was asked of {request.function}, and none so small is proved."
+        )
+        refusal.best = math.inf  # type: ignore[attr-defined]
+        raise refusal
+    error = _two_digits(min(error, LARGEST))
     key = (request.function, request.low, request.high, request.carries, dtype, error)
     found = _known.get(key)
     if found is None:

@@ -20,6 +20,7 @@ from anchorhead.compiler.proving import Proved, prove_head, sampled_error
 from anchorhead.compiler.reading import read_any
 from anchorhead.compiler.routing import compile_routed, dtype_name
 from anchorhead.compiler.search import Progress, Search
+from anchorhead.compiler.target import Domain, Target, read_target
 from anchorhead.compiler.universal import compile_two_layer
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.expression.graph import Expression
@@ -89,12 +90,24 @@ def _compiled(target: Any, domain: Any, tol: float | None, method: str, dtype: t
             if keys is not None:
                 raise InputError("keys= is for functions of one variable; give tol, and the keys are shared out.")
             return compile_routed(read, method, check_tol(1e-6 if tol is None else tol), dtype, report)
-        fit = fit_for(read, method)
-        if keys is not None:
-            found = _at_size(Search(read, fit, 1e-3, name, report), keys)
-        else:
-            found = Search(read, fit, check_tol(1e-6 if tol is None else tol), name, report).run()
-    certificate = replace(found.certificate, source=source_digest(target))
+        return _one(read, method, tol, keys, name, report, source_digest(target))
+
+
+def compile_head(formula: str | Expression, domain: Domain, *, method: str = "auto", tol: float | None = None,
+                 keys: int | None = None, dtype: torch.dtype = torch.float64) -> CompiledHead:  # fmt: skip
+    """`compile` of a formula in one variable with one output, which is one head."""
+    with threadpool_limits(1):
+        return _one(read_target(formula, domain), method, tol, keys, dtype_name(dtype), lambda text: None)
+
+
+def _one(read: Target, method: str, tol: float | None, keys: int | None, dtype: str, report: Progress,
+         source: str = "") -> CompiledHead:  # fmt: skip
+    fit = fit_for(read, method)
+    if keys is not None:
+        found = _at_size(Search(read, fit, 1e-3, dtype, report), keys)
+    else:
+        found = Search(read, fit, check_tol(1e-6 if tol is None else tol), dtype, report).run()
+    certificate = replace(found.certificate, source=source)
     return CompiledHead(attention_of(found.statement), certificate, fit.method, found.edges)
 
 

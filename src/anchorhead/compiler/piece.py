@@ -133,10 +133,8 @@ class PieceFit:
             high = max(high, low + 1e-5)
         return low, high
 
-    def _away(self, low: float, high: float) -> tuple[float, float]:
+    def _away(self, line: Affine, low: float, high: float) -> tuple[float, float]:
         """Where the target is away from its one asymptote, by more than a hundredth of what it ever is."""
-        line = self.left or self.right
-        assert line is not None
         u = np.linspace(low, high, 1001)
         gap = np.abs(self.f(u) - line.constant - line.gain * u)
         apart = u[gap > 0.01 * gap.max()]
@@ -144,19 +142,19 @@ class PieceFit:
 
     def _centre(self, low: float, high: float) -> float:
         """Where the middle key belongs: where the target goes over from one asymptote to the other."""
-        if self.left is None and self.right is None:
-            return (low + high) / 2
-        if self.left is None or self.right is None:
-            low, high = self._away(low, high)
+        left, right = self.left, self.right
+        if left is None or right is None:
+            line = left or right
+            if line is None:
+                return (low + high) / 2
+            low, high = self._away(line, low, high)
             return 0.0 if low <= 0 <= high else (low + high) / 2
         nearest_to_zero = min(max(0.0, low), high)
 
         def balance(u: float) -> float:
-            assert self.left is not None
-            assert self.right is not None
             value = float(self.f(np.array([u]))[0])
-            lines = [line.constant + line.gain * u for line in (self.left, self.right)]
-            return abs(value - lines[0]) - abs(value - lines[1])
+            first, second = (line.constant + line.gain * u for line in (left, right))
+            return abs(value - first) - abs(value - second)
 
         if balance(nearest_to_zero) == 0 or not balance(low) < 0 < balance(high):
             return nearest_to_zero

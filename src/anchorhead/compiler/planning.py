@@ -33,6 +33,7 @@ from anchorhead.network.compiled import CompiledModel
 
 ROUTES = ("graph", "grid")
 ORDER = ("kinked", "gated", "smooth", "nearest")
+MOST_ANCHORS = 1e18
 
 
 @dataclass(frozen=True)
@@ -132,18 +133,17 @@ def _cannot(method: str, reason: str) -> Option:
 
 
 def _nearest_keys(target: Target, tol: float) -> int | None:
-    """How many anchors the paper's head needs; None if the target's slope has no bound."""
+    """How many anchors the paper's head needs; None if the target's slope has no bound, or far too many."""
     slope, width = _steepest(target), target.high - target.low
-    if not math.isfinite(slope) or slope == 0:
-        return None
-    return max(2, math.ceil(slope * width / (2 * 0.99 * tol)) + 1)
+    needed = slope * width / (2 * 0.99 * tol)
+    return max(2, math.ceil(needed) + 1) if 0 < needed < MOST_ANCHORS else None
 
 
 def _theorem(target: Target, tol: float, keys: int | None) -> Option:
-    if keys is None:
-        return _cannot("nearest", "the target's slope has no bound on the domain, or is zero")
     slope, width = _steepest(target), target.high - target.low
-    spacing = width / (keys - 1)
+    spacing = 0.0 if keys is None else width / (keys - 1)
+    if keys is None or spacing**2 == 0:
+        return _cannot("nearest", "the target's slope has no bound on the domain, or is zero, or far too large")
     selection_error = tol / (100 * slope * width)
     beta = log_of((keys - 1) / selection_error) / (spacing * spacing)
     values = float(np.abs(target.function()(np.linspace(target.low, target.high, 2001))).max())

@@ -37,18 +37,17 @@ def compile_routed(
 
 def _cheaper(target: GraphTarget, tol: float, dtype: torch.dtype, progress: Progress) -> CompiledModel:
     """The graph, unless a grid has fewer keys, or the graph cannot keep the tolerance and a grid can."""
-    graph: CompiledModel | None = None
-    refusal: AnchorheadError | None = None
     try:
         graph = compile_graph(target, tol, dtype_name(dtype), progress)
-    except ToleranceError as error:
-        refusal = error
-    most = graph.resources.keys - 1 if graph is not None else MOST_KEYS
+    except ToleranceError as refusal:
+        try:
+            return compile_grid(target, tol, dtype, progress, most=MOST_KEYS)
+        except AnchorheadError:
+            raise refusal from None
+    most = graph.resources.keys - 1
     try:
-        if graph is None or worth_trying(target, tol, most):
+        if worth_trying(target, tol, most):
             return compile_grid(target, tol, dtype, progress, most=most)
     except AnchorheadError:
-        if graph is None and refusal is not None:
-            raise refusal from None
-    assert graph is not None
+        pass
     return graph

@@ -68,7 +68,8 @@ class Search:
             else:
                 failed = between
         found = self.tried[keys]
-        assert found is not None
+        if found is None:
+            raise self._refusal()
         return found
 
     def _first_success(self) -> int | None:

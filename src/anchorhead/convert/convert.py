@@ -16,7 +16,7 @@ import torch
 from torch import fx, nn
 
 from anchorhead.compiler.carrying import carrying_model
-from anchorhead.compiler.compile import check_tol, compile
+from anchorhead.compiler.compile import check_tol, compile_head
 from anchorhead.convert.calibrating import calibrated
 from anchorhead.convert.linear import around, row_sum
 from anchorhead.convert.placing import put
@@ -115,9 +115,7 @@ class _Heads:
             if gated and declared is not None:
                 self.known[key] = carrying_model(formula, declared, self.tol / 2, self.dtype)
             else:
-                model = compile(formula, declared, tol=self.tol / 2, dtype=self.dtype)
-                assert isinstance(model, CompiledHead)
-                self.known[key] = model
+                self.known[key] = compile_head(formula, declared, tol=self.tol / 2, dtype=self.dtype)
         return self.known[key]
 
 

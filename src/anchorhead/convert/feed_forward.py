@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anchorhead.compiler.compile import compile
+from anchorhead.compiler.compile import compile_head
 from anchorhead.convert.linear import sizes
 from anchorhead.convert.sites import find_sites
 from anchorhead.errors import InputError
 from anchorhead.network.activation_head import ActivationHead
 from anchorhead.network.affine import constant
-from anchorhead.network.compiled_head import CompiledHead
 from anchorhead.network.head_attention import HeadAttention
 
 
@@ -85,8 +84,7 @@ def feed_forward_as_attention(block: nn.Module, tol: float = 1e-6) -> FeedForwar
             f"A feed-forward block has one activation that gates nothing, and this module has {len(sites)}."
         )
     dtype = first[0].dtype if first[0].dtype == torch.float64 else torch.float32
-    model = compile(sites[0].formula, tol=tol, dtype=dtype)
-    assert isinstance(model, CompiledHead)
+    model = compile_head(sites[0].formula, None, tol=tol, dtype=dtype)
     return _checked(block, FeedForwardAttention(first, model.head, second), tol)
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from anchorhead.compiler.compile import compile
+from anchorhead.compiler.compile import compile_head
 from anchorhead.compiler.fits import fit_for
 from anchorhead.compiler.target import Domain, Target, expression_of, read_target
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.explore.numbers import domain_text, finite_ends, model_numbers
 from anchorhead.explore.sampling import NEAR, samples, window
 from anchorhead.expression.graph import Expression
-from anchorhead.network.compiled_head import CompiledHead
 
 Progress = Callable[[str], None]
 FAST = ("gated", "smooth", "kinked")
@@ -110,13 +109,12 @@ def _of_method(target: Target, method: str, progress: Progress) -> tuple[list[di
     for keys, tol in wanted:
         progress(f"{target.expression}: {method}, " + (f"{keys} keys" if tol is None else f"within {tol:g}"))
         try:
-            model = compile(target.expression, (target.low, target.high), method=method, keys=keys, tol=tol)
+            model = compile_head(target.expression, (target.low, target.high), method=method, keys=keys, tol=tol)
         except AnchorheadError as refusal:
             refusals.append(str(refusal))
             if len(refusals) > 1:
                 break
             continue
-        assert isinstance(model, CompiledHead)
         refusals.clear()
         found.append(model_numbers(model, tol))
         bounds.append(model.certificate.bound)

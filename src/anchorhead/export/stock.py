@@ -38,7 +38,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.compiler.universal import CompiledTwoLayer
-from anchorhead.errors import InputError, ShapeError, SizeError
+from anchorhead.errors import InputError, ShapeError, SizeError, StructureError
 from anchorhead.network.affine import AppendRows, MixSequence, PositionGain, PositionWise, TokenWise, constant
 from anchorhead.network.attention import Attention, LiteralAttention
 from anchorhead.network.compiled import CompiledModel
@@ -188,7 +188,8 @@ class _Part:
 
     def size(self, exact: bool) -> int:
         """s, the features of a head: those of queries and values, and so many that the heads' hold the lift's."""
-        assert self.layer is not None
+        if self.layer is None:
+            raise StructureError("A part without attention has no heads, and its heads' features were asked for.")
         share = -(-self.constants.shape[1] // self.layer.heads)
         least = max(self.layer.query.shape[1], self.layer.value.shape[1], share)
         return 4 ** (((least - 1).bit_length() + 1) // 2) if exact else least

@@ -15,7 +15,7 @@ from anchorhead.expression.functions import ALIASES, DISCONTINUOUS, FUNCTIONS, F
 from anchorhead.expression.graph import Node, constant, rational
 
 SMALLEST, LARGEST = Fraction(1, 10**300), Fraction(10**300)
-"""Of parameters of functions."""
+"""Of parameters of functions, and of exponents."""
 
 
 def call(name: str, arguments: Sequence[Node], named: Mapping[str, Node | str] | None = None) -> Node:
@@ -30,6 +30,8 @@ def call(name: str, arguments: Sequence[Node], named: Mapping[str, Node | str] |
     keywords = dict(named or {})
     if op == "gelu":
         op = _gelu(keywords)
+    if op == "pow" and len(arguments) == 2 and not keywords:
+        return power(*arguments)
     if op == "clip":
         return _clip(name, list(arguments), keywords)
     if op == "softplus" and ("threshold" in keywords or len(arguments) == 3):
@@ -37,6 +39,14 @@ def call(name: str, arguments: Sequence[Node], named: Mapping[str, Node | str] |
             "softplus with a threshold jumps there; leave the threshold out to get the function itself."
         )
     return _assemble(name, op, list(arguments), keywords)
+
+
+def power(base: Node, exponent: Node) -> Node:
+    """base**exponent, unless the exponent is a number that floating point cannot hold."""
+    number = rational(exponent)
+    if number is not None and number != 0 and not SMALLEST <= abs(number) <= LARGEST:
+        raise ExpressionError("An exponent must be 0 or between 1e-300 and 1e300 in size; rewrite the power.")
+    return Node("pow", (base, exponent))
 
 
 def _assemble(name: str, op: str, arguments: list[Node], keywords: dict[str, Node | str]) -> Node:

@@ -72,13 +72,10 @@ class Line:
             return None
         if self.terms == other.terms:
             return 1, plus(self.bias, times(-1, other.bias))
-        ratio: Number | None = None
-        for wire, c in self.terms.items():
-            found = over(c, other.terms[wire])
-            if isinstance(found, Node) or (ratio is not None and found != ratio):
-                return None
-            ratio = found
-        assert ratio is not None
+        ratios = [over(c, other.terms[wire]) for wire, c in self.terms.items()]
+        ratio = ratios[0]
+        if any(isinstance(found, Node) or found != ratio for found in ratios):
+            return None
         return ratio, plus(self.bias, times(times(-1, ratio), other.bias))
 
 

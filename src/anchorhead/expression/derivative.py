@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from anchorhead.errors import ExpressionError
-from anchorhead.expression.graph import Node, constant, ordered
+from anchorhead.expression.graph import Node, constant, number_of, ordered
 from anchorhead.expression.primitives import ONE, PI, ZERO, add, function, minus, mul, power, primitive, scale, sub
 
 _RULES: dict[str, Callable[[Node], Node]] = {
@@ -65,8 +65,8 @@ def _slope(part: Node, slopes: dict[Node, Node], name: str) -> Node:
         left, right = part.args
         return add(_times(inner[0], right), _times(inner[1], left))
     if part.op == "power":
-        assert isinstance(part.value, int | Fraction)
-        return _times(inner[0], scale(part.value, power(part.args[0], Fraction(part.value) - 1)))
+        exponent = number_of(part)
+        return _times(inner[0], scale(exponent, power(part.args[0], exponent - 1)))
     if part.op == "log" and part.args[0].op == "cosh":
         angle = part.args[0].args[0]
         return _times(slopes[angle], function("tanh", angle))

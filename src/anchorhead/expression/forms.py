@@ -280,7 +280,8 @@ class Builder:
         if line.is_constant:
             return as_node(line.bias)
         found = line.in_terms_of(argument)
-        assert found is not None
+        if found is None:
+            raise ExpressionError("A part was taken for a function of one combination of the inputs, and is not one.")
         inner = add(mul(as_node(found[0]), U), as_node(found[1]))
         return inner if isinstance(form, Line) else substituted(form.function, {"u": inner})
 

@@ -92,11 +92,16 @@ def divide(above: Node, below: Node) -> Node:
     return Node("div", (above, below))
 
 
-def number_of(node: Node) -> Fraction:
-    """The exact number that a constant, or the exponent of a power, holds."""
+def value_of(node: Node) -> int | Fraction:
+    """The exact number that a constant, or a power as its exponent, holds."""
     if not isinstance(node.value, int | Fraction):
         raise ExpressionError(f"{node} was taken for a number, and is not one.")
-    return Fraction(node.value)
+    return node.value
+
+
+def number_of(node: Node) -> Fraction:
+    """The same, as a fraction."""
+    return Fraction(value_of(node))
 
 
 def is_short(number: Fraction, bits: int = MOST_BITS) -> bool:

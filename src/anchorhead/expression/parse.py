@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from anchorhead.errors import DiscontinuityError, ExpressionError
-from anchorhead.expression.calls import call
+from anchorhead.expression.calls import call, power
 from anchorhead.expression.functions import ALIASES, CONSTANTS, DISCONTINUOUS, FUNCTIONS
 from anchorhead.expression.graph import Expression, Node, constant, divide, negate, variable
 
@@ -23,7 +23,7 @@ LONGEST = 20_000
 DEEPEST = 200
 DIGITS = 2_000
 
-_INFIX: dict[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Pow: "pow"}
+_INFIX: dict[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul"}
 _CONTINUOUS_ONLY: dict[type[ast.operator], str] = {ast.Mod: "%", ast.FloorDiv: "//"}
 _FORBIDDEN = {
     ast.Attribute: "an attribute (only plain function names are known)",
@@ -153,6 +153,11 @@ class _Reader:
             return divide(left, right)
         if kind in _INFIX:
             return Node(_INFIX[kind], (left, right))
+        if kind is ast.Pow:
+            try:
+                return power(left, right)
+            except ExpressionError as error:
+                raise self.refused(str(error).rstrip("."), tree) from None
         if kind in _CONTINUOUS_ONLY:
             raise self.refused(f"{_CONTINUOUS_ONLY[kind]} jumps, so it is not allowed here", tree, DiscontinuityError)
         advice = "for a power write **" if kind is ast.BitXor else "use + - * / or **"

@@ -17,7 +17,6 @@ Anything else, and what does not approach a line, has no tail here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import NamedTuple
 
 from flint import arb
@@ -25,7 +24,7 @@ from flint import arb
 from anchorhead.errors import InputError
 from anchorhead.expression import ranges
 from anchorhead.expression.asymptotes import NOTHING, Asymptote, Remainder, add_remainders, decaying
-from anchorhead.expression.graph import Node, ordered
+from anchorhead.expression.graph import Node, ordered, value_of
 from anchorhead.expression.primitives import primitive
 from anchorhead.expression.taylor import TAYLOR, powers
 
@@ -70,8 +69,7 @@ def _rule(part: Node, found: Mapping[Node, Asymptote | None], variable: str, sig
     if part.op == "variable":
         return Asymptote((arb(0), arb(1)), NOTHING, sign, s) if part.value == variable else None
     if part.op == "constant":
-        assert isinstance(part.value, int | Fraction)
-        return Asymptote((ranges.exact(part.value),), NOTHING, sign, s)
+        return Asymptote((ranges.exact(value_of(part)),), NOTHING, sign, s)
     if part.op == "pi":
         return Asymptote((arb.pi(),), NOTHING, sign, s)
     given = [found[arg] for arg in part.args]
@@ -103,8 +101,7 @@ def _of_constant(part: Node, u: Asymptote) -> Asymptote | None:
     """f(c + r), by the mean value theorem over the ball of radius sup|r| around c."""
     centre = u.polynomial[0]
     if part.op == "power":
-        assert isinstance(part.value, int | Fraction)
-        value = ranges.power(centre, part.value)
+        value = ranges.power(centre, value_of(part))
     else:
         value = ranges.RANGES[part.op](centre)
     if not value.is_finite():
@@ -113,8 +110,7 @@ def _of_constant(part: Node, u: Asymptote) -> Asymptote | None:
         return u.with_polynomial((value,), NOTHING)
     around = centre + arb(0, u.sup())
     if part.op == "power":
-        assert isinstance(part.value, int | Fraction)
-        slopes = powers(around, part.value, 1)
+        slopes = powers(around, value_of(part), 1)
     else:
         slopes = TAYLOR[part.op](around, 1)
     if len(slopes) < 2 or not slopes[1].is_finite():

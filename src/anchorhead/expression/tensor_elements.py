@@ -183,8 +183,9 @@ def _node(name: str, values: Mapping[str, Any]) -> Node:
     try:
         found = aten.OPERATIONS[name](values)
     except (KeyError, AttributeError, TypeError):
-        raise ExpressionError(f"this form of torch's {name} is not known") from None
-    assert isinstance(found, Node)
+        found = None
+    if not isinstance(found, Node):
+        raise ExpressionError(f"this form of torch's {name} is not known")
     return found
 
 
@@ -206,7 +207,8 @@ def _fixed(value: Any) -> Any:
 def _number(entry: Entry) -> Any:
     if isinstance(entry, Masked):
         raise ExpressionError("A constant of the target is -inf; constants must be finite numbers.")
-    assert isinstance(entry, Line)
+    if not isinstance(entry, Line):
+        raise ExpressionError("A number of the target depends on its inputs where a constant is needed.")
     return entry.bias
 
 

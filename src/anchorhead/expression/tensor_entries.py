@@ -100,19 +100,11 @@ class Entries:
 
     def forms(self, entries: Iterable[Entry], label: str) -> list[Form]:
         """All entries worked out; the weights of one softmax together."""
-        found: list[Form | None] = []
-        carried: list[tuple[int, Weight]] = []
-        for place, entry in enumerate(entries):
-            if isinstance(entry, Weight) and not is_constant(entry.value):
-                carried.append((place, entry))
-                found.append(None)
-            else:
-                found.append(self._form(entry, label))
-        sums = [Sum((1,), (weight,)) for _, weight in carried]
-        for (place, _), form in zip(carried, self._added(sums, label), strict=True):
-            assert isinstance(form, Line | Pending)
-            found[place] = form
-        return [form for form in found if form is not None]
+        given = list(entries)
+        carried = [place for place, e in enumerate(given) if isinstance(e, Weight) and not is_constant(e.value)]
+        sums = [Sum((1,), (given[place],)) for place in carried]
+        summed = dict(zip(carried, self._added(sums, label), strict=True))
+        return [self._form(summed.get(place, entry), label) for place, entry in enumerate(given)]
 
     def _form(self, entry: Entry, label: str) -> Form:
         if isinstance(entry, Line | Pending):
@@ -122,7 +114,8 @@ class Entries:
             products = [self.builder.product(pair, entry.label) for pair in pairs]
             return self.builder.sum([entry.factor] * len(products) + [1], [*products, entry.offset], 0, entry.label)
         if isinstance(entry, Weight):
-            assert isinstance(entry.value, Line)
+            if not isinstance(entry.value, Line):
+                raise ExpressionError("A weight of a softmax is scaled by what is no constant; multiply the two.")
             return self.builder.scale(self._weights(entry.softmax)[entry.index], entry.value.bias)
         if isinstance(entry, Above):
             raise DiscontinuityError("A comparison is used as a number, which jumps.")

@@ -90,8 +90,13 @@ def _decimal(digits: str, places: int) -> str:
 
 
 def _multiplicity(number: int, prime: int) -> int:
+    """How often the prime divides the number, by its squares' squares, largest first."""
+    powers = [prime]
+    while number % powers[-1] == 0:
+        powers.append(powers[-1] ** 2)
     count = 0
-    while number % prime == 0:
-        number //= prime
-        count += 1
+    for k in reversed(range(len(powers))):
+        if number % powers[k] == 0:
+            number //= powers[k]
+            count += 2**k
     return count

@@ -46,7 +46,7 @@ def _mirrored(numbers: Array, total: float, bits: int) -> Array | None:
     if top == 0:
         return numbers.copy()
     grid = math.ldexp(binary_ceiling(top), -bits)
-    if total != round(total / grid) * grid:
+    if grid == 0 or total != round(total / grid) * grid:
         return None
     halves = np.round((numbers + (total - numbers[::-1])) / 2 / grid) * grid
     first = len(numbers) // 2

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -173,8 +174,7 @@ def _heads_of(group: nn.Module, rows: Tensor) -> list[_HeadRows]:
         return found
     if isinstance(group, Maxima):
         return [_largest(s, part) for s, part in zip(group.sharpness.detach(), rows.split(group.keys), strict=True)]
-    assert isinstance(group, Attentions)
-    return _attended(group, rows)
+    return _attended(cast(Attentions, group), rows)
 
 
 def _scores(head: HeadAttention) -> Tensor:

@@ -77,7 +77,8 @@ class Lookup(AsBuilt):
         self.tokens = values.shape[1]
         self.values = constant(values.flatten(1))
         self.second = self._attention(temperature) if attention else None
-        self.sharpness = None if attention else constant(torch.tensor(temperature, dtype=values.dtype))
+        if not attention:
+            self.sharpness = constant(torch.tensor(temperature, dtype=values.dtype))
         self.built()
 
     def _fixed(self) -> list[Tensor]:
@@ -86,10 +87,7 @@ class Lookup(AsBuilt):
     @property
     def temperature(self) -> Tensor:
         """β, as stored in the second stage."""
-        if self.second is not None:
-            return self.second.query[0, 0, 1]
-        assert self.sharpness is not None
-        return self.sharpness
+        return self.sharpness if self.second is None else self.second.query[0, 0, 1]
 
     def _attention(self, temperature: float) -> Attention:
         entries, dtype = self.values.shape[1], self.values.dtype
@@ -127,7 +125,6 @@ class Lookup(AsBuilt):
 
     def _stages(self) -> nn.Sequential:
         if self.second is None:
-            assert self.sharpness is not None
             return nn.Sequential(GridSums(), SoftmaxReadOut(self.values, self.sharpness), Unflatten(self.tokens))
         return nn.Sequential(
             GridSums(), GridColumns(self.values), LiteralAttention(self.second), Unflatten(self.tokens)

@@ -35,7 +35,7 @@ below the least best score of any anchor (which is -βh²/4 or more), and exp(-8
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -74,8 +74,7 @@ class SingleHead(Ramps):
         d, layer = self.features, self.attention
         u = self.lift[0](x) @ layer.query[0, 0, :d]
         query = torch.stack([u, layer.query[0, 1, d].expand_as(u)], dim=-1)
-        constants = self.lift[-1]
-        assert isinstance(constants, AppendRows)
+        constants = cast(AppendRows, self.lift[-1])
         anchors = constants.rows[layer.live]
         key, value = (anchors @ w[0, :, d:].mT for w in (layer.key, layer.value))
         return fused(query.reshape(1, -1, 2), key[None], value[None]).reshape(*u.shape, self.output_features)

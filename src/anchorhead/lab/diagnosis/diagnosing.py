@@ -76,7 +76,11 @@ def _reading(model: nn.Module) -> tuple[torch.dtype, Callable[[Tensor], object]]
         return model.grid.dtype, model.check
     if isinstance(model, CompiledTwoLayer):
         return model.network.dtype, model.scaled
-    raise InputError(
+    raise _unknown(model)
+
+
+def _unknown(model: nn.Module) -> InputError:
+    return InputError(
         f"A {type(model).__name__} cannot be diagnosed. What can: networks of ah.theorems (single_head, multi_head, "
         "two_layer, attention_then_softmax), and models that ah.compile or ah.load returns."
     )
@@ -90,8 +94,9 @@ def _count(model: nn.Module, x: Tensor) -> int:
         return x.numel() // model.features
     if isinstance(model, GridNetwork):
         return x.numel() // (model.grid.tokens * model.grid.features)
-    assert isinstance(model, CompiledNetwork | CompiledGrid | CompiledTwoLayer)
-    return x.numel() // math.prod(model.input_shape)
+    if isinstance(model, CompiledNetwork | CompiledGrid | CompiledTwoLayer):
+        return x.numel() // math.prod(model.input_shape)
+    raise _unknown(model)
 
 
 def _sight(model: nn.Module, x: Tensor, dtype: torch.dtype, scale: float) -> Sight:
@@ -103,8 +108,9 @@ def _sight(model: nn.Module, x: Tensor, dtype: torch.dtype, scale: float) -> Sig
         return grid_sight(model, x, dtype, scale)
     if isinstance(model, CompiledTwoLayer):
         return lookup_sight(model.network, model.scaled(x), dtype, scale)
-    assert isinstance(model, GridNetwork)
-    return lookup_sight(model, x, dtype, scale)
+    if isinstance(model, GridNetwork):
+        return lookup_sight(model, x, dtype, scale)
+    raise _unknown(model)
 
 
 def _compiled(model: CompiledModel, x: Tensor, dtype: torch.dtype, scale: float) -> Seen:

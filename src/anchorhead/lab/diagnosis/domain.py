@@ -20,8 +20,9 @@ def rows_of(model: CompiledModel, x: Tensor) -> Tensor:
     """The inputs one below the other: (elements,) for a head, (rows, *input_shape) for other models."""
     if isinstance(model, CompiledHead):
         return x.detach().reshape(-1)
-    assert isinstance(model, CompiledNetwork | CompiledGrid | CompiledTwoLayer)
-    return x.detach().reshape(-1, *model.input_shape)
+    if isinstance(model, CompiledNetwork | CompiledGrid | CompiledTwoLayer):
+        return x.detach().reshape(-1, *model.input_shape)
+    raise InputError(f"A {type(model).__name__} says nothing of the shape of its inputs, so that none can be read.")
 
 
 def apart(model: CompiledModel, x: Tensor) -> tuple[Tensor, Tensor]:

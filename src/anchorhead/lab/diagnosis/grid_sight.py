@@ -88,13 +88,10 @@ class LookupView:
         digits = self.grid.levels ** torch.arange(self.grid.coordinates - 1, -1, -1)
         split = (first != last).any(0)
         choices = [(0, 1) if both else (0,) for both in split.tolist()]
-        least, most = None, None
+        least = most = self.values[(first * digits).sum(-1)]
         for choice in itertools.islice(itertools.product(*choices), 1 << 12):
             found = self.values[(torch.where(torch.tensor(choice) == 1, last, first) * digits).sum(-1)]
-            least = found if least is None else torch.minimum(least, found)
-            most = found if most is None else torch.maximum(most, found)
-        assert least is not None
-        assert most is not None
+            least, most = torch.minimum(least, found), torch.maximum(most, found)
         out = out.double().reshape(len(x), -1)
         return torch.where(out.isnan(), out, (least - out).clamp(min=0).maximum(out - most)).amax(-1)
 

@@ -141,8 +141,8 @@ class NetworkView:
 
 def _run(group: Group, rows: Tensor, exact: Tensor) -> Run:
     """One group on its rows; a head of several outputs counts once for each."""
-    assert not isinstance(group, Heads)
-    weights = group.weights(rows)
+    literal = group.literal() if isinstance(group, Heads) else group
+    weights = literal.weights(rows)
     if isinstance(group, Attentions):
         weights = weights.repeat_interleave(group.width, dim=-2)
     return observe((group(rows).double() - exact).abs(), weights)
