@@ -101,7 +101,7 @@ MACROS = {  # as torch documents them; where(c, a, b) is a for c >= 0 and b for 
     "log2": "x: log(x)/log(2)",
     "logsigmoid": "x: -softplus1(-x)",
     "mish": "x: x*tanh(softplus1(x))",
-    "prelu": "x, a=0.25: where(x, x, a*x)",
+    "prelu": "x, a: where(x, x, a*x)",
     "reciprocal": "x: 1/x",
     "relu": "x: where(x, x, 0)",
     "relu6": "x: clip(x, 0, 6)",
@@ -705,7 +705,7 @@ class Network:
 
     def read(self, part: Any, wires: int) -> Any:
         """Lines, however nested: a line begins with a number or a text."""
-        if isinstance(part[0], list):
+        if not part or isinstance(part[0], list):
             return [self.read(inner, wires) for inner in part]
         if len(part) % 2 == 0 or any(type(wire) is not int or not 0 <= wire < wires for wire in part[1::2]):
             raise Refused("a line looks at a wire that does not come before it")
@@ -811,14 +811,20 @@ class Point:
             if not self.stored:
                 return [max(us, key=lambda u: u.mid())]
             return [attention([net.scales[i] * u for u in us], [[u] for u in us])[0]]
-        q, width = rows["query"], len(rows["value"]) // len(rows["offset"])
-        keys, values = chunks(rows["key"], len(q)), chunks(rows["value"], width)
-        scores = [sum((a * b for a, b in zip(q, k, strict=True)), o) for k, o in zip(keys, rows["offset"], strict=True)]
+        q, keys, offsets, values = attended(rows)
+        scores = [sum((a * b for a, b in zip(q, k, strict=True)), o) for k, o in zip(keys, offsets, strict=True)]
         return attention(scores, values)
 
 
-def chunks(items: list[Any], size: int) -> list[list[Any]]:
-    return [items[i : i + size] for i in range(0, len(items), size)]
+def attended(rows: dict[str, list[Any]]) -> tuple[list[Any], list[list[Any]], list[Any], list[list[Any]]]:
+    """Query, keys, offsets and values of an attend step from its rows; queries may have no entries."""
+
+    def split(items: list[Any], count: int) -> list[list[Any]]:
+        size = len(items) // count
+        return [items[i * size : (i + 1) * size] for i in range(count)]
+
+    query, keys, offsets, values = (rows.get(part, []) for part in ("query", "key", "offset", "value"))
+    return query, split(keys, len(offsets)), offsets, split(values, len(offsets))
 
 
 def attention(scores: list[arb], values: list[list[arb]]) -> list[arb]:
@@ -864,15 +870,15 @@ class Cell:
             short = (((len(us) - 1) * arb(-1).exp()).lambertw() if len(us) > 1 else arb(0)) / sharpness
             best = Range(max(u.low for u, _ in us), max(u.high for u, _ in us))
             return [(best, (max(e for _, e in us) + short).upper())]
-        q, width = rows["query"], len(rows["value"]) // len(rows["offset"])
+        q, keys, offsets, values = attended(rows)
         eta = arb(0)
-        for key, (_, e_offset) in zip(chunks(rows["key"], len(q)), rows["offset"], strict=True):
+        for key, (_, e_offset) in zip(keys, offsets, strict=True):
             bad = e_offset
             for (a, e_a), (b, e_b) in zip(q, key, strict=True):
                 bad += a.size() * e_b + e_a * b.size() + e_a * e_b
             eta = max(eta, bad.upper())
         results = []
-        for column in zip(*chunks(rows["value"], width), strict=True):
+        for column in zip(*values, strict=True):
             hull = Range(min(v.low for v, _ in column), max(v.high for v, _ in column))
             results.append((hull, (max(e for _, e in column) + eta * (hull.high - hull.low) / 2).upper()))
         return results
