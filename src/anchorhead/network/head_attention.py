@@ -48,9 +48,14 @@ CARRYING = "A head that carries a partner has constant values, and gains were ed
 
 
 class _Made(NamedTuple):
-    """The fast evaluation and what it was made of: the numbers, whether by Horner's rule, whether after an edit."""
+    """The fast evaluation and what it was made of: the numbers, whether by Horner's rule, whether after an edit.
+
+    seen: on the CPU each tensor, its place in memory, the memory, and what was there. Looking there takes a
+    microsecond or two, which a small call can bear.
+    """
 
     numbers: list[Tensor]
+    seen: list[tuple[str, Tensor, int, Any, bytes]]
     sizes: tuple[int, ...]
     uniform: bool
     evaluate: Evaluation
@@ -88,8 +93,7 @@ class HeadAttention(nn.Module):
         self._made = self._make()
 
     def _tensors(self) -> list[Tensor]:
-        held: dict[str, Any] = self._parameters  # looked up here, a call has no time for nn.Module's own search
-        return [*(held[name] if name in held else getattr(self, name) for name in NUMBERS), self.piece]
+        return [getattr(self, name) for name in (*NUMBERS, "piece")]
 
     def numbers(self) -> dict[str, tuple[float, ...]]:
         """The numbers as they are now, by name."""
@@ -98,24 +102,48 @@ class HeadAttention(nn.Module):
     def _make(self) -> _Made:
         """The fast evaluation of the numbers as they are now."""
         held = [t.detach().clone() for t in self._tensors()]
-        slopes, intercepts, constants, gains, gate_slopes, gate_levels = (t.double().cpu() for t in held[:-1])
+        *numbers, gate_slopes, gate_levels = (t.double().cpu() for t in held[:-1])
         top = torch.finfo(self.dtype).max
-        if self._by_horner and len(gate_slopes) == 1 and _evenly_spaced(slopes, intercepts, str(self.dtype)):
-            return _Made(held, self.sizes, True, _polynomials((slopes, intercepts, constants, gains), top))
+        uniform = self._by_horner and len(gate_slopes) == 1 and _evenly_spaced(numbers[0], numbers[1], str(self.dtype))
         gates = list(zip(gate_slopes.tolist(), gate_levels.tolist(), strict=True))
-        return _Made(held, self.sizes, False, _by_piece((slopes, intercepts, constants, gains), self.sizes, gates, top))
+        evaluate = _polynomials(numbers, top) if uniform else _by_piece(numbers, self.sizes, gates, top)
+        return _Made(held, self._in_memory(), self.sizes, uniform, evaluate)
+
+    def _in_memory(self) -> list[tuple[str, Tensor, int, Any, bytes]]:
+        found = []
+        for name, tensor in zip((*NUMBERS, "piece"), self._tensors(), strict=True):
+            if tensor.device.type == "cpu":
+                array = tensor.detach().numpy()
+                found.append((name, tensor, tensor.data_ptr(), array, array.tobytes()))
+        return found
 
     def evaluation(self) -> Evaluation | None:
         """The fast evaluation of the numbers as they are now, the same object for as long as they are the same.
 
         None where torch follows what is computed with them, so that they cannot be constants.
         """
+        if not torch.compiler.is_compiling() and self._as_seen():
+            return self._made.evaluate
         now = self._tensors()
         if followed(now):
             return None
-        if not torch.compiler.is_compiling() and not unchanged(now, self._made.numbers):
-            self._made = self._make()._replace(edited=True)
+        if not torch.compiler.is_compiling():
+            if unchanged(now, self._made.numbers):
+                self._made = self._made._replace(seen=self._in_memory())
+            else:
+                self._made = self._make()._replace(edited=True)
         return self._made.evaluate
+
+    def _as_seen(self) -> bool:
+        """Whether every number is the same, in the same tensors, and no gradient is wanted: what is usually so."""
+        parameters, buffers, grad = self._parameters, self._buffers, torch.is_grad_enabled()
+        for name, seen, place, array, number in self._made.seen:
+            tensor = parameters.get(name) if name in parameters else buffers.get(name)
+            if tensor is not seen or tensor.data_ptr() != place or array.tobytes() != number:
+                return False
+            if grad and tensor.requires_grad:
+                return False
+        return bool(self._made.seen)
 
     @property
     def edited(self) -> bool:
@@ -181,9 +209,8 @@ class HeadAttention(nn.Module):
     def _total(self, own: Tensor, gate: Tensor) -> Tensor:
         return own.double() + gate.double()[self.piece]
 
-    @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
-        """The fast evaluation."""
+        """The fast evaluation; elementwise throughout, so that no setting for products reaches it."""
         self.check(x)
         evaluate = self.evaluation()
         if evaluate is None:

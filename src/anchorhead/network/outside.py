@@ -43,7 +43,7 @@ class Watched(nn.Module):
     def watch(self, domain: Sequence[tuple[float, float]], what: str, advice: str) -> None:
         """Sets the intervals: one for all elements, or one for each of the numbers of one input, in order."""
         self._domain, self._what, self._advice = [(float(a), float(b)) for a, b in domain], what, advice
-        self._outside = "warn"
+        self._outside, self._bounded = "warn", any(pair != WHOLE for pair in self._domain)
         self.register_buffer("_seen", torch.zeros((), dtype=torch.int64), persistent=False)
 
     @property
@@ -62,7 +62,7 @@ class Watched(nn.Module):
 
     def look(self, x: Any) -> None:
         """Says where x leaves the domain, as `outside` says; what is no input at all is for others to refuse."""
-        if self._outside == "ignore" or not isinstance(x, Tensor) or all(pair == WHOLE for pair in self._domain):
+        if not self._bounded or self._outside == "ignore" or not isinstance(x, Tensor):
             return
         if torch.compiler.is_exporting() or torch.jit.is_tracing() or x.device.type == "meta" or not x.numel():
             return
