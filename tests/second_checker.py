@@ -44,6 +44,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -167,7 +168,7 @@ class Branches:
     """Decides `where`: by the sign on the box, or as told; remembers what it did, and where the sign was open."""
 
     def __init__(self, told: list[bool] | None = None) -> None:
-        self.told, self.taken, self.open = told or [], [], []
+        self.told, self.taken, self.open = told or [], list[bool](), list[int]()
 
     def __call__(self, value: Any) -> bool:
         place, sign = len(self.taken), constant_term(value)
@@ -289,7 +290,29 @@ def primitive(name: str, u: Any) -> Any:
     return getattr(u, name)()
 
 
-class Jet:
+class Arithmetic:
+    """What follows from sums and products."""
+
+    __add__: Callable[..., Any]
+    __mul__: Callable[..., Any]
+
+    def __neg__(self) -> Any:
+        return self * arb(-1)
+
+    def __sub__(self, other: Any) -> Any:
+        return self + -other
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def __radd__(self, other: Any) -> Any:
+        return self + other
+
+    def __rmul__(self, other: Any) -> Any:
+        return self * other
+
+
+class Jet(Arithmetic):
     """A Taylor polynomial in several variables, by total degree."""
 
     tables: ClassVar[dict[tuple[int, int], tuple[list[tuple[int, ...]], list[tuple[int, int, int]]]]] = {}
@@ -355,19 +378,8 @@ class Jet:
     def __rtruediv__(self, other: Any) -> Jet:
         return self.composed(lambda s: 1 / s) * other
 
-    def __neg__(self) -> Jet:
-        return self * arb(-1)
 
-    def __sub__(self, other: Any) -> Jet:
-        return self + -other
-
-    def __rsub__(self, other: Any) -> Jet:
-        return -self + other
-
-    __radd__, __rmul__ = __add__, __mul__
-
-
-class Tail:
+class Tail(Arithmetic):
     """A polynomial in y plus a rest of at most size·exp(-rate (y - start)), for all y >= start > 0."""
 
     def __init__(self, start: arb, terms: list[arb], size: arb | int = 0, rate: arb | None = None) -> None:
@@ -403,15 +415,6 @@ class Tail:
             rests.append((abs(b).upper() * self.start**j * self.size, self.rate - j / self.start))
         return Tail(self.start, terms, *self.rests(*rests))
 
-    def __neg__(self) -> Tail:
-        return self * arb(-1)
-
-    def __sub__(self, other: Any) -> Tail:
-        return self + -self.lift(other)
-
-    def __rsub__(self, other: Any) -> Tail:
-        return -self + other
-
     def smooth(self, outer: Callable[[Any], Any]) -> Tail:
         """A smooth function of what tends to a constant, by the mean value theorem."""
         slope = outer(arb_series([self.terms[0] + arb(0, self.size), 1], 2))[1]
@@ -425,8 +428,6 @@ class Tail:
 
     def __rtruediv__(self, other: Any) -> Tail:
         return self.lift(other) / self
-
-    __radd__, __rmul__ = __add__, __mul__
 
     def leaves(self) -> tuple[int, arb, arb]:
         """Direction d, value u0 and speed k: d·value >= d·u0 + k (y - start) for all y."""
@@ -484,9 +485,7 @@ def size_on(function: Callable[[Any, Branches], Any], low: arb, high: arb) -> ar
     for order in (ORDER, 0):
         try:
             worst = arb(0)
-            for over, taken in branches(
-                lambda choose, order=order: function(arb_series([box, 1], order + 1) if order else box, choose)
-            ):
+            for over, taken in branches(partial(function, arb_series([box, 1], order + 1) if order else box)):
                 if order:
                     at = function(arb_series([middle, 1], order), Branches(taken))
                     terms = [at[j] if j < order else over[j] for j in range(order + 1)]
@@ -539,15 +538,21 @@ class Head:
     edges: list[arb]
 
     @classmethod
-    def read(cls, tensors: dict[str, list[Any]], prefix: str, sizes: list[int]) -> Head:
+    def read(cls, tensors: Tensors, prefix: str, described: dict[str, Any]) -> Head:
+        sizes, uniform = described["sizes"], described["uniform"]
         names = ("slopes", "intercepts", "constants", "gains", "gate_slopes", "gate_levels", "edges")
         slopes, intercepts, constants, gains, gate_slopes, gate_levels, edges = (
-            [arb(x) for x in tensors.get(prefix + name, [])] for name in names
+            [arb(x) for x in tensors[prefix + name]] for name in names
         )
         pieces = [piece for piece, size in enumerate(sizes) for _ in range(size)]
         keys = {len(pieces), len(slopes), len(intercepts), len(constants), len(gains)}
         if len(keys) != 1 or not pieces or min(sizes) < 1 or {len(sizes)} != {len(gate_slopes), len(gate_levels)}:
             raise Refused("the tensors of a head do not fit each other")
+        steps = [b - a for a, b in itertools.pairwise(slopes)]
+        if len(sizes) == 1 and (gate_slopes[0] != 0 or gate_levels[0] != 0):
+            raise Refused("a head of one piece has a gate")
+        if uniform is not False and (len(sizes) > 1 or any(not step > 0 or step != steps[0] for step in steps)):
+            raise Refused("the slopes of a head are not evenly spaced, as it says")
         slopes = [slope + gate_slopes[piece] for slope, piece in zip(slopes, pieces, strict=True)]
         levels = [level + gate_levels[piece] for level, piece in zip(intercepts, pieces, strict=True)]
         return cls(slopes, levels, constants, gains, edges)
@@ -609,7 +614,7 @@ def check_tail(
                 return boxes
         except (NotChecked, ValueError, ZeroDivisionError) as reason:
             trouble = str(reason)
-        boxes += keeps(error, *sorted((side * start, 2 * side * start)), claim, what)
+        boxes += keeps(error, min(side * start, 2 * side * start), max(side * start, 2 * side * start), claim, what)
         start = 2 * start
     raise NotChecked(f"{what}: {trouble}")
 
@@ -656,6 +661,10 @@ class Extents:
 
     def enclosed(self, tree: Tree, on: Range, pieces: int = 8) -> tuple[Range, arb]:
         """By second-order Taylor forms of the function and first-order ones of its derivative, piece by piece."""
+
+        def phi(u: arb_series, choose: Branches) -> arb_series:
+            return evaluate(tree, {"u": u}, choose) + 0 * u
+
         ends = [on.low + (on.high - on.low) * i / pieces for i in range(pieces + 1)]
         ends[0], ends[-1] = on.low, on.high
         values, slope = [], arb(0)
@@ -665,8 +674,8 @@ class Extents:
             swing = arb(0, max((high - middle).upper(), (middle - low).upper()))
             box = arb_series([interval(low, high), 1], 3)
             try:
-                for over, taken in branches(lambda choose, box=box: evaluate(tree, {"u": box}, choose) + 0 * box):
-                    at = evaluate(tree, {"u": arb_series([middle, 1], 3)}, Branches(taken)) + 0 * box
+                for over, taken in branches(partial(phi, box)):
+                    at = phi(arb_series([middle, 1], 3), Branches(taken))
                     values.append(at[0] + at[1] * swing + over[2] * swing * swing)
                     slope = slope.max(abs(over[1]).upper().min(abs(at[1] + 2 * over[2] * swing).upper()))
             except (ValueError, ZeroDivisionError) as reason:
@@ -682,7 +691,7 @@ Line = tuple[arb, dict[int, arb]]
 class Network:
     """A stored network and the circuit that it stands for, both with the rows and lines taken apart."""
 
-    def __init__(self, record: dict[str, Any], tensors: dict[str, list[Any]]) -> None:
+    def __init__(self, record: dict[str, Any], tensors: Tensors) -> None:
         program, self.uses, self.layers = record["program"], record["uses"], record["layers"]
         self.functions = [parse(text, ["u"]) for text in program["functions"]]
         self.inputs, self.steps = len(program["inputs"]), program["steps"]
@@ -693,7 +702,7 @@ class Network:
             self.lines.append([self.read(part, count) for part in step[3 if step[0] in ("apply", "times") else 2 :]])
             count += len(step[5][0]) if step[0] == "attend" else 1
         self.outputs = [self.read(line, count) for line in program["outputs"]]
-        self.heads = [Head.read(tensors, f"heads.{i}.", head["sizes"]) for i, head in enumerate(record["heads"])]
+        self.heads = [Head.read(tensors, f"heads.{i}.", head) for i, head in enumerate(record["heads"])]
         self.described = record["heads"]
         self.scales, self.tilts, self.shifts = ([arb(x) for x in tensors[n]] for n in ("scales", "tilts", "shifts"))
         self.maps = [self.rows(tensors, f"maps.{i}.") for i in range(len(self.layers) + 1)]
@@ -702,6 +711,17 @@ class Network:
         sizes = {len(self.steps), len(self.uses), len(self.scales), len(self.tilts), len(self.shifts)}
         if members != list(range(len(self.steps))) or len(sizes) != 1:
             raise Refused("the steps are not each in one group")
+        for step, use in zip(self.steps, self.uses, strict=True):
+            if (step[0] in ("largest", "attend") or use[0] in ("largest", "attend")) and use != [step[0], -1, 0, 1]:
+                raise Refused("a step is meant as what it is not")
+            if step[0] == "times" and any(gain != 0 for gain in self.heads[use[1]].gains):
+                raise Refused("the values of a product's head are not constants times the partner")
+            if step[0] in ("apply", "times") and not (
+                0 <= step[2] < len(self.functions) and 0 <= use[1] < len(self.heads)
+            ):
+                raise Refused("a step has no function or no head")
+        if record.get("variables", program["inputs"]) != program["inputs"]:
+            raise Refused("the inputs of the circuit are not the variables of the formulas")
 
     def read(self, part: Any, wires: int) -> Any:
         """Lines, however nested: a line begins with a number or a text."""
@@ -721,7 +741,7 @@ class Network:
         return number(Fraction(value))
 
     @staticmethod
-    def rows(tensors: dict[str, list[Any]], prefix: str) -> list[tuple[arb, list[tuple[int, arb]]]]:
+    def rows(tensors: Tensors, prefix: str) -> list[tuple[arb, list[tuple[int, arb]]]]:
         entries, columns, starts, bias = (tensors[prefix + name] for name in ("entries", "columns", "starts", "bias"))
         pairs = [(column, arb(entry)) for column, entry in zip(columns, entries, strict=True)]
         if len(starts) != len(bias) + 1 or starts[0] != 0 or starts[-1] != len(pairs) or sorted(starts) != starts:
@@ -792,7 +812,7 @@ class Point:
     def __init__(self, inputs: list[arb], stored: bool) -> None:
         self.wires, self.stored = dict(enumerate(inputs)), stored
 
-    def put(self, wire: int, value: arb) -> None:
+    def put(self, wire: int, value: Any) -> None:
         self.wires[wire] = value
 
     def row(self, row: Line, line: Line) -> arb:
@@ -843,7 +863,7 @@ class Cell:
     def __init__(self, inputs: list[Range], extents: Extents) -> None:
         self.wires, self.extents = {i: (r, arb(0)) for i, r in enumerate(inputs)}, extents
 
-    def put(self, wire: int, value: tuple[Range, arb]) -> None:
+    def put(self, wire: int, value: Any) -> None:
         self.wires[wire] = value
 
     def row(self, row: Line, line: Line) -> tuple[Range, arb]:
@@ -865,8 +885,8 @@ class Cell:
             return [(value * v, (error * (v.size() + e) + value.size() * e).upper())]
         if kind == "largest":
             us, sharpness = rows["argument"], net.scales[i]
-            if not sharpness > 0:
-                raise Refused("the sharpness of a maximum is not positive")
+            if not sharpness > 0 or math.frexp(float(sharpness))[0] != 0.5:
+                raise Refused("the sharpness of a maximum is not a power of two")
             short = (((len(us) - 1) * arb(-1).exp()).lambertw() if len(us) > 1 else arb(0)) / sharpness
             best = Range(max(u.low for u, _ in us), max(u.high for u, _ in us))
             return [(best, (max(e for _, e in us) + short).upper())]
@@ -921,12 +941,13 @@ class TooCoarse(Exception):
 Walk = Point | Cell
 
 
-def check_network(record: dict[str, Any], tensors: dict[str, list[Any]], verdict: Verdict) -> None:
+def check_network(record: dict[str, Any], tensors: Tensors, verdict: Verdict) -> None:
     domain, claim, rounding = claims(record)
     net = Network(record, tensors)
     allowed = [min(claim, arb(bound)) for bound in record["certificate"]["outputs"]]
     if len(domain) != net.inputs or len(allowed) != len(net.outputs):
         raise Refused("the domain or the bounds do not fit the circuit")
+    count_boxes(record, net.heads)
     ctx.prec = 800
     compare_at_points(record, Network(record, tensors), domain, allowed, verdict)
     ctx.prec = BITS
@@ -980,7 +1001,10 @@ def compose(net: Network, domain: list[list[arb]], allowed: list[arb]) -> int:
             reason = str(outside)
         if count > CELLS:
             raise Refused(f"the bounds could not be confirmed; {reason}")
-        widths = [float(r.high - r.low) / float(high - low) for r, (low, high) in zip(cell, domain, strict=True)]
+        widths = [
+            float(r.high - r.low) / float(high - low) if low < high else 0
+            for r, (low, high) in zip(cell, domain, strict=True)
+        ]
         axis = widths.index(max(widths))
         middle = ((cell[axis].low + cell[axis].high) / 2).mid()
         for part in (Range(cell[axis].low, middle), Range(middle, cell[axis].high)):
@@ -991,7 +1015,7 @@ def compose(net: Network, domain: list[list[arb]], allowed: list[arb]) -> int:
 # Grids.
 
 
-def check_grid(record: dict[str, Any], tensors: dict[str, list[Any]], verdict: Verdict) -> None:
+def check_grid(record: dict[str, Any], tensors: Tensors, verdict: Verdict) -> None:
     domain, claim, _ = claims(record)
     trees = [parse(text, record["variables"]) for text in formulas(record)]
     axes = [
@@ -1049,7 +1073,7 @@ def grid_keeps(target: Any, domain: list[list[arb]], claim: arb, what: str) -> i
         share = [arb(0)] * n
         try:
             bound = arb(0)
-            for over, taken in branches(lambda choose, whole=whole: error(whole, GRID_ORDER, choose)):
+            for over, taken in branches(partial(error, whole, GRID_ORDER)):
                 at, total = error(middle, GRID_ORDER - 1, Branches(taken)).terms, arb(0)
                 for place, powers in enumerate(exponents):
                     term = abs(at[place] if place < len(at) else over.terms[place]).upper()
@@ -1076,6 +1100,21 @@ def grid_keeps(target: Any, domain: list[list[arb]], claim: arb, what: str) -> i
 # Files.
 
 
+class Tensors(dict[str, list[Any]]):
+    """The tensors of a file, which remember whether they were looked at."""
+
+    def __init__(self) -> None:
+        self.unread: set[str] = set()
+
+    def __setitem__(self, name: str, numbers: list[Any]) -> None:
+        self.unread.add(name)
+        super().__setitem__(name, numbers)
+
+    def __getitem__(self, name: str) -> list[Any]:
+        self.unread.discard(name)
+        return super().__getitem__(name)
+
+
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) != len(pairs):
         raise Refused("a name occurs twice in the JSON")
@@ -1086,7 +1125,7 @@ def constant(text: str) -> float:
     raise Refused(f"{text} is not a number that a file may hold")
 
 
-def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+def read(path: str | Path) -> tuple[dict[str, Any], Tensors]:
     """The record and the tensors of a file whose form and digest are right."""
     data = Path(path).read_bytes()
     length = int.from_bytes(data[:8], "little")
@@ -1094,7 +1133,7 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[Any]]]:
         raise Refused("the file is shorter than its header says")
     header = json.loads(data[8 : 8 + length], object_pairs_hook=unique, parse_constant=constant)
     record = json.loads(header.pop("__metadata__")["anchorhead"], object_pairs_hook=unique, parse_constant=constant)
-    body, tensors, place = data[8 + length :], {}, 0
+    body, tensors, place = data[8 + length :], Tensors(), 0
     digest = hashlib.sha256(json.dumps({k: v for k, v in record.items() if k != "digest"}, sort_keys=True).encode())
     float_type = {"float64": "F64", "float32": "F32"}[record["dtype"]]
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
@@ -1104,8 +1143,9 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, list[Any]]]:
         wanted = "F64" if name.endswith("edges") else "I32" if whole else float_type
         if begin != place or end - begin != size * count or end > len(body) or kind != wanted:
             raise Refused(f"the tensor {name} has not its place, size or type")
-        tensors[name], place = list(struct.unpack(f"<{count}{letter}", body[begin:end])), end
-        if not all(map(math.isfinite, tensors[name])):
+        numbers, place = list(struct.unpack(f"<{count}{letter}", body[begin:end])), end
+        tensors[name] = numbers
+        if not all(map(math.isfinite, numbers)):
             raise Refused(f"{name} has a number that is not finite")
     for name in sorted(header):
         begin, end = header[name]["data_offsets"]
@@ -1125,7 +1165,9 @@ def check(path: str | Path) -> Verdict:
         if level not in ("proved", "unproved") or record["kind"] not in CHECKS:
             raise NotChecked(f"a {record['kind']} whose claim is {level}: there is no proof to check")
         CHECKS[record["kind"]](record, tensors, verdict)
-        verdict.left_out.append("rounding: the claim about it is not checked")
+        if tensors.unread:
+            raise Refused(f"the file has tensors that no model reads: {', '.join(sorted(tensors.unread))}")
+        verdict.left_out.append("rounding: what evaluation in the dtype adds is not checked")
     except Refused as reason:
         verdict.status, verdict.reason = "refused", str(reason)
     except NotChecked as reason:
@@ -1143,7 +1185,7 @@ def claims(record: dict[str, Any]) -> tuple[list[list[arb]], arb, arb]:
     domain = [[ends[x] if isinstance(x, str) else arb(x) for x in pair] for pair in record["domain"]]
     certificate = record["certificate"]
     bounds = [arb(certificate["approximation"]), arb(certificate["rounding"])]
-    if any(len(pair) != 2 or not pair[0] < pair[1] for pair in domain) or any(not bound >= 0 for bound in bounds):
+    if any(len(pair) != 2 or not pair[0] <= pair[1] for pair in domain) or any(not bound >= 0 for bound in bounds):
         raise Refused("a domain is empty or a bound negative")
     return domain, bounds[0], bounds[1]
 
@@ -1154,15 +1196,21 @@ def formulas(record: dict[str, Any]) -> list[str]:
     return record["expressions"]
 
 
-def check_single(record: dict[str, Any], tensors: dict[str, list[Any]], verdict: Verdict) -> None:
+def count_boxes(record: dict[str, Any], heads: list[Head]) -> None:
+    if record["certificate"]["boxes"] != sum(len(head.edges) - 1 for head in heads):
+        raise Refused("the certificate does not count the boxes that are stored")
+
+
+def check_single(record: dict[str, Any], tensors: Tensors, verdict: Verdict) -> None:
     (domain,), claim, rounding = claims(record)
     (text,), (name,) = formulas(record), record["variables"]
-    head = Head.read(tensors, "", record["sizes"])
+    head = Head.read(tensors, "", record)
+    count_boxes(record, [head])
     boxes = check_head(parse(text, [name]), name, head, domain, claim, rounding, "the head")
     verdict.checked.append(f"|{text} - head| <= {float(claim):.3g} on the domain, proved on {boxes} boxes")
 
 
-CHECKS: dict[str, Callable[[dict[str, Any], dict[str, list[Any]], Verdict], None]] = {
+CHECKS: dict[str, Callable[[dict[str, Any], Tensors, Verdict], None]] = {
     "head": check_single,
     "network": check_network,
     "grid": check_grid,
