@@ -27,7 +27,7 @@ on halves of it where that is too coarse.
 
 *A grid.* As a head, with Taylor polynomials in several variables (`Jet`).
 
-Left out, and said so in the verdict: rounding (no simple bound comes near the claims). That the circuit of a network
+Left out, and said so in the verdict: rounding, of results and of queries (no simple bound comes near the claims). That the circuit of a network
 is its formulas is compared at 30 points to more than 200 digits: a test, not a proof.
 """
 
@@ -1167,12 +1167,23 @@ def check(path: str | Path) -> Verdict:
         CHECKS[record["kind"]](record, tensors, verdict)
         if tensors.unread:
             raise Refused(f"the file has tensors that no model reads: {', '.join(sorted(tensors.unread))}")
-        verdict.left_out.append("rounding: what evaluation in the dtype adds is not checked")
+        verdict.left_out.append(
+            "rounding: what evaluation in the dtype adds, to results and to queries, is not checked"
+        )
     except Refused as reason:
         verdict.status, verdict.reason = "refused", str(reason)
     except NotChecked as reason:
         verdict.status, verdict.reason = "not checked", str(reason)
-    except (KeyError, IndexError, TypeError, ValueError, RecursionError, AttributeError, struct.error) as reason:
+    except (
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        RecursionError,
+        AttributeError,
+        struct.error,
+    ) as reason:
         verdict.status, verdict.reason = "refused", f"the file is malformed: {type(reason).__name__}: {reason}"
     finally:
         ctx.prec, ctx.cap = precision
