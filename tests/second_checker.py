@@ -27,8 +27,8 @@ on halves of it where that is too coarse.
 
 *A grid.* As a head, with Taylor polynomials in several variables (`Jet`).
 
-Left out, and said so in the verdict: rounding, of results and of queries (no simple bound comes near the claims). That the circuit of a network
-is its formulas is compared at 30 points to more than 200 digits: a test, not a proof.
+Left out, and said so in the verdict: rounding, of results and of queries (no simple bound comes near the claims). That
+the circuit of a network is its formulas is compared at 30 points to more than 200 digits: a test, not a proof.
 """
 
 from __future__ import annotations
