@@ -168,3 +168,35 @@ def test_command_refuses_in_one_sentence():
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("anchorhead: low=3.0 must lie below high=2.0")
     assert "Traceback" not in wrong.stderr
+
+
+ODD = [None, 0, -1, 1.5, "3", 10**30, 10**400, math.nan, math.inf, 1j, object()]
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: f"{type(value).__name__} {value!r:.12}")
+def test_odd_arguments_are_refused_with_a_sentence(value):
+    """Wherever a number is asked for, whatever else is given; what is one may be taken."""
+    ramp, sizes = ([[1.0]], [0.0]), {"low": 0, "high": 1, "tol": 0.1, "tokens": 1, "features": 1}
+    calls = [
+        lambda: ah.compile("x", (0, 1), tol=-1 if value is None else value),
+        lambda: ah.compile("x", (0, 1), method=value),
+        lambda: ah.compile("sin(x)", (0, 1), keys=-1 if value is None else value),
+        lambda: ah.compile(torch.nn.Linear(2, 1), (0, 1), shape=-1 if value is None else value, tol=0.1),
+        lambda: ah.compile(math.sin, (0, 1), lipschitz=-1 if value is None else value, tol=0.5),
+        lambda: (
+            ah.theorems.single_head(*ramp, -1, value, 8) if value != 1.5 else ah.theorems.single_head(*ramp, 1, 0, 8)
+        ),
+        lambda: ah.theorems.single_head(*ramp, -1, 1, value),
+        lambda: ah.theorems.two_layer(lambda X: X, 1, value, 8),
+        lambda: ah.theorems.two_layer(lambda X: X, 1, 1, value),
+        lambda: ah.theorems.plan("single_head", **sizes | {"tol": value}),
+        lambda: ah.theorems.plan("two_layer", lipschitz=value, **sizes),
+        lambda: ah.theorems.plan("two_layer", lipschitz=1, **sizes | {"features": value}),
+    ]
+    refused = 0
+    for call in calls:
+        try:
+            call()
+        except ah.AnchorheadError:
+            refused += 1
+    assert refused >= 6

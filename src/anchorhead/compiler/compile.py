@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from anchorhead.certify.approximation import Refutation
 from anchorhead.compiler.assembling import attention_of
+from anchorhead.compiler.boxes import shown
 from anchorhead.compiler.fits import fit_for
 from anchorhead.compiler.graph_target import GraphTarget, arguments, input_shape, source_digest
 from anchorhead.compiler.grid import compile_opaque
@@ -125,8 +125,8 @@ def _opaque(target: Any, domain: Any, shape: Any, method: str, tol: float | None
         )
     if method not in ("auto", *OPAQUE_METHODS):
         raise InputError(f"method={method!r} with lipschitz= must be auto, {' or '.join(OPAQUE_METHODS)}.")
-    if lipschitz is not None and not (isinstance(lipschitz, int | float) and 0 <= lipschitz < math.inf):
-        raise InputError(f"lipschitz={lipschitz!r} must be a finite number, zero or more.")
+    if lipschitz is not None and not (isinstance(lipschitz, int | float) and 0 <= lipschitz < LARGEST_TOL):
+        raise InputError(f"lipschitz={shown(lipschitz)} must be a number from 0 to {LARGEST_TOL:g}.")
     read = read_opaque(target, domain, arguments(target), input_shape(target, domain, shape))
     with threadpool_limits(1):
         route = compile_two_layer if method == "two_layer" else compile_opaque
@@ -163,5 +163,7 @@ def _at_size(search: Search, keys: int) -> Proved:
 def check_tol(tol: float) -> float:
     """A tolerance as a positive finite number."""
     if not (isinstance(tol, int | float | np.floating) and 0 < tol < LARGEST_TOL):
-        raise InputError(f"tol={tol!r} must be a positive number below {LARGEST_TOL:g}, the error that you can accept.")
+        raise InputError(
+            f"tol={shown(tol)} must be a positive number below {LARGEST_TOL:g}, the error that you can accept."
+        )
     return float(tol)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,7 +105,7 @@ def source_digest(function: Callable[..., Any]) -> str:
 def input_shape(function: Callable[..., Any], domain: Any, shape: Any) -> tuple[int, ...] | None:
     """The shape of one input of a callable, where it is given, in the domain, or can be read off a module."""
     if shape is not None:
-        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
         if not sizes or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in sizes):
             raise InputError(f"shape={shape!r} must be the shape of one input, such as (64,) or (20, 5).")
         return sizes

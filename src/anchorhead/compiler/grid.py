@@ -133,7 +133,9 @@ def _conditional(target: Opaque, head: GridHead, rounding: float, dtype: str, li
     while True:
         progress(f"grid: {head.keys} keys, comparing at {samples:,} points")
         found = conditional_bound(target.values, head, target.box, lipschitz, samples=samples)
-        if found.bound + rounding <= tol or samples >= MOST_SAMPLES:
+        nearest = found.radius * (samples / MOST_SAMPLES) ** (1 / len(target.box)) / 2  # not reached with the most
+        hopeless = (lipschitz + found.lipschitz_head) * nearest > tol
+        if found.bound + rounding <= tol or samples >= MOST_SAMPLES or hopeless:
             break
         samples *= 4
     if found.bound + rounding > tol:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from anchorhead.arithmetic import log_of
-from anchorhead.errors import InputError
+from anchorhead.errors import InputError, SizeError
 
 
 def temperature_for(selection_error: float, keys: int, spacing: float) -> float:
@@ -70,8 +70,8 @@ def check_range(low: float, high: float) -> tuple[float, float]:
     """The clipping range [low, high], finite, in order, and of a size whose squares are numbers."""
     try:
         low, high = float(low), float(high)
-    except (TypeError, ValueError):
-        raise InputError(f"The range must be two numbers, low and high, not {low!r} and {high!r}.") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"The range must be two numbers, low and high, not {low!r:.60} and {high!r:.60}.") from None
     if not (math.isfinite(low) and math.isfinite(high)):
         raise InputError(f"The range [{low}, {high}] must be finite; clip a ReLU at the largest value it takes.")
     if low >= high:
@@ -83,20 +83,30 @@ def check_range(low: float, high: float) -> tuple[float, float]:
     return low, high
 
 
+MOST = 10**12
+"""Of tokens, features, anchors, heads or levels."""
+MOST_BUILT = 10**8
+"""Anchors of a network that is built: their numbers alone take gigabytes."""
+
+
 def check_count(value: Any, name: str, least: int) -> int:
-    """A whole number of at least `least`, of any integer type."""
+    """A whole number of at least `least` and at most MOST, of any integer type."""
     try:
         count = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         count = -1
     if count < least:
         raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
+    if count > MOST:
+        raise InputError(f"{name} is above {MOST:,}, the most that is counted here; take fewer.")
     return count
 
 
 def output_rows(output_row: Any, anchors: int, output_features: int) -> Tensor:
     """The paper's G as an index per anchor: None (row 0), one row for all, a sequence, or a callable."""
     check_count(output_features, "output_features", 1)
+    if anchors > MOST_BUILT:
+        raise SizeError(f"{anchors:,} anchors would not fit in memory; take at most {MOST_BUILT:,}.")
     try:
         if output_row is None:
             rows = [0] * anchors

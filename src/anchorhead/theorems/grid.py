@@ -41,6 +41,7 @@ from anchorhead.theorems.anchors import check_count, check_range
 
 Modulus = Callable[[float], float]
 WIDENED = 9 / 8
+MOST_COORDINATES = 100_000
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class Grid:
     def __post_init__(self) -> None:
         for name, least in (("tokens", 1), ("features", 1), ("levels", 2)):
             check_count(getattr(self, name), name, least)
+        if self.coordinates > MOST_COORDINATES:
+            raise InputError(
+                f"tokens={self.tokens} and features={self.features} are {self.coordinates:,} coordinates, above "
+                f"{MOST_COORDINATES:,}; a grid has levels to that power of points."
+            )
         check_range(self.low, self.high)
         if not 0 < self.slope < 1:
             raise InputError(f"slope={self.slope} must lie strictly between 0 and 1; it is a share of a cell's width.")

@@ -17,6 +17,7 @@ from anchorhead.theorems.grid import Grid, saturation
 from anchorhead.theorems.precision import DTYPES, AnchorHead
 from anchorhead.theorems.two_layer import RAMP_ANCHORS
 
+LARGEST = 1e100
 UNIVERSAL = ("two_layer", "attention_then_softmax")
 THEOREMS = ("single_head", "multi_head", *UNIVERSAL)
 
@@ -70,7 +71,7 @@ def plan(
     Euclidean distance over all entries. output_features defaults to 1 for ramps and `features` otherwise.
     """
     low, high = check_range(low, high)
-    if not (math.isfinite(tol) and tol > 0):
+    if not (isinstance(tol, int | float) and 0 < tol < LARGEST):
         raise InputError(f"tol={tol} must be a positive finite number, the error that you can accept.")
     tokens, features = check_count(tokens, "tokens", 1), check_count(features, "features", 1)
     if output_features is not None:
@@ -149,7 +150,7 @@ def _multi_head(low: float, high: float, tol: float, n: int, d: int, error: floa
 
 def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int, given: float | None,
                lipschitz: float | None, d_out: int) -> Plan:  # fmt: skip
-    if lipschitz is None or not (math.isfinite(lipschitz) and lipschitz > 0):
+    if not (isinstance(lipschitz, int | float) and 0 < lipschitz < LARGEST):
         raise InputError(f"{theorem} needs lipschitz=L > 0: how fast f may vary decides how many levels it takes.")
     coordinates, slope = n * d, 1 / 16
     stretch = lipschitz * math.sqrt(coordinates)
