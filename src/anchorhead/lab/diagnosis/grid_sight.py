@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import InputError
+from anchorhead.errors import InputError, StructureError
 from anchorhead.lab.diagnosis.head_sight import CHUNK, SELECTION_ERROR, coarser, solved_for
 from anchorhead.lab.diagnosis.recasting import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, Snap, joined, observe
@@ -106,7 +106,8 @@ class LookupView:
         for stage in literal.stages:
             weights = _weights(stage, z, weights)
             z = stage(z)
-        assert weights is not None
+        if weights is None:
+            raise StructureError("A network that looks values up has no softmax, so that nothing can be seen of it.")
         return observe(self.error(z, x), weights)
 
 
