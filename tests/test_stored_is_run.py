@@ -306,7 +306,7 @@ def test_more_keys_or_boxes_than_any_proof_has_are_refused_at_once(tmp_path, key
         ah.verify(written(tmp_path / "lie", record, tensors))
 
 
-@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/", "a\0b"])
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/", "a\0b", None, 7.5])
 def test_what_is_no_file_is_refused(path):
     for read in (ah.verify, ah.load):
         with pytest.raises(ah.FileError):

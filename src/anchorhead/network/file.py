@@ -69,7 +69,7 @@ def digest(record: dict[str, Any], tensors: dict[str, bytes]) -> str:
 
 def read(path: str | os.PathLike[str]) -> ModelFile:
     """Reads and checks a file's form; the proof in it is checked by `checker.py`."""
-    data = _bytes(Path(path))
+    data = _bytes(path)
     header, body = _header(data, path)
     record = _record(header, path)
     if record.get("kind") not in KINDS:
@@ -88,17 +88,17 @@ def read(path: str | os.PathLike[str]) -> ModelFile:
     return ModelFile(record, numbers, {name: CODES[code][1] for name, (code, _, _) in ranges.items()})
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: str | os.PathLike[str]) -> bytes:
     try:
-        found = path.stat()
+        found = Path(path).stat()
         if not stat.S_ISREG(found.st_mode):
             raise FileError(f"{path} is not a file of its own; give the path of a saved model.")
         if found.st_size > MOST_BYTES:
             raise FileError(f"{path} is larger than any model file ({MOST_BYTES >> 20} MiB); it is not one.")
-        with path.open("rb") as file:
+        with Path(path).open("rb") as file:
             return file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise FileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise FileError(f"{path!s:.200} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
 def parsed(text: bytes | str) -> Any:
