@@ -48,6 +48,11 @@ class CompiledModel(Watched):
         self._sealed = fingerprint(self)
 
     @property
+    def claimed(self) -> Certificate:
+        """The certificate of the numbers that were proved, whatever has become of them; diagnoses hold them to it."""
+        return self._claimed
+
+    @property
     def certificate(self) -> Certificate:
         """How far the model is from its target; `unproved` once its numbers are not those that were proved."""
         kept = self._claimed.level != "unproved" and fingerprint(self) == self._sealed

@@ -59,7 +59,7 @@ def _against(model: nn.Module) -> str:
     """What errors are measured against: of sampled functions only what the network itself holds."""
     if isinstance(model, GridNetwork | CompiledTwoLayer):
         return "the values of the cells around each input, not with the function between them"
-    if isinstance(model, CompiledGrid) and model.certificate.level != "proved":
+    if isinstance(model, CompiledGrid) and model.claimed.level != "proved":
         return "its own numbers in float64, since the function cannot be looked into"
     return "the target"
 
@@ -115,7 +115,7 @@ def _sight(model: nn.Module, x: Tensor, dtype: torch.dtype, scale: float) -> Sig
 
 def _compiled(model: CompiledModel, x: Tensor, dtype: torch.dtype, scale: float) -> Seen:
     inside, outside = apart(model, x)
-    findings, error, bound = [], 0.0, model.certificate.bound
+    findings, error, bound = [], 0.0, model.claimed.bound
     if len(outside):
         finding, error = beyond(model, outside, scale)
         findings += [] if finding is None else [finding]

@@ -28,7 +28,7 @@ def rows_of(model: CompiledModel, x: Tensor) -> Tensor:
 def apart(model: CompiledModel, x: Tensor) -> tuple[Tensor, Tensor]:
     """The inputs inside the domain, and those outside; an end rounded to the model's dtype is inside."""
     rows = rows_of(model, x)
-    low, high = torch.tensor(model.certificate.domain, dtype=torch.float64).T
+    low, high = torch.tensor(model.claimed.domain, dtype=torch.float64).T
     low, high = (torch.minimum(low, low.to(x.dtype).double()), torch.maximum(high, high.to(x.dtype).double()))
     flat = rows.double().reshape(len(rows), -1)
     inside = ((flat >= low) & (flat <= high)).all(-1)
@@ -41,14 +41,14 @@ def beyond(model: CompiledModel, x: Tensor, scale: float) -> tuple[Finding | Non
         error = _errors(model, x, scale)
     except InputError:
         return _unknown(model, x), 0.0
-    bad = ~(error <= model.certificate.bound)
+    bad = ~(error <= model.claimed.bound)
     largest = float(error.max())
     if not bad.any():
         return None, largest
     name, (low, high), (least, most) = _furthest(model, x)
     evidence = (
         f"{int(bad.sum()):,} of {len(x):,} inputs outside the domain err by more than the bound "
-        f"{model.certificate.bound:.3g}, up to {largest:.3g}: {name} is proved on [{low:g}, {high:g}] and reaches from "
+        f"{model.claimed.bound:.3g}, up to {largest:.3g}: {name} is proved on [{low:g}, {high:g}] and reaches from "
         f"{least:.6g} to {most:.6g}."
     )
     advice = (
@@ -87,7 +87,7 @@ def _errors(model: CompiledModel, x: Tensor, scale: float) -> Tensor:
 
 def _furthest(model: CompiledModel, x: Tensor) -> tuple[str, tuple[float, float], tuple[float, float]]:
     """The variable that leaves its domain furthest, in widths of it: its name, its domain, and what it reaches."""
-    flat, certificate = x.double().reshape(len(x), -1), model.certificate
+    flat, certificate = x.double().reshape(len(x), -1), model.claimed
     reached = list(zip(flat.amin(0).tolist(), flat.amax(0).tolist(), strict=True))
     leaves = [max(low - least, most - high) / (high - low)
               for (low, high), (least, most) in zip(certificate.domain, reached, strict=True)]  # fmt: skip

@@ -39,7 +39,7 @@ def diagnose_file(
 
 def laid(model: CompiledModel, points: int) -> Tensor:
     """About that many inputs over the model's domain, in its dtype."""
-    pairs = [_part(low, high) for low, high in model.certificate.domain]
+    pairs = [_part(low, high) for low, high in model.claimed.domain]
     own = next(model.parameters()).dtype
     low, high = torch.tensor(pairs, dtype=torch.float64).T
     if isinstance(model, CompiledHead):

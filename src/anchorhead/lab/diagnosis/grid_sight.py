@@ -32,7 +32,7 @@ def grid_sight(model: CompiledGrid, x: Tensor, dtype: torch.dtype, temperature: 
     """What is to be seen of a compiled grid on inputs (..., *input_shape)."""
     x = x.detach().reshape(-1, *model.input_shape)
     flat = x.reshape(len(x), -1)
-    low, high = torch.tensor(model.certificate.domain, dtype=torch.float64).T
+    low, high = torch.tensor(model.claimed.domain, dtype=torch.float64).T
     edge = torch.minimum(flat.double() - low, high - flat.double()) / (high - low)
     own = recast(model.grid.literal(), torch.float64, 1.0)
 
@@ -54,7 +54,7 @@ def grid_sight(model: CompiledGrid, x: Tensor, dtype: torch.dtype, temperature: 
         rows=len(x),
         dtype=dtype,
         temperature=temperature,
-        bound=torch.full((len(x),), model.certificate.bound * (1 + 2**-40), dtype=torch.float64),
+        bound=torch.full((len(x),), model.claimed.bound * (1 + 2**-40), dtype=torch.float64),
         ends=(edge <= 1 / 20).any(-1),
         seams=torch.zeros(len(x), dtype=torch.bool),
         logits=model.resources.logit_range,

@@ -29,7 +29,7 @@ def head_sight(model: CompiledHead, x: Tensor, dtype: torch.dtype, temperature: 
     """What is to be seen of a compiled head on inputs of any shape."""
     x = x.detach().reshape(-1)
     u = x.double()
-    low, high = model.certificate.domain[0]
+    low, high = model.claimed.domain[0]
 
     def run(kind: torch.dtype, scale: float, stride: int) -> Run:
         literal = recast(model.literal(), kind, scale)
@@ -60,7 +60,7 @@ def _part(model: CompiledHead, literal: LiteralHead, x: Tensor) -> Run:
 
 def promised(model: CompiledHead, u: Tensor) -> Tensor:
     """The certificate's bound at every query, and what the target itself is rounded by in float64."""
-    certificate = model.certificate
+    certificate = model.claimed
     grown = certificate.rounding * (1 + u.abs()) if not certificate.bounded else torch.zeros_like(u)
     return certificate.bound + grown + 2**-50 * (1 + model.exact(u).abs())
 
@@ -109,7 +109,7 @@ def near_seams(u: Tensor, seams: list[tuple[float, float]]) -> Tensor:
 
 
 def _snap(model: CompiledHead, u: Tensor) -> Snap:
-    low, high = model.certificate.domain[0]
+    low, high = model.claimed.domain[0]
     spacing = (high - low) / (model.head.keys - 1)
     off = (u - low) / spacing
     gap = math.log((model.head.keys - 1) / SELECTION_ERROR)

@@ -20,11 +20,11 @@ def network_findings(
     """Findings, the largest error of an output, and the bound."""
     view = NetworkView(model, x, dtype, temperature)
     error, exact = view.run(dtype).outputs, view.exact(dtype)[1]
-    allowed = torch.tensor(model.certificate.outputs or (model.certificate.bound,)) + SLACK * (1 + exact.abs())
+    allowed = torch.tensor(model.claimed.outputs or (model.claimed.bound,)) + SLACK * (1 + exact.abs())
     found: list[Finding] = []
     if not bool((error <= allowed).all()):
         found = [finding for sight in view.sights() for finding in examine(sight)] or [_last(view, error, allowed)]
-    return _merged(found), float(error.max()), model.certificate.bound
+    return _merged(found), float(error.max()), model.claimed.bound
 
 
 def _last(view: NetworkView, error: Tensor, allowed: Tensor) -> Finding:
