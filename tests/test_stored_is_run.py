@@ -275,6 +275,31 @@ def test_damaged_networks_are_refused_with_a_sentence(network, tmp_path, what):
         ah.verify(path)
 
 
+def test_a_step_that_reads_a_later_one_is_refused(tmp_path):
+    """Layers may evaluate steps in another order than the circuit; a row may still use only what comes before."""
+    record, tensors = saved(ah.compile("sin(3*x) + exp(y)*2", SQUARE, tol=1e-3), tmp_path / "file")
+    kept = tensors["layers.0.kept"]
+    assert (record["layers"], len(kept)) == ([[[0], [1]]], 0)
+    both = np.array([0, 1], np.int32)
+
+    def row(*entries):
+        columns, numbers = np.array([k for k, _ in entries], np.int32), np.array([c for _, c in entries])
+        return {"entries": numbers, "columns": columns, "starts": np.array([0, len(entries)], np.int32), "bias": [0.0]}
+
+    last = {n: tensors[f"maps.1.{n}"] for n in ("entries", "starts", "bias")} | {"columns": np.array([1, 0], np.int32)}
+    for query, problem in ((row((0, 3.0)), None), (row((0, 3.0), (2, 0.1)), "after it")):
+        maps = [row((1, 1.0)), query, last]
+        changed = {k: v for k, v in tensors.items() if not k.startswith(("maps.", "layers."))}
+        changed |= {f"maps.{i}.{n}": np.asarray(v) for i, m in enumerate(maps) for n, v in m.items()}
+        changed |= {"layers.0.kept": both, "layers.1.kept": np.array([2], np.int32)}
+        path = written(tmp_path / "other", record | {"layers": [[[1]], [[0]]]}, changed)
+        if problem is None:
+            assert ah.verify(path).level == "proved"
+        else:
+            with pytest.raises(ah.FileError, match=problem):
+                ah.verify(path)
+
+
 # files that waste
 
 

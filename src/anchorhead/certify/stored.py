@@ -100,6 +100,8 @@ def stored_network(found: ModelFile) -> StoredNetwork:
     stored = tuple(_stored_map(found, prefix) for prefix in maps)
     _check_maps(circuit, plans, stored)
     wiring = wiring_of(circuit, plans, stored, uses, _values(found, len(circuit.steps)))
+    if any(w >= start for rows, start in zip(wiring.rows, circuit.starts, strict=True) for r in rows for w in r.terms):
+        raise FileError("A step of the network in the file reads what the target computes only after it.")
     claim = NetworkClaim(circuit, box, dtype, heads, wiring)
     _check_uses(claim)
     return StoredNetwork(claim, plans, stored)
