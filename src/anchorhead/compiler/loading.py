@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import Any
 
@@ -63,8 +62,8 @@ def _two_layer(found: ModelFile, certificate: Certificate) -> CompiledModel:
     inputs = len(certificate.domain)
     names = [f"state.{i}.numbers" for i in range(len(found.numbers))]
     found.require(dict.fromkeys(names, dtype_of(found)))
-    fits = type(levels) is int and levels >= 2 and type(outputs) is int and outputs >= 1 and inputs <= 32
-    if not fits or inputs * math.log2(levels) + math.log2(outputs) > math.log2(MOST_CELLS):
+    fits = type(levels) is int and 2 <= levels <= MOST_CELLS and type(outputs) is int and outputs >= 1 and inputs <= 32
+    if not fits or levels**inputs * outputs > MOST_CELLS:
         raise FileError("The file's numbers of levels and outputs are not those of a two-layer network.")
     state = [found.numbers[name] for name in names]
     shapes = shapes_of(found.record, inputs, outputs)
