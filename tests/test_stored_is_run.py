@@ -275,6 +275,20 @@ def test_damaged_networks_are_refused_with_a_sentence(network, tmp_path, what):
         ah.verify(path)
 
 
+@pytest.mark.parametrize("shape", [[], [2], [1, 0], "x", [1.0]])
+def test_the_shape_of_an_input_is_one(tmp_path, shape):
+    record, tensors = saved(ah.compile("sin(x)", {"x": (-1, 1)}, tol=1e-2, method="grid"), tmp_path / "grid")
+    other, numbers = saved(ah.compile(["sin(x)", "exp(x)"], {"x": (-1, 1)}, tol=1e-2), tmp_path / "network")
+    files = [
+        written(tmp_path / "first", record | {"input_shape": shape}, tensors),
+        written(tmp_path / "second", other | {"program": other["program"] | {"input_shape": shape}}, numbers),
+    ]
+    for path in files:
+        for read in (ah.verify, ah.load):
+            with pytest.raises(ah.FileError):
+                read(path)
+
+
 def test_a_step_that_reads_a_later_one_is_refused(tmp_path):
     """Layers may evaluate steps in another order than the circuit; a row may still use only what comes before."""
     record, tensors = saved(ah.compile("sin(3*x) + exp(y)*2", SQUARE, tol=1e-3), tmp_path / "file")

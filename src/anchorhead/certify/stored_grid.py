@@ -56,7 +56,7 @@ def shapes_of(record: dict[str, Any], inputs: int, outputs: int) -> tuple[tuple[
         shape = record.get(name)
         if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and n > 0 for n in shape):
             raise FileError(f"The {name} in the file is not a list of sizes.")
-        if math.prod(shape) != count:
+        if math.prod(shape) != count or (name == "input_shape" and not shape):
             raise FileError(f"The {name} in the file, {shape}, is not one of {count} numbers.")
         found.append(tuple(shape))
     return found[0], found[1]
@@ -65,6 +65,7 @@ def shapes_of(record: dict[str, Any], inputs: int, outputs: int) -> tuple[tuple[
 def check_grid(found: ModelFile, certificate: Certificate) -> int:
     """The proof, once more from the formulas and the stored numbers; returns how many boxes it has."""
     claim = grid_claim(found)
+    shapes_of(found.record, claim.head.axes, claim.head.outputs)
     if claim.expression is None:
         raise VerificationError("The file has no formulas, so that nothing can be proved of it.")
     rounding = rounding_bound(claim.head, claim.box, claim.dtype).bound
