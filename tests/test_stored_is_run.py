@@ -133,6 +133,19 @@ def test_an_edit_within_the_claim_is_proved_anew(tmp_path):
         ah.verify(written(tmp_path / "more", record, tensors))
 
 
+def test_a_loaded_model_whose_claim_does_not_hold_can_still_be_looked_at(tmp_path):
+    model = ah.compile("sin(3*x*y)+max(x,y)", SQUARE, tol=1e-5, method="graph")
+    with torch.no_grad():
+        model.network.layers[0].groups[0].values.view(-1)[-1] += 0.3
+    model.save(tmp_path / "file")
+    back = ah.load(tmp_path / "file")
+    assert "unproved" in str(back)
+    assert "unproved" in repr(back)
+    for look in (lambda: back.report, lambda: back.probe(torch.zeros(1, 2, dtype=torch.float64))):
+        with pytest.raises(ah.VerificationError, match="does not hold"):
+            look()
+
+
 def test_a_copy_that_was_edited_is_saved_with_its_own_numbers(tmp_path):
     import copy
 
@@ -219,6 +232,42 @@ def test_a_head_whose_coefficients_overflow_is_not_proved(tmp_path, dtype, depth
     path = written(tmp_path / "lie", record, tensors)
     with pytest.raises(ah.VerificationError, match="Rounding"):
         ah.verify(path)
+
+
+def test_claims_that_say_nothing_are_refused(tmp_path):
+    record, tensors = saved(ah.compile("gelu(x)", tol=1e-3), tmp_path / "gelu")
+    for claim in ({"approximation": 1e308}, {"rounding": 2.0}, {"approximation": 1e308, "rounding": 1e308}):
+        wide = record | {"certificate": record["certificate"] | claim}
+        with pytest.raises(ah.VerificationError, match="nothing"):
+            ah.verify(written(tmp_path / "wide", wide, tensors))
+
+
+def test_slopes_that_are_too_steep_for_a_grid_are_refused(tmp_path):
+    record, tensors = saved(ah.compile("sin(x)*y", SQUARE, tol=1e-2, method="grid"), tmp_path / "grid")
+    for steep in (1.7e308, -1.7e308, 1e9):
+        slopes = tensors["axes.0.slopes"].copy()
+        slopes[-1] = steep
+        record["certificate"] |= {"approximation": 1e200, "rounding": 1e200, "outputs": [2e200]}
+        with pytest.raises(ah.VerificationError):
+            ah.verify(written(tmp_path / "steep", record, tensors | {"axes.0.slopes": slopes}))
+
+
+@pytest.mark.parametrize("text", ["1e999*x", "x + exp(1000)", "max(x, exp(1e6))", "1" + "*1e300" * 2400 + "*x"])
+def test_constants_beyond_all_floats_are_refused_with_a_sentence(text):
+    with pytest.raises(ah.AnchorheadError):
+        ah.compile(text, (-1, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("text", ["x + exp(-x**2)", "0.9*x + 0.05*softplus(x)", "0.999*x + 0.001*gelu(x)"])
+def test_the_largest_floats_have_their_values(text, dtype):
+    model = ah.compile(text, tol=1e-3, dtype=dtype)
+    largest = torch.finfo(dtype).max
+    x = torch.tensor([s * f * largest for s in (-1, 1) for f in (0.3, 0.5, 0.6, 0.9, 1.0)], dtype=dtype)
+    slope = {"x +": (1, 1), "0.9": (0.9, 0.95), "0.99": (0.999, 1)}["0.99" if text[:4] == "0.99" else text[:3]]
+    exact = torch.where(x > 0, slope[1] * (x.double() / largest), slope[0] * (x.double() / largest))
+    allowed = model.certificate.rounding + 2 * torch.finfo(dtype).eps
+    assert ((model(x).double() / largest - exact).abs() <= allowed).all()
 
 
 @pytest.mark.parametrize("sharpness", [2.0**1023, 2.0**1000, -4.0, 0.0, 3.0])
@@ -334,7 +383,7 @@ def test_tensors_that_overlap_are_refused_before_they_are_unpacked(tmp_path):
         ah.verify(raw(tmp_path / "lie", {"__metadata__": header["__metadata__"]} | many, body))
 
 
-@pytest.mark.parametrize(("keys", "edges"), [(3, 1_000_001), (100_000, 9), (8_000, 200_000)])
+@pytest.mark.parametrize(("keys", "edges"), [(3, 1_000_001), (100_000, 9), (8_000, 20_000)])
 def test_more_keys_or_boxes_than_any_proof_has_are_refused_at_once(tmp_path, keys, edges):
     record, tensors = saved(ah.compile("sin(x)", (-1, 1), tol=1e-2), tmp_path / "file")
     numbers = {name: np.linspace(0, 1, keys) for name in ("slopes", "intercepts", "constants", "gains")}

@@ -21,7 +21,7 @@ from anchorhead.certify.certificate import Certificate
 from anchorhead.certify.far import Far, far
 from anchorhead.certify.flow import OutsideDomain
 from anchorhead.certify.network_claim import NetworkClaim, output_errors
-from anchorhead.certify.rounding import ASSUMPTIONS, Rounding, rounding_on
+from anchorhead.certify.rounding import ASSUMPTIONS, LARGEST, Rounding, rounding_on
 from anchorhead.certify.statement import Statement, precision
 from anchorhead.certify.stored import certificate_of, head_claim, shapes_text, stored_network
 from anchorhead.errors import AnchorheadError, DependencyError, VerificationError
@@ -43,10 +43,18 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     claimed = certificate_of(found)
     if claimed.level not in ("proved", "unproved"):
         raise VerificationError(f"{path} is {claimed.level}, not proved: there is no proof to check.")
+    _check_claim(claimed)
     checked = CHECKS[found.record["kind"]](found, claimed, progress)
     if claimed.boxes != checked.boxes:
         raise VerificationError(f"The certificate counts {claimed.boxes} boxes, and the proof has {checked.boxes}.")
     return checked
+
+
+def _check_claim(claimed: Certificate) -> None:
+    """The claim says something: its bounds can be added in the dtype, and leave some of a far value's size."""
+    worst = max(claimed.bound, claimed.rounding, *claimed.outputs)
+    if not worst < LARGEST[claimed.dtype] or not (claimed.bounded or claimed.rounding < 1):
+        raise VerificationError(f"The file claims no more than {claimed.bound:.3g}, which says nothing of its model.")
 
 
 def _checked(claimed: Certificate, boxes: int) -> Certificate:

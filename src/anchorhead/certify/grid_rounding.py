@@ -81,10 +81,11 @@ def rounding_bound(grid: GridHead, box: Box, dtype: str) -> GridRounding:
     if dtype not in UNIT:
         raise InputError(f"dtype={dtype!r} is not one of {', '.join(UNIT)}.")
     with np.errstate(over="ignore", invalid="ignore"):
-        axes = _rounding_cells(grid, box)
-        steep = max(float(np.abs(a.slopes).max() * a.size + np.abs(a.intercepts).max()) for a in axes)
-        if steep > STEEPEST or not 16 * grid.keys * (1 + grid.largest_value) < LARGEST[dtype]:
+        numbers = zip(grid.slopes, grid.intercepts, sides_of(grid, box), strict=True)
+        steep = max(float(np.abs(s).max() * max(map(abs, side)) + np.abs(c).max()) for s, c, side in numbers)
+        if not steep <= STEEPEST or not 16 * grid.keys * (1 + grid.largest_value) < LARGEST[dtype]:
             return GridRounding(math.inf, math.inf)
+        axes = _rounding_cells(grid, box)
         lost = 16 * grid.keys * (1 + grid.largest_value) * LEAST_NORMAL[dtype]
         fast, literal = _fast(grid, axes, UNIT[dtype]), _literal(grid, axes, UNIT[dtype])
         return GridRounding((fast + lost) * INFLATED, (literal + lost) * INFLATED)

@@ -187,7 +187,8 @@ class Rounding:
             return arb("inf")
         end = max(range(head.keys), key=lambda k: sign * head.floats[k][0])
         largest = abs(head.constants[end]).max(abs(head.gains[end]))
-        total = 7 * unit * largest  # values (3), quotient and store (2), two sums of one leading term (2)
+        # values (3), quotient and store (2), two sums of one leading term (2), its line continued past the clamp (3)
+        total = 10 * unit * largest
         for k in range(head.keys):
             if k == end:
                 continue

@@ -18,7 +18,7 @@ from anchorhead.certify.wiring import StoredMap, Use, Values, wiring_of
 from anchorhead.errors import AnchorheadError, FileError, VerificationError
 from anchorhead.expression.circuit import Apply, Attend, Circuit, Largest, Times, U
 from anchorhead.expression.forms import lower
-from anchorhead.expression.graph import Expression, Node
+from anchorhead.expression.graph import Expression, Node, ordered
 from anchorhead.expression.layout import LayerPlan, problem_with, rows_of, states
 from anchorhead.expression.parse import parse
 from anchorhead.expression.program import circuit_digest, from_program
@@ -28,9 +28,9 @@ DTYPES = ("float64", "float32")
 LEVELS = ("proved", "conditional", "measured", "unproved")
 METHODS = ("gated", "smooth", "kinked", "nearest", "graph", "grid", "two_layer")
 MOST_KEYS = 1 << 14
-MOST_BOXES = 1 << 18
-MOST_WORK = 1 << 22
-"""Keys times boxes, over all heads of a file."""
+MOST_BOXES = 1 << 16
+MOST_WORK = 1 << 21
+"""Boxes times keys and parts of the function, over all heads of a file."""
 SQUARE = parse("u**2").node
 SQUARES = (SQUARE, parse("square(u)").node, parse("u*u").node)
 
@@ -203,12 +203,13 @@ def _statement(found: ModelFile, prefix: str, part: dict[str, Any], function: No
 
 def _require_bounded_work(heads: list[tuple[Statement, tuple[float, ...]]]) -> None:
     """A proof that no compiler would have found, and that would take hours to check, is refused at once."""
-    sizes = [(len(statement.slopes), len(edges)) for statement, edges in heads]
-    most = max((keys for keys, _ in sizes), default=0), max((boxes for _, boxes in sizes), default=0)
-    if most[0] > MOST_KEYS or most[1] > MOST_BOXES or sum(k * b for k, b in sizes) > MOST_WORK:
+    sizes = [(len(claim.slopes), len(edges), len(ordered([claim.target]))) for claim, edges in heads]
+    keys, boxes, work = (max((k for k, _, _ in sizes), default=0), max((b for _, b, _ in sizes), default=0),
+                         sum(b * (k + parts) for k, b, parts in sizes))  # fmt: skip
+    if keys > MOST_KEYS or boxes > MOST_BOXES or work > MOST_WORK:
         raise FileError(
-            f"The file's largest head has {most[0]:,} keys and {most[1]:,} boxes; at most {MOST_KEYS:,} keys, "
-            f"{MOST_BOXES:,} boxes and {MOST_WORK:,} keys times boxes in all are checked."
+            f"The file's largest head has {keys:,} keys and {boxes:,} boxes; at most {MOST_KEYS:,} keys and "
+            f"{MOST_BOXES:,} boxes are checked, and {MOST_WORK:,} boxes times keys and parts of the functions in all."
         )
 
 

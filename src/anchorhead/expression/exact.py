@@ -99,10 +99,13 @@ def _enclosed(formula: Node, bits: int) -> arb:
 
 
 def as_float(number: Number) -> float:
-    """The float nearest to the number."""
-    value = float(_enclosed(number, DIGITS).mid()) if isinstance(number, Node) else float(number)
+    """The float nearest to the number; PrecisionError for what is too large for any."""
+    try:
+        value = float(_enclosed(number, DIGITS).mid()) if isinstance(number, Node) else float(number)
+    except OverflowError:
+        value = math.inf
     if not math.isfinite(value):
-        raise OverflowError
+        raise PrecisionError("A constant of the target is too large for float64; rescale the target or its variables.")
     return value
 
 
@@ -127,7 +130,7 @@ def stored(number: Number, dtype: str) -> float:
     try:
         value = as_float(number)
         return value if dtype == "float64" else float(struct.unpack("f", struct.pack("f", value))[0])
-    except OverflowError:
+    except (OverflowError, PrecisionError):
         raise PrecisionError(
             f"A coefficient of the target is too large for {dtype}; rescale the variables, or use a wider dtype."
         ) from None

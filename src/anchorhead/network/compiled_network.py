@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -10,9 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from anchorhead.certify.certificate import Certificate
+from anchorhead.certify.flow import OutsideDomain
 from anchorhead.certify.network_claim import NetworkClaim
 from anchorhead.certify.stored import StoredNetwork
-from anchorhead.errors import FileError
+from anchorhead.errors import FileError, VerificationError
 from anchorhead.expression.circuit import Circuit
 from anchorhead.expression.program import to_program
 from anchorhead.network.affine import TokenWise
@@ -79,7 +81,14 @@ class CompiledNetwork(CompiledModel):
     @cached_property
     def report(self) -> Report:
         """Layers, heads, keys and errors, node by node; `print(model)` shows it."""
-        return self._make_report(self._stored.claim)
+        try:
+            return self._make_report(self._stored.claim)
+        except OutsideDomain as reached:
+            label = self.circuit.steps[reached.step].label[:80]
+            raise VerificationError(
+                f"No errors can be told node by node: with the model's numbers the argument of {label} leaves the "
+                "domain of its head, so that its claim does not hold."
+            ) from None
 
     def probe(self, x: Tensor) -> Probe:
         """Measures every layer's error on x against the target; `.first` is the first that exceeds its share."""
@@ -95,8 +104,17 @@ class CompiledNetwork(CompiledModel):
             keys=sum(group.count * group.keys for group in groups),
             parameters=sum(p.numel() for p in self.network.parameters()),
             temperature=max((_temperature(group) for group in groups), default=0.0),
-            logit_range=self.report.logit_range,
+            logit_range=math.nan if self._hopeless else self.report.logit_range,
         )
+
+    @property
+    def _hopeless(self) -> bool:
+        """Whether the claim of a file does not even let ranges be followed through its numbers."""
+        try:
+            self.report  # noqa: B018
+        except VerificationError:
+            return True
+        return False
 
     @property
     def largest_value(self) -> float:
@@ -161,7 +179,7 @@ class CompiledNetwork(CompiledModel):
         return f"CompiledModel({cost.layers} layers, {cost.heads} heads, {cost.keys} keys; {self.certificate})"
 
     def __str__(self) -> str:
-        return f"{super().__str__()}\n{self.report}"
+        return super().__str__() if self._hopeless else f"{super().__str__()}\n{self.report}"
 
 
 def _temperature(group: Any) -> float:

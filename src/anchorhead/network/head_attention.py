@@ -367,8 +367,14 @@ def _polynomials(numbers: Sequence[Tensor], dtype_max: float) -> Evaluation:
         def folded(x: Tensor) -> Tensor:
             all_down = torch.where(x > 0, -x, x)
             down = all_down.clamp(min=-reach)
-            near = _beyond(all_down, down, _ratio(torch.exp(step * down), down, left), ends[0], ends[0])
-            far = shift - near if odd else near + tilt * x
+            inside = _ratio(torch.exp(step * down), down, left)
+            near = _beyond(all_down, down, inside, ends[0], ends[0])
+            if odd:
+                far = shift - near
+            elif ends[0] == 0:
+                far = near + tilt * x
+            else:  # tilt·x may be too large where the sum is not
+                far = _beyond(-all_down, -down, inside - tilt * down, ends[1], ends[1])
             return torch.where(x > 0, far, near)
 
         return folded
