@@ -214,3 +214,17 @@ def test_modules_that_are_sampled_are_left_as_they_were():
     ah.compile(module, (0, 1), shape=2, tol=0.5, method="grid")
     assert module.training
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_result_that_depends_on_the_size_of_a_batch_is_said():
+    class Large(nn.Module):
+        def forward(self, x):
+            y = x.sin().sum(-1, keepdim=True)
+            return 2 * y if x.shape[0] > 64 else y
+
+    said = ah.compile(Large(), (-1, 1), shape=(3,), tol=1e-3).certificate.assumptions
+    assert any("differently" in sentence for sentence in said)
+
+
+def test_constant_function_compiles():
+    assert ah.compile(lambda x: torch.tensor(3.0), (-1, 1)).certificate.bound < 1e-12

@@ -206,6 +206,8 @@ class _Reader:
             return Node(name)
         if name in FUNCTIONS or name in ALIASES or name in DISCONTINUOUS:
             raise self.refused(f"{name} is a function; call it with brackets, as in {name}(x)", tree)
+        if name.lower() in ("nan", "inf", "infinity"):
+            raise self.refused(f"{name} is no number that a formula can hold, and no name for a variable", tree)
         if not re.fullmatch(r"[A-Za-z_][A-Za-z_0-9]*", name) or name.startswith("__"):
             raise self.refused(f"{name!r} cannot name a variable", tree)
         if self.names is not None and name not in self.names:

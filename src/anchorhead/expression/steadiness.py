@@ -63,6 +63,8 @@ def check_agreement(found: Tensor | None, traced: Tensor, points: Tensor, close:
     """Refuses a trace that says something else than the callable, at points (N, ...) of the domain."""
     if found is None:
         return
+    if found.numel() == 1:  # a constant
+        found = found.reshape(1).expand(len(points))
     found, traced = found.double().reshape(len(points), -1), traced.double().reshape(len(points), -1)
     if found.shape != traced.shape:
         found = found.expand_as(traced)

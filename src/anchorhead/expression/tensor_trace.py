@@ -31,7 +31,7 @@ from anchorhead.expression.tensor_ops import OPERATIONS, WHOLE
 from anchorhead.expression.trace import _definition, _place, _quiet, _Wrapped, attempt
 
 ADVICE = "write that part with linear maps, activations, products, sums, norms, maxima and softmax"
-BATCH = 5
+BATCH = 129
 """Inputs in the batch on which it is seen whether a callable maps batches."""
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
 COARSE = {torch.float64: 1e-6, torch.float32: 1e-3}

@@ -62,7 +62,7 @@ class Watched(nn.Module):
 
     def look(self, x: Any) -> None:
         """Says where x leaves the domain, as `outside` says; what is no input at all is for others to refuse."""
-        if not self._bounded or self._outside == "ignore" or not isinstance(x, Tensor):
+        if not self._bounded or self._outside == "ignore" or not isinstance(x, Tensor) or not x.is_floating_point():
             return
         if torch.compiler.is_exporting() or torch.jit.is_tracing() or x.device.type == "meta" or not x.numel():
             return
