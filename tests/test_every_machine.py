@@ -40,6 +40,19 @@ def test_files_are_the_same_bytes_on_every_processor() -> None:
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.heavy
+def test_processors_may_share_the_cache_of_fused_kernels(tmp_path: Path) -> None:
+    """torch keeps generated loops on disk without the width of the vectors they were written for."""
+    run = "import torch, anchorhead as ah; h = ah.convert(torch.nn.Sequential(torch.nn.Linear(1, 1), " \
+          "torch.nn.GELU(), torch.nn.Linear(1, 1)))[1]; x = torch.linspace(-9, 9, 40_001); " \
+          "print((h(x) - h.head(x)).abs().max().item())"  # fmt: skip
+    for setting in ("middle", "newer", "middle"):
+        done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=False,
+                              env=environment(setting) | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)})  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert float(done.stdout) <= 2e-6
+
+
 def test_settings_do_imitate_other_processors() -> None:
     """NumPy's exp, or the C library's, differs between them: otherwise the test above shows nothing."""
     probe = "import math, numpy as np; x = np.linspace(-5, 5, 10001); print(hash(np.exp(x).tobytes()), " \

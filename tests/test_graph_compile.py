@@ -322,7 +322,7 @@ def test_numbers_that_were_changed_are_not_saved_as_proved(tmp_path):
     assert model.certificate.bound == math.inf
     model.save(tmp_path / "file")
     assert ah.load(tmp_path / "file").certificate.level == "unproved"
-    with pytest.raises(ah.VerificationError, match="above the claimed"):
+    with pytest.raises(ah.VerificationError):
         ah.verify(tmp_path / "file")
 
 

@@ -118,6 +118,11 @@ def test_what_is_no_number_does_not_vanish(text):
         ah.compile(text, (0, 1), tol=1e-2)
 
 
+def test_a_grid_of_numbers_that_lie_too_far_apart_is_refused_at_once():
+    with pytest.raises(ah.ToleranceError, match="farther apart than tol"):
+        ah.compile("hardswish(1e300)", {"x": (0, 1), "y": (-1, 0.25)}, tol=0.25, method="grid")
+
+
 @pytest.mark.parametrize("text", ["celu(x, 1e-1999)", "softshrink(x, 1e400)", "leaky_relu(x, 1e400)", "x**1e-1999"])
 def test_parameters_that_no_float_holds_are_refused(text):
     with pytest.raises(ah.ExpressionError, match="between 1e-300 and 1e300"):

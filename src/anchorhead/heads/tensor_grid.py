@@ -43,7 +43,7 @@ from anchorhead.arithmetic import (
     power,
     product,
 )
-from anchorhead.errors import InputError, ShapeError
+from anchorhead.errors import InputError, ShapeError, ToleranceError
 from anchorhead.heads.fitting import FLOOR, samples
 from anchorhead.heads.grid_head import MOST_ENTRIES, Box, GridFunction, GridHead, axis_weights, checked_box, contracted
 from anchorhead.heads.head import Array
@@ -53,6 +53,8 @@ _Keys = tuple[Array, Array]
 
 MOST_KEYS = 1 << 20
 MOST_ON_AXIS = 1 << 10
+ROUNDED = 1e-15
+"""Of the target's size: no error smaller than that is aimed at."""
 SLICES = 10
 SEARCHED_ENTRIES = 1 << 18
 """Samples, times outputs, up to which layouts are searched for on the whole grid."""
@@ -85,7 +87,13 @@ def smallest_grid(f: GridFunction, box: Box, tol: float, *, limit: float = 1e3,
     if not tol > 0:
         raise InputError(f"tol={tol} must be positive; it is the largest error allowed.")
     with threadpool_limits(1):
-        return _smallest(_Fitting(f, box, tol / 4, limit), tol, most)
+        fitting = _Fitting(f, box, tol / 4, limit)
+        if tol < ROUNDED * fitting.scale:
+            raise ToleranceError(
+                f"The target is as large as {fitting.scale:.3g}, where numbers lie farther apart than tol={tol:g}; use "
+                "a larger tol, or rescale the target."
+            )
+        return _smallest(fitting, tol, most)
 
 
 def sampled_error(f: GridFunction, head: GridHead, box: Box, points: int = 1 << 18) -> float:
@@ -169,7 +177,7 @@ class _Fitting:
         ends = [np.abs(self.slice(i, np.linspace(*side, 33))).max() for i, side in enumerate(self.box)]
         self.scale = float(max(ends)) or 1.0
         self.outputs = self(self.slices[:1]).shape[1]
-        self.goal = max(self.goal, 1e-15 * self.scale)
+        self.goal = max(self.goal, ROUNDED * self.scale)
 
     @property
     def axes(self) -> int:

@@ -114,10 +114,18 @@ def _compiled(evaluation: Evaluation, dtype: torch.dtype) -> Evaluation | None:
     Traced first, so that the head's numbers are constants in the kernel and every head has code of its own: compiled
     as a closure its numbers would be arguments, fetched anew for every vector. Contracting a multiplication and an
     addition into one instruction drops a rounding and adds none, so the certified rounding still holds.
+
+    The width of the processor's vectors is asked for by name, for torch's cache on disk does not know it: loops of one
+    width that another processor left there would be built with vectors of another, and write behind their tensors.
     """
     try:
-        contract: dict[str, str | int | bool | Callable[..., Any]] = {"cpp.enable_floating_point_contract_flag": "fast"}
-        run = torch.compile(torch.fx.symbolic_trace(evaluation), dynamic=True, options=contract)
+        from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+        options: dict[str, str | int | bool | Callable[..., Any]] = {
+            "cpp.enable_floating_point_contract_flag": "fast",
+            "cpp.simdlen": pick_vec_isa().bit_width(),
+        }
+        run = torch.compile(torch.fx.symbolic_trace(evaluation), dynamic=True, options=options)
         run(torch.zeros(WORTH_COMPILING, dtype=dtype))
     except Exception as error:  # a missing compiler shows itself in many ways
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
