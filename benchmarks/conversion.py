@@ -47,7 +47,7 @@ def naive(converted: nn.Module) -> nn.Module:
     """The same model with every head evaluated literally."""
     import copy
 
-    from anchorhead.network.activation_head import ActivationHead
+    from anchorhead.model.activation import ActivationHead
 
     model = copy.deepcopy(converted)
     for name, module in list(model.named_modules()):

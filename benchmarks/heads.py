@@ -5,7 +5,7 @@ import time
 import torch
 
 import anchorhead as ah
-from anchorhead.network.head_attention import LiteralHead
+from anchorhead.head.module import LiteralHead
 
 CASES = [("sin(3*x)", (-1.0, 1.0), 1e-4), ("sin(3*x)", (-1.0, 1.0), 1e-8), ("exp(x)", (-1.0, 1.0), 1e-8)]
 

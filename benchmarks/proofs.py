@@ -5,12 +5,13 @@ import time
 from pathlib import Path
 
 import anchorhead as ah
-from anchorhead.certify.approximation import Proof, prove
-from anchorhead.certify.statement import Statement, ball, precision, upper
-from anchorhead.compiler.proving import statement
+from anchorhead.compiler.prove import statement
 from anchorhead.compiler.target import read_target
-from anchorhead.expression.balls import enclose
-from anchorhead.heads.head import Head
+from anchorhead.enclosure.balls import enclose
+from anchorhead.enclosure.precision import ball, precision, upper
+from anchorhead.head.head import Head
+from anchorhead.proof.approximation import Proof, prove
+from anchorhead.proof.statement import Statement
 
 
 def plain(claim: Statement, low: float, high: float, goal: float, most: int) -> tuple[int, float]:

@@ -10,9 +10,9 @@ import pytest
 from flint import arb, ctx
 
 from anchorhead import arithmetic
+from anchorhead.enclosure.arrays import sample
+from anchorhead.enclosure.balls import enclose
 from anchorhead.expression import parse
-from anchorhead.expression.arrays import sample
-from anchorhead.expression.balls import enclose
 from anchorhead.expression.functions import FUNCTIONS
 
 pytestmark = pytest.mark.processor

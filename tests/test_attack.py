@@ -252,14 +252,14 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
 import anchorhead.errors
-from anchorhead.certify.checker import verify
+from anchorhead.file.checker import verify
 try:
     print("accepted", verify(sys.argv[1]))
 except anchorhead.errors.AnchorheadError as error:
     print("refused", type(error).__name__)
 """
 COMPILE = VERIFY.replace('print("accepted", verify(sys.argv[1]))', "parse(sys.argv[1])").replace(
-    "from anchorhead.certify.checker import verify", "from anchorhead.expression.parse import parse"
+    "from anchorhead.file.checker import verify", "from anchorhead.expression.parse import parse"
 )
 
 

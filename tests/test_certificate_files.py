@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 import anchorhead as ah
-from anchorhead.network.file import digest
+from anchorhead.file.container import digest
 
 
 @pytest.fixture(scope="module", params=["gelu", "relu", "sin", "half"])
@@ -202,7 +202,7 @@ def test_checker_needs_neither_torch_nor_numpy(saved):
     _, path = saved
     script = f"""
 import sys
-for name in ("torch", "numpy", "scipy", "safetensors", "anchorhead.compiler", "anchorhead.heads"):
+for name in ("torch", "numpy", "scipy", "safetensors", "anchorhead.compiler", "anchorhead.model", "anchorhead.head.head"):
     sys.modules[name] = None
 import anchorhead as ah
 print(ah.verify({str(path)!r}).level)

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import anchorhead as ah
-from anchorhead.network.activation_head import ActivationHead, GateHead
-from anchorhead.network.outside import OutsideRangeWarning
+from anchorhead.model.activation import ActivationHead, GateHead
+from anchorhead.model.outside import OutsideRangeWarning
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")
@@ -140,7 +140,7 @@ def test_activations_without_asymptotes_need_a_range_and_check_it(tmp_path):
 
 
 def test_weights_that_do_not_fit_are_not_converted_as_random_ones(tmp_path):
-    from anchorhead.convert.pretrained import load_folder
+    from anchorhead.conversion.pretrained import load_folder
 
     made("bert").save_pretrained(tmp_path)
     torch.manual_seed(0)

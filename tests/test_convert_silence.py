@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import anchorhead as ah
-from anchorhead.network.activation_head import ActivationHead
-from anchorhead.network.outside import OutsideRangeWarning
+from anchorhead.model.activation import ActivationHead
+from anchorhead.model.outside import OutsideRangeWarning
 
 X = torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(0))
 

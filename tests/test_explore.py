@@ -18,9 +18,9 @@ from anchorhead.explore import gallery
 from anchorhead.explore.gallery import formula_entry
 from anchorhead.explore.page import page_entries, page_text, write_page
 from anchorhead.explore.presets import PRESETS, preset_entries
-from anchorhead.explore.sampling import grid
-from anchorhead.network.file import NUMBERS
-from anchorhead.network.head_attention import HeadAttention
+from anchorhead.explore.samples import grid
+from anchorhead.head.module import HeadAttention
+from anchorhead.head.numbers import NUMBERS
 
 WHERE = (0.0, 0.001, 0.02, 0.13, 0.31, 0.5, 0.501, 0.77, 0.96, 1.0)
 """Places in a window, as shares of it."""

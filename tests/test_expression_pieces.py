@@ -10,10 +10,10 @@ from flint import arb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anchorhead.enclosure.balls import enclose, jet
+from anchorhead.enclosure.pieces import kinks, pieces, singularities
 from anchorhead.errors import ExpressionError, SingularityError
 from anchorhead.expression import parse
-from anchorhead.expression.balls import enclose, jet
-from anchorhead.expression.pieces import kinks, pieces, singularities
 
 # text, low, high: the kinks and the formulas between them
 CUT = [

@@ -7,10 +7,10 @@ from flint import arb, ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anchorhead.enclosure.balls import enclose
+from anchorhead.enclosure.tails import tail
 from anchorhead.errors import InputError
 from anchorhead.expression import parse
-from anchorhead.expression.balls import enclose
-from anchorhead.expression.tails import tail
 
 ALPHA = 1.0507009873554805 * 1.6732632423543772
 # text: slope and intercept at -infinity, then at +infinity, and a bound of the remainder from 20 on

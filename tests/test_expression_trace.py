@@ -14,7 +14,7 @@ from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression import parse
 from anchorhead.expression.graph import constant
 from anchorhead.expression.tensors import evaluate
-from anchorhead.expression.trace import trace
+from anchorhead.tracing.function import trace
 
 
 def overwrites(x):

@@ -13,9 +13,9 @@ from flint import arb, ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anchorhead.enclosure.balls import enclose, gradient_enclosure, jet
 from anchorhead.errors import ExpressionError
 from anchorhead.expression import parse
-from anchorhead.expression.balls import enclose, gradient_enclosure, jet
 from anchorhead.expression.functions import FUNCTIONS
 from anchorhead.expression.graph import Expression, Node, constant, rational, variable
 from anchorhead.expression.tensors import evaluate

@@ -199,7 +199,7 @@ def tampered(path, tmp_path, change):
     """The saved file with its record changed, and its digest made to fit."""
     from safetensors.numpy import load_file, save_file
 
-    from anchorhead.network.file import digest, read
+    from anchorhead.file.container import digest, read
 
     record, arrays = read(path).record, load_file(path)
     change(record, arrays)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anchorhead as ah
-from anchorhead.network.head_attention import HeadAttention
+from anchorhead.head.module import HeadAttention
 
 pytestmark = pytest.mark.processor
 

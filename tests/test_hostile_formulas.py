@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import anchorhead as ah
+from anchorhead.enclosure.pieces import pieces
 from anchorhead.expression.functions import FUNCTIONS
 from anchorhead.expression.graph import Node
 from anchorhead.expression.parse import parse
-from anchorhead.expression.pieces import pieces
 
 NUMBERS = ["0", "1", "2", "-3", "0.5", "1e300", "1e-300", "1e1999", "1e-1999", "10**400", "2**-1074", "1/3", "0/0",
            "1/0", "pi", "e", "9" * 1500, "0." + "3" * 1500, "7" * 1999 + "/" + "3" * 1999, "exp(1000)",

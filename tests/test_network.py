@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import anchorhead as ah
-from anchorhead.network.affine import (
+from anchorhead.model.affine import (
     AppendColumns,
     AppendRows,
     MixSequence,
@@ -17,8 +17,8 @@ from anchorhead.network.affine import (
     PositionWise,
     TokenWise,
 )
-from anchorhead.network.attention import Attention
-from anchorhead.network.network import Network
+from anchorhead.model.attention import Attention
+from anchorhead.model.network import Network
 
 
 def random_attention(draw, dtype):
@@ -72,8 +72,8 @@ def test_chunks_do_not_change_the_result(rows, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, 40, 4, generator=generator) for _ in range(3))
     whole = torch.softmax(q @ k.mT, -1) @ v
-    monkeypatch.setattr("anchorhead.network.attention.CHUNK_ENTRIES", rows * 2 * 3 * 4)
-    from anchorhead.network.attention import fused
+    monkeypatch.setattr("anchorhead.model.attention.CHUNK_ENTRIES", rows * 2 * 3 * 4)
+    from anchorhead.model.attention import fused
 
     torch.testing.assert_close(fused(q, k, v), whole, rtol=1e-4, atol=1e-5)
 

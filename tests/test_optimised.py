@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import anchorhead as ah
-from anchorhead.network.file import digest
+from anchorhead.file.container import digest
 
 VERDICTS = """
 import json, sys

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import anchorhead as ah
-from anchorhead.network.activation_head import ActivationHead, evaluate
-from anchorhead.network.head_attention import HeadAttention
+from anchorhead.head.module import HeadAttention
+from anchorhead.model.activation import ActivationHead, evaluate
 from anchorhead.theorems import multi_head, single_head, two_layer
 
 

@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 import anchorhead as ah
-from anchorhead.export import stock
-from anchorhead.export.stock import StockAttention, StockLayer, StockLift, to_stock_attention
-from anchorhead.network.attention import Attention, LiteralAttention
+from anchorhead.model import stock
+from anchorhead.model.attention import Attention, LiteralAttention
+from anchorhead.model.stock import StockAttention, StockLayer, StockLift, to_stock_attention
 
 STOCK = {nn.MultiheadAttention, nn.Linear, NonDynamicallyQuantizableLinear, nn.ModuleList}
 GLUE = {StockAttention, StockLift, StockLayer}

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import anchorhead as ah
-from anchorhead.network.file import digest
+from anchorhead.file.container import digest
 
 SQUARE = {"x": (-1, 1), "y": (-1, 1)}
 

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anchorhead as ah
-from anchorhead.certify.grid_lipschitz import conditional_bound, lipschitz_bound
-from anchorhead.certify.grid_proof import GridProof, GridRefutation, prove_grid
-from anchorhead.certify.grid_rounding import rounding_bound
+from anchorhead.enclosure.directional import directional_jet
 from anchorhead.expression import parse
-from anchorhead.expression.directional import directional_jet
-from anchorhead.heads.grid_head import GridHead
-from anchorhead.heads.tensor_grid import fit_grid, sampled_error, smallest_grid
-from anchorhead.heads.uniform import uniform_keys
-from anchorhead.network.grid_attention import GridAttention
+from anchorhead.head.grid_fit import fit_grid, sampled_error, smallest_grid
+from anchorhead.head.grid_head import GridHead
+from anchorhead.head.grid_module import GridAttention
+from anchorhead.head.uniform_keys import uniform_keys
+from anchorhead.proof.grid_lipschitz import conditional_bound, lipschitz_bound
+from anchorhead.proof.grid_proof import GridProof, GridRefutation, prove_grid
+from anchorhead.proof.grid_rounding import rounding_bound
 
 SQUARE = [(-1.0, 1.0)] * 2
 CUBE = [(-1.0, 1.0)] * 3
@@ -85,7 +85,7 @@ def test_chunks_agree_with_the_whole(monkeypatch):
     layer = GridAttention.of(random_grid(5, (4, 5, 3), 2))
     x = torch.rand(37, 3, dtype=torch.float64)
     whole = layer(x)
-    monkeypatch.setattr("anchorhead.network.grid_attention.CHUNK_ENTRIES", 100)
+    monkeypatch.setattr("anchorhead.head.grid_module.CHUNK_ENTRIES", 100)
     torch.testing.assert_close(layer(x), whole)
 
 

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from anchorhead.circuit.circuit import Apply, Attend, Circuit, Largest, Line, Times
+from anchorhead.enclosure.exact import as_float
 from anchorhead.errors import DiscontinuityError, ExpressionError
-from anchorhead.expression.circuit import Apply, Attend, Circuit, Largest, Line, Times
-from anchorhead.expression.exact import as_float
-from anchorhead.expression.tensor_trace import infer_width, trace_tensors
 from anchorhead.expression.tensors import evaluate
+from anchorhead.tracing.module import infer_width, trace_tensors
 
 ACTIVATIONS = [nn.ReLU, nn.GELU, nn.Tanh, nn.SiLU]
 

@@ -27,42 +27,42 @@ from anchorhead.errors import (
 
 if TYPE_CHECKING:
     from anchorhead import in_context, theorems
-    from anchorhead.certify.certificate import Certificate
-    from anchorhead.certify.checker import verify
     from anchorhead.compiler.compile import compile
-    from anchorhead.compiler.loading import load
-    from anchorhead.compiler.planning import plan
-    from anchorhead.convert.convert import convert
-    from anchorhead.convert.feed_forward import feed_forward_as_attention
-    from anchorhead.convert.files import load_converted, save_converted
+    from anchorhead.compiler.load import load
+    from anchorhead.compiler.plan import plan
+    from anchorhead.conversion.convert import convert
+    from anchorhead.conversion.feed_forward import feed_forward_as_attention
+    from anchorhead.conversion.folder import load_converted, save_converted
     from anchorhead.export.onnx_file import check_onnx, export_onnx
+    from anchorhead.file.checker import verify
     from anchorhead.lab.diagnosis import Diagnosis, diagnose
-    from anchorhead.network.compiled import CompiledModel
-    from anchorhead.network.outside import OutsideRangeWarning
-    from anchorhead.network.structure import Walk, walk
+    from anchorhead.model.compiled import CompiledModel
+    from anchorhead.model.outside import OutsideRangeWarning
+    from anchorhead.model.walker import Walk, walk
+    from anchorhead.proof.certificate import Certificate
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Certificate": "anchorhead.certify.certificate",
-    "CompiledModel": "anchorhead.network.compiled",
+    "Certificate": "anchorhead.proof.certificate",
+    "CompiledModel": "anchorhead.model.compiled",
     "compile": "anchorhead.compiler.compile",
-    "convert": "anchorhead.convert.convert",
+    "convert": "anchorhead.conversion.convert",
     "Diagnosis": "anchorhead.lab.diagnosis",
     "diagnose": "anchorhead.lab.diagnosis",
     "check_onnx": "anchorhead.export.onnx_file",
     "export_onnx": "anchorhead.export.onnx_file",
-    "feed_forward_as_attention": "anchorhead.convert.feed_forward",
-    "load_converted": "anchorhead.convert.files",
-    "save_converted": "anchorhead.convert.files",
-    "load": "anchorhead.compiler.loading",
-    "OutsideRangeWarning": "anchorhead.network.outside",
-    "plan": "anchorhead.compiler.planning",
-    "verify": "anchorhead.certify.checker",
+    "feed_forward_as_attention": "anchorhead.conversion.feed_forward",
+    "load_converted": "anchorhead.conversion.folder",
+    "save_converted": "anchorhead.conversion.folder",
+    "load": "anchorhead.compiler.load",
+    "OutsideRangeWarning": "anchorhead.model.outside",
+    "plan": "anchorhead.compiler.plan",
+    "verify": "anchorhead.file.checker",
     "in_context": "anchorhead.in_context",
     "theorems": "anchorhead.theorems",
-    "Walk": "anchorhead.network.structure",
-    "walk": "anchorhead.network.structure",
+    "Walk": "anchorhead.model.walker",
+    "walk": "anchorhead.model.walker",
 }
 
 

@@ -1,7 +1,7 @@
 """The command `anchorhead`, also as `python -m anchorhead`.
 
 All commands are those of `cli.py`, which needs everything that the package installs. Checking a file needs python-flint
-and nothing else, so where the rest is missing `anchorhead verify` runs without it (`certify/command.py`); any other
+and nothing else, so where the rest is missing `anchorhead verify` runs without it (`file/command.py`); any other
 command then says in a sentence what to install.
 """
 
@@ -39,7 +39,7 @@ def _run(arguments: Sequence[str]) -> None:
     except ModuleNotFoundError as missing:
         if arguments[:1] != ["verify"]:
             raise _needed(missing) from missing
-        from anchorhead.certify.command import run
+        from anchorhead.file.command import run
 
         run(arguments[1:])
     else:

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 import anchorhead as ah
-from anchorhead.certify.command import verified
 from anchorhead.errors import AnchorheadError, FileError, InputError
+from anchorhead.file.command import verified
 from anchorhead.tables import plain, print_model, print_parts, print_plan, print_theorem_plan
 
 app = typer.Typer(
@@ -178,7 +178,7 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Turn every activation of a pretrained model into attention, and report what changed."""
-    from anchorhead.convert.pretrained import convert_folder
+    from anchorhead.conversion.pretrained import convert_folder
 
     with _progress(as_json) as report:
         found = convert_folder(model, output, tol, (low, high), report)
@@ -195,7 +195,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """How far two models are apart on the same inputs: largest difference, smallest cosine, ratio of times."""
-    from anchorhead.convert.comparing import compare_folders
+    from anchorhead.conversion.compare import compare_folders
 
     with _progress(as_json) as report:
         found = compare_folders(original, converted, texts, report)

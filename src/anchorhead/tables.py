@@ -15,9 +15,9 @@ from rich.table import Table
 import anchorhead as ah
 
 if TYPE_CHECKING:
-    from anchorhead.compiler.planning import Plan
-    from anchorhead.network.head_attention import HeadAttention
-    from anchorhead.network.report import NodeReport
+    from anchorhead.compiler.plan import Plan
+    from anchorhead.head.module import HeadAttention
+    from anchorhead.model.report import NodeReport
 
 
 def print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> None:
@@ -66,14 +66,14 @@ def plain(text: str) -> str:
 
 def _nodes(model: ah.CompiledModel) -> tuple[NodeReport, ...]:
     """The nodes of a network; none for a model that is one head."""
-    from anchorhead.network.compiled_network import CompiledNetwork
+    from anchorhead.model.compiled_network import CompiledNetwork
 
     return model.report.nodes if isinstance(model, CompiledNetwork) else ()
 
 
 def print_parts(model: ah.CompiledModel) -> None:
     """The keys of a head, or the nodes of a network."""
-    from anchorhead.network.compiled_head import CompiledHead
+    from anchorhead.model.compiled_head import CompiledHead
 
     if isinstance(model, CompiledHead):
         _print_keys(model.head)

@@ -1,4 +1,4 @@
-"""The pipeline: target -> fit -> search and proof -> model, for one variable; `graph.py` is that for several."""
+"""The pipeline: target -> fit -> search and proof -> model, for one variable; `circuit_route.py` does several."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from anchorhead.certify.approximation import Refutation
-from anchorhead.compiler.assembling import attention_of
-from anchorhead.compiler.boxes import shown
+from anchorhead.compiler.assemble import attention_of
+from anchorhead.compiler.circuit_target import GraphTarget, arguments, input_shape, source_digest
 from anchorhead.compiler.fits import fit_for
-from anchorhead.compiler.graph_target import GraphTarget, arguments, input_shape, source_digest
-from anchorhead.compiler.grid import compile_opaque
-from anchorhead.compiler.opaque import read_opaque
-from anchorhead.compiler.proving import Proved, prove_head, sampled_error
-from anchorhead.compiler.reading import read_any
-from anchorhead.compiler.routing import compile_routed, dtype_name
+from anchorhead.compiler.grid_route import compile_opaque
+from anchorhead.compiler.prove import Proved, prove_head, sampled_error
+from anchorhead.compiler.read import read_any
+from anchorhead.compiler.routes import compile_routed, dtype_name
 from anchorhead.compiler.search import Progress, Search
 from anchorhead.compiler.target import Domain, Target, read_target
-from anchorhead.compiler.universal import compile_two_layer
+from anchorhead.compiler.two_layer_route import compile_two_layer
 from anchorhead.errors import InputError, ToleranceError
+from anchorhead.expression.domain import shown
 from anchorhead.expression.graph import Expression
-from anchorhead.heads.head import Head
-from anchorhead.network.compiled import CompiledModel
-from anchorhead.network.compiled_head import CompiledHead
-from anchorhead.network.outside import check_policy
+from anchorhead.head.head import Head
+from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.compiled_head import CompiledHead
+from anchorhead.model.outside import check_policy
+from anchorhead.proof.approximation import Refutation
+from anchorhead.tracing.opaque import read_opaque
 
 OPAQUE_METHODS = ("grid", "two_layer")
 LARGEST_TOL = 1e100

@@ -14,13 +14,13 @@ from flint import arb
 
 from anchorhead.compiler.piece import Goal, Layout, PieceFit
 from anchorhead.compiler.target import Target, affine_form
+from anchorhead.enclosure.balls import jet
+from anchorhead.enclosure.pieces import Piece
 from anchorhead.errors import InputError
-from anchorhead.expression.balls import jet
-from anchorhead.expression.pieces import Piece
-from anchorhead.heads.head import Head
-from anchorhead.heads.kinked import Kink, kinked
-from anchorhead.heads.nearest import nearest
-from anchorhead.heads.smooth import smooth
+from anchorhead.head.head import Head
+from anchorhead.head.kinked import Kink, kinked
+from anchorhead.head.nearest import nearest
+from anchorhead.head.smooth import smooth
 
 METHODS = ("auto", "gated", "smooth", "kinked", "nearest")
 GATE_SHARE = 0.3

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from anchorhead.arithmetic import Array
 from anchorhead.compiler.target import Target, affine_form
+from anchorhead.enclosure.pieces import Piece
 from anchorhead.errors import InputError
-from anchorhead.expression.pieces import Piece
-from anchorhead.heads.fitting import Affine
-from anchorhead.heads.gated import gated
-from anchorhead.heads.head import Array, Head
-from anchorhead.heads.kinked import single_key
+from anchorhead.head.gated import gated
+from anchorhead.head.head import Head
+from anchorhead.head.kinked import single_key
+from anchorhead.head.solve import Affine
 
 TRIAL_KEYS = 6
 """The smallest size at which layouts are compared."""

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from anchorhead.arithmetic import geometric, log_of
-from anchorhead.certify.approximation import Refutation
 from anchorhead.compiler.fits import Fit
 from anchorhead.compiler.piece import Goal
-from anchorhead.compiler.proving import Proved, prove_head, sampled_error
+from anchorhead.compiler.prove import Proved, prove_head, sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.errors import InputError, ToleranceError
-from anchorhead.heads.head import Head
-from anchorhead.heads.symmetry import symmetric
+from anchorhead.head.head import Head
+from anchorhead.head.symmetry import symmetric
+from anchorhead.proof.approximation import Refutation
 
 Progress = Callable[[str], None]
 NUMPY: dict[str, type[np.floating[Any]]] = {"float64": np.float64, "float32": np.float32}

@@ -11,18 +11,17 @@ from typing import Any
 import numpy as np
 from flint import arb
 
-from anchorhead.arithmetic import geometric
-from anchorhead.compiler.boxes import shown
+from anchorhead.arithmetic import Array, geometric
+from anchorhead.enclosure.arrays import sample
+from anchorhead.enclosure.balls import jet
+from anchorhead.enclosure.pieces import Piece, pieces, singularities
+from anchorhead.enclosure.tails import tail
 from anchorhead.errors import ExpressionError, InputError
-from anchorhead.expression.arrays import sample
-from anchorhead.expression.balls import jet
+from anchorhead.expression.domain import shown
 from anchorhead.expression.graph import Expression, Node
 from anchorhead.expression.parse import parse
-from anchorhead.expression.pieces import Piece, pieces, singularities
-from anchorhead.expression.steadiness import EVALUATION
-from anchorhead.expression.tails import tail
-from anchorhead.heads.fitting import Affine
-from anchorhead.heads.head import Array
+from anchorhead.head.solve import Affine
+from anchorhead.tracing.steadiness import EVALUATION
 
 Domain = tuple[float, float] | Mapping[str, tuple[float, float]] | None
 
@@ -151,7 +150,7 @@ def _checked(target: Any, expression: Expression, low: float, high: float) -> tu
     """What must be said of a callable beside its trace, which is compared with it on the domain."""
     if not callable(target) or isinstance(target, Expression):
         return ()
-    from anchorhead.expression.trace import check_traced, trained_differently
+    from anchorhead.tracing.function import check_traced, trained_differently
 
     check_traced(target, expression, [(low, high)])
     return (EVALUATION,) if trained_differently(target) else ()
@@ -171,7 +170,7 @@ def expression_of(target: Any) -> Expression:
             f"A list of targets holds formulas as texts, one for each output, and {odd!r} is not one."
         )
     if callable(target):
-        from anchorhead.expression.trace import trace
+        from anchorhead.tracing.function import trace
 
         traced = trace(target)
         return parse(traced.text, traced.variables)  # what a file can say, and a checker can read

@@ -14,7 +14,7 @@ from anchorhead.compiler.fits import fit_for
 from anchorhead.compiler.target import Domain, Target, expression_of, read_target
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.explore.numbers import domain_text, finite_ends, model_numbers
-from anchorhead.explore.sampling import NEAR, samples, window
+from anchorhead.explore.samples import NEAR, samples, window
 from anchorhead.expression.graph import Expression
 
 Progress = Callable[[str], None]

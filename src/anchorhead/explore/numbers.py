@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from anchorhead.network.compiled_head import CompiledHead
-from anchorhead.network.file import NUMBERS
-from anchorhead.network.head_attention import HeadAttention
+from anchorhead.head.module import HeadAttention
+from anchorhead.head.numbers import NUMBERS
+from anchorhead.model.compiled_head import CompiledHead
 
 
 def model_numbers(model: CompiledHead, tol: float | None = None) -> dict[str, Any]:

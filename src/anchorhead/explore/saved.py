@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from anchorhead.compiler.loading import load
+from anchorhead.compiler.load import load
 from anchorhead.compiler.target import Target, read_target
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.explore.gallery import Progress, compiled_heads, entry
 from anchorhead.explore.numbers import claim, head_numbers, model_numbers
 from anchorhead.expression.parse import parse
-from anchorhead.network.compiled_head import CompiledHead
-from anchorhead.network.compiled_network import CompiledNetwork
-from anchorhead.network.file import NUMBERS
-from anchorhead.network.head_attention import HeadAttention
+from anchorhead.head.module import HeadAttention
+from anchorhead.head.numbers import NUMBERS
+from anchorhead.model.compiled_head import CompiledHead
+from anchorhead.model.compiled_network import CompiledNetwork
 
 MOST_HEADS = 24
 """Heads of a network that the page offers, the first ones."""

@@ -1,6 +1,6 @@
 """A model with TransformerLens' hook points, for `run_with_cache`, `run_with_hooks` and everything built on them.
 
-The numbers are those of `stock.py`, in TransformerLens' orientation. For layer l, with N positions of E = d_model
+The numbers are those of `model/stock.py`, in TransformerLens' orientation. For layer l, with N positions of E = d_model
 features, H heads of s = d_head features, and the positions that W_O keeps as queries:
 
     blocks.l.hook_resid_pre          (batch, N, E)            what the lift writes
@@ -24,8 +24,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from anchorhead.export.stock import StockLayer, to_stock_attention
-from anchorhead.network.affine import constant
+from anchorhead.head.parameters import constant
+from anchorhead.model.stock import StockLayer, to_stock_attention
 
 try:
     from transformer_lens import HookedRootModule

@@ -29,10 +29,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim
 
-from anchorhead.convert.report import ConversionReport
+from anchorhead.conversion.report import ConversionReport
 from anchorhead.errors import FileError, InputError
-from anchorhead.network.compiled import CompiledModel
-from anchorhead.network.head_attention import LiteralHead
+from anchorhead.head.module import LiteralHead
+from anchorhead.model.compiled import CompiledModel
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 CERTIFICATE, REPORT = "anchorhead.certificate", "anchorhead.report"

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from anchorhead.certify.certificate import Certificate
 from anchorhead.errors import InputError, OutsideRangeError, ShapeError
 from anchorhead.in_context.arguments import MOST, positive
 from anchorhead.in_context.losses import LABELS
-from anchorhead.network.compiled import fingerprint
+from anchorhead.model.compiled import fingerprint
+from anchorhead.proof.certificate import Certificate
 
 DEFAULTS = {"x": 6.0, "y": 50.0, "w": 20.0}
 """For standardised data."""

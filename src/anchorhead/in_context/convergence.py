@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anchorhead.in_context.bounds import largest_curvature
-from anchorhead.in_context.certifying import proved_for
+from anchorhead.in_context.certificate import proved_for
 from anchorhead.in_context.reference import plain_iterates, slope
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """scikit-learn's linear models, fitted by attention: fit gives the data to an in-context network as its prompt.
 
 The problem is scikit-learn's, in its own coefficients: features are centred and scaled inside, and penalties scaled to
-match (`fitting.py`). `network_` is the last network that ran. `certificate_` says what its proof means for coef_ and
+match (`fit.py`). `network_` is the last network that ran. `certificate_` says what its proof means for coef_ and
 intercept_, in the units of the data: how far they are from the minimiser's where Newton's steps ran, else from those of
 the same last steps in exact arithmetic; `outputs` has a bound for every coefficient and, last, the intercept. With
 momentum, steps on other losses than squares are not known to contract, and then it says that nothing useful is known.
@@ -22,10 +22,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anchorhead.certify.certificate import Certificate
-from anchorhead.in_context.fitting import ROUND, Scaled, Solved, by_newton, descend, scaled
+from anchorhead.in_context.fit import ROUND, Scaled, Solved, by_newton, descend, scaled
 from anchorhead.in_context.losses import huber, logistic, poisson, squared
 from anchorhead.in_context.newton import Newton
+from anchorhead.proof.certificate import Certificate
 
 
 class _Linear(BaseEstimator):

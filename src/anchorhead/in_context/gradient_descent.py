@@ -21,16 +21,16 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError, ShapeError
+from anchorhead.head.own_precision import in_own_precision
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.arguments import DTYPES, counts, dtype_name, positive
 from anchorhead.in_context.bounds import Bounds, OutsideBoundsError, read_bounds, read_penalties
-from anchorhead.in_context.certifying import certify
+from anchorhead.in_context.certificate import certify
 from anchorhead.in_context.labels import PAIRS, LabelHead, label_head
 from anchorhead.in_context.losses import Loss, read_loss
-from anchorhead.in_context.shrinking import Shrink, shrinking
+from anchorhead.in_context.soft_threshold import Shrink, shrinking
 from anchorhead.in_context.stability import rounded_products
 from anchorhead.in_context.terms import Gradient, gradient_terms
-from anchorhead.network.own_precision import in_own_precision
 
 if TYPE_CHECKING:
     from anchorhead.in_context.convergence import Convergence

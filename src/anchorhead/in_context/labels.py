@@ -12,15 +12,16 @@ import torch
 from flint import arb
 from torch import Tensor, nn
 
-from anchorhead.certify.rounding import Rounding
-from anchorhead.certify.statement import Statement, precision, upper
-from anchorhead.expression.circuit import U
+from anchorhead.circuit.circuit import U
+from anchorhead.enclosure.precision import precision, upper
+from anchorhead.head.module import HeadAttention
+from anchorhead.head.numbers import NUMBERS
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.losses import Loss
 from anchorhead.in_context.products import identity_head
 from anchorhead.in_context.terms import Keys
-from anchorhead.network.file import NUMBERS
-from anchorhead.network.head_attention import HeadAttention
+from anchorhead.proof.rounding import Rounding
+from anchorhead.proof.statement import Statement
 
 STEEP = 80.0
 PAIRS = {"zero_one": (0.0, 1.0), "signs": (-1.0, 1.0)}

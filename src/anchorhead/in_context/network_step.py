@@ -22,15 +22,14 @@ import torch
 from flint import arb
 from torch import Tensor, nn
 
-from anchorhead.certify.certificate import Certificate
-from anchorhead.certify.rounding import ASSUMPTIONS, LARGEST
-from anchorhead.certify.statement import precision, upper
+from anchorhead.circuit.circuit import Line
+from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ShapeError, ToleranceError
-from anchorhead.expression.circuit import Line
 from anchorhead.expression.derivative import derivative
 from anchorhead.expression.graph import Expression, Node, ordered
 from anchorhead.expression.parse import parse
 from anchorhead.expression.tensors import evaluate
+from anchorhead.head.own_precision import in_own_precision
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.arguments import DTYPES, counts, dtype_name, positive, read_sizes
 from anchorhead.in_context.bounds import Bounds
@@ -38,7 +37,8 @@ from anchorhead.in_context.literal import attention
 from anchorhead.in_context.products import Factor, LiteralFactor
 from anchorhead.in_context.stability import LEAST, UNIT, gamma, rounded_products
 from anchorhead.in_context.terms import Facts, line_term
-from anchorhead.network.own_precision import in_own_precision
+from anchorhead.proof.certificate import Certificate
+from anchorhead.proof.rounding import ASSUMPTIONS, LARGEST
 
 DEFAULTS = {"x": 6.0, "y": 50.0, "w": 2.0, "a": 2.0}
 

@@ -27,16 +27,16 @@ import torch
 from flint import arb
 from torch import Tensor, nn
 
-from anchorhead.certify.certificate import Certificate
-from anchorhead.certify.rounding import ASSUMPTIONS, LARGEST
-from anchorhead.certify.statement import precision, upper
+from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ToleranceError
+from anchorhead.head.own_precision import in_own_precision
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
 from anchorhead.in_context.bounds import SLACK, Bounds, read_bounds, read_penalties
 from anchorhead.in_context.products import MOST, Factor, LiteralFactor
 from anchorhead.in_context.stability import LEAST, UNIT, gamma
-from anchorhead.network.own_precision import in_own_precision
+from anchorhead.proof.certificate import Certificate
+from anchorhead.proof.rounding import ASSUMPTIONS, LARGEST
 
 MOST_STEPS = 10_000
 ROOM = 1.5

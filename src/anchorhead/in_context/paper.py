@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from flint import arb
 
-from anchorhead.certify.statement import upper
-from anchorhead.certify.variation import above, value_range
+from anchorhead.enclosure.precision import above, upper
+from anchorhead.enclosure.variation import value_range
 from anchorhead.errors import InputError
-from anchorhead.heads.nearest import nearest
+from anchorhead.head.module import HeadAttention
+from anchorhead.head.nearest import nearest
+from anchorhead.head.numbers import NUMBERS
 from anchorhead.in_context.gradient_descent import GradientDescent
 from anchorhead.in_context.reference import slope
 from anchorhead.in_context.stability import UNIT, gamma
 from anchorhead.in_context.terms import AROUND, Facts, Keys, Term
-from anchorhead.network.file import NUMBERS
-from anchorhead.network.head_attention import HeadAttention
 
 
 def with_paper_heads(model: GradientDescent) -> GradientDescent:

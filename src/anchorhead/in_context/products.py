@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.arithmetic import binary_ceiling
-from anchorhead.compiler.carrying import carrying_model
+from anchorhead.compiler.constant_values import carrying_model
 from anchorhead.errors import InputError
-from anchorhead.network.file import NUMBERS
-from anchorhead.network.head_attention import HeadAttention
+from anchorhead.head.module import HeadAttention
+from anchorhead.head.numbers import NUMBERS
 
 RELATIVE = 1e-13
 """The approximation asked for, in units of the function's largest value."""

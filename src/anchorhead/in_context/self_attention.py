@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError, ShapeError, SizeError
+from anchorhead.head.module import HeadAttention
 from anchorhead.in_context.terms import Keys
-from anchorhead.network.head_attention import HeadAttention
 
 if TYPE_CHECKING:
     from anchorhead.in_context.gradient_descent import GradientDescent

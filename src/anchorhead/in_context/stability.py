@@ -3,7 +3,7 @@
 One step of the algorithm is G(w) = prox(w - η(∇f(w) + l2·w)), one of the network Ĝ(w) = G(w) + e(w). Two facts:
 
 *Error of a step.* In each coordinate the gradient errs by at most the mean over examples of |head - phi|·|p + q y|·|x|,
-so ‖e(w)‖ <= E with the heads' proved errors and the bounds. Rounding is added (`certifying.py`). It is E for the
+so ‖e(w)‖ <= E with the heads' proved errors and the bounds. Rounding is added (`certificate.py`). It is E for the
 network's own iterate, so only that needs to be in the bounds, which the network checks as it runs.
 
 *Spreading.* By the mean value theorem ∇f(v) - ∇f(w) = M(v - w), M = mean of m_i x_i x_i^T with m_i between the least
@@ -16,7 +16,7 @@ E/(1 - q) if q < 1. (The paper leaves many steps open.)
 
 *Where the algorithm goes.* v is the algorithm's own iterate, and nobody checks that. But ‖v - w‖ <= D_t, so v·x_i is
 within D_t·sqrt(d)·|x| of w·x_i. Slopes are therefore taken over a margin beyond the bounds, and the recursion holds as
-long as D_t sqrt(d)|x| stays below the margin; `certifying.py` takes the first of a few margins that suffices.
+long as D_t sqrt(d)|x| stays below the margin; `certificate.py` takes the first of a few margins that suffices.
 
 *Momentum.* With D_t the deviation of w_t, D_{t+1} <= (q + μ)D_t + μ D_{t-1} + E holds always, and grows geometrically.
 For a squared loss M is the same in all steps, and the deviation is a sum of impulse responses of
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 from flint import arb
 
-from anchorhead.certify.statement import precision, upper
+from anchorhead.enclosure.precision import precision, upper
 from anchorhead.in_context.bounds import SLACK
 
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}

@@ -5,7 +5,7 @@ score slope_k·(a w·x + b y + c) + intercept_k is one inner product: the produc
 values are constant_k·(p + q y)·x, linear in what the example holds, since phi's head has constant values. So its
 output is phi(u)·(p + q y)·x, in one softmax. What is affine in y alone needs no iterate and is summed once.
 
-Which terms there are follows from lowering the formula to a circuit, exactly (`expression/forms.py`). A formula that
+Which terms there are follows from lowering the formula to a circuit, exactly (`circuit/lower.py`). A formula that
 is no such sum is taken as a function of the two variables s and y, by one head over a grid of keys.
 
 What is stored are floats: a, b, c, p, q and the heads' numbers. What is proved is of those floats, against the
@@ -25,25 +25,25 @@ import torch
 from flint import arb
 from torch import Tensor, nn
 
-from anchorhead.certify.statement import ball, precision, upper
-from anchorhead.certify.variation import above, below, steepest, value_range
-from anchorhead.compiler.carrying import carrying_model
+from anchorhead.circuit.circuit import Apply, Line, Times, U
+from anchorhead.circuit.lower import lower
 from anchorhead.compiler.compile import compile
+from anchorhead.compiler.constant_values import carrying_model
 from anchorhead.compiler.target import Target
+from anchorhead.enclosure.balls import enclose, gradient_enclosure
+from anchorhead.enclosure.exact import Number, as_ball, as_float, simplified, times
+from anchorhead.enclosure.precision import above, ball, below, precision, upper
+from anchorhead.enclosure.variation import steepest, value_range
 from anchorhead.errors import AnchorheadError, InputError, ToleranceError
-from anchorhead.expression.balls import enclose, gradient_enclosure
-from anchorhead.expression.circuit import Apply, Line, Times, U
 from anchorhead.expression.derivative import derivative
-from anchorhead.expression.exact import Number, as_ball, as_float, simplified, times
-from anchorhead.expression.forms import lower
 from anchorhead.expression.graph import Expression, Node, ordered
+from anchorhead.head.grid_module import GridAttention
+from anchorhead.head.module import HeadAttention
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.losses import Loss
 from anchorhead.in_context.products import RELATIVE, identity_head
-from anchorhead.network.activation_head import evaluate
-from anchorhead.network.compiled_grid import CompiledGrid
-from anchorhead.network.grid_attention import GridAttention
-from anchorhead.network.head_attention import HeadAttention
+from anchorhead.model.activation import evaluate
+from anchorhead.model.compiled_grid import CompiledGrid
 
 FUSED = 1 << 13
 """Examples in a batch from which on a head is fused into one kernel, which takes seconds once."""

@@ -16,12 +16,11 @@ import torch
 from flint import arb
 from torch import Tensor, nn
 
-from anchorhead.certify.certificate import Certificate
-from anchorhead.certify.rounding import ASSUMPTIONS
-from anchorhead.certify.statement import precision, upper
+from anchorhead.circuit.circuit import Line
+from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ShapeError
-from anchorhead.expression.circuit import Line
 from anchorhead.expression.parse import parse
+from anchorhead.head.own_precision import in_own_precision
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.arguments import DTYPES, counts, dtype_name, is_number, read_sizes
 from anchorhead.in_context.bounds import Bounds
@@ -30,7 +29,8 @@ from anchorhead.in_context.losses import exact_text
 from anchorhead.in_context.self_attention import Head
 from anchorhead.in_context.stability import LEAST, UNIT, rounded_products
 from anchorhead.in_context.terms import Term, line_term
-from anchorhead.network.own_precision import in_own_precision
+from anchorhead.proof.certificate import Certificate
+from anchorhead.proof.rounding import ASSUMPTIONS
 
 DEFAULTS = {"x": 6.0, "w": 20.0, "t": 50.0}
 

@@ -20,10 +20,10 @@ from torch import Tensor
 from anchorhead.errors import FileError, InputError
 from anchorhead.expression.parse import parse
 from anchorhead.expression.tensors import evaluate
-from anchorhead.network.compiled import CompiledModel
-from anchorhead.network.compiled_grid import CompiledGrid
-from anchorhead.network.compiled_head import CompiledHead
-from anchorhead.network.compiled_network import CompiledNetwork
+from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.compiled_grid import CompiledGrid
+from anchorhead.model.compiled_head import CompiledHead
+from anchorhead.model.compiled_network import CompiledNetwork
 
 FAR = 8.0
 """How much of an unbounded domain is drawn."""

@@ -2,8 +2,8 @@
 
 from anchorhead.theorems.attention_then_softmax import attention_then_softmax
 from anchorhead.theorems.multi_head import MultiHead, multi_head
-from anchorhead.theorems.planning import Plan, plan
 from anchorhead.theorems.single_head import SingleHead, single_head
+from anchorhead.theorems.sizes import Plan, plan
 from anchorhead.theorems.two_layer import GridNetwork, two_layer
 
 __all__ = [

@@ -12,8 +12,9 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from anchorhead.network.affine import AsBuilt, Unflatten, constant
-from anchorhead.network.attention import CHUNK_ENTRIES, Attention, LiteralAttention
+from anchorhead.head.parameters import AsBuilt, constant
+from anchorhead.model.affine import Unflatten
+from anchorhead.model.attention import CHUNK_ENTRIES, Attention, LiteralAttention
 
 
 class Bumps(nn.Module):
@@ -62,6 +63,11 @@ class SoftmaxReadOut(nn.Module):
 
     def forward(self, scores: Tensor) -> Tensor:
         return ((scores * self.temperature).softmax(-1) @ self.values).unsqueeze(-2)
+
+    def as_attention(self) -> list[nn.Module]:
+        """The lift and the attention layer, with one constant query, that compute the same."""
+        lookup = Lookup(self.values.detach().unsqueeze(1), self.temperature.item(), attention=True)
+        return list(lookup.literal().children())[1:3]
 
 
 class Lookup(AsBuilt):

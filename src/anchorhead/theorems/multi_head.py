@@ -32,9 +32,9 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError
-from anchorhead.network.affine import AppendRows, PositionGain
-from anchorhead.network.attention import CHUNK_ENTRIES, Attention
-from anchorhead.network.resources import Resources
+from anchorhead.model.affine import AppendRows, PositionGain
+from anchorhead.model.attention import CHUNK_ENTRIES, Attention
+from anchorhead.model.resources import Resources
 from anchorhead.theorems.anchors import (
     check_count,
     check_range,

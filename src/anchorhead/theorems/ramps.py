@@ -20,10 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import AnchorheadError, InputError, PrecisionError, ShapeError
-from anchorhead.network.affine import AsBuilt
-from anchorhead.network.attention import Attention
-from anchorhead.network.network import Network, check_sequence
-from anchorhead.network.own_precision import in_own_precision
+from anchorhead.head.own_precision import in_own_precision
+from anchorhead.head.parameters import AsBuilt
+from anchorhead.model.attention import Attention
+from anchorhead.model.network import Network, check_sequence
+from anchorhead.model.stock import to_stock_attention
 from anchorhead.theorems.precision import AnchorHead
 
 
@@ -102,6 +103,10 @@ class Ramps(AsBuilt, Network, ABC):
         return self.weights.shape[1]
 
     @property
+    def size(self) -> tuple[int, int]:
+        return self.tokens, self.features
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.weights.dtype
 
@@ -133,8 +138,6 @@ class Ramps(AsBuilt, Network, ABC):
 
     def to_stock_attention(self) -> nn.Module:
         """The same network as stock nn.MultiheadAttention and nn.Linear, on (batch, n, d)."""
-        from anchorhead.export.stock import to_stock_attention  # a folder further down: needed only here
-
         return to_stock_attention(self)
 
     def exact(self, x: Tensor) -> Tensor:

@@ -41,9 +41,9 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError
-from anchorhead.network.affine import AppendColumns, AppendRows, PositionGain
-from anchorhead.network.attention import Attention, fused
-from anchorhead.network.resources import Resources
+from anchorhead.model.affine import AppendColumns, AppendRows, PositionGain
+from anchorhead.model.attention import Attention, fused
+from anchorhead.model.resources import Resources
 from anchorhead.theorems.anchors import (
     check_count,
     check_range,

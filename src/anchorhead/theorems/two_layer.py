@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import AnchorheadError, InputError, PrecisionError
-from anchorhead.network.affine import AppendColumns, AppendRows
-from anchorhead.network.attention import Attention
-from anchorhead.network.network import Network, check_sequence
-from anchorhead.network.resources import Resources
+from anchorhead.model.affine import AppendColumns, AppendRows
+from anchorhead.model.attention import Attention
+from anchorhead.model.network import Network, check_sequence
+from anchorhead.model.resources import Resources
+from anchorhead.model.stock import to_stock_attention
 from anchorhead.theorems.anchors import check_count, check_temperature, score_rows, temperature_for
 from anchorhead.theorems.grid import Grid, Modulus, grid_values, saturation
 from anchorhead.theorems.lookup import Bumps, Lookup
@@ -57,6 +58,10 @@ class GridNetwork(Network):
         return cast(Lookup, self.stages[3])
 
     @property
+    def size(self) -> tuple[int, int]:
+        return self.grid.tokens, self.grid.features
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.lookup.values.dtype
 
@@ -89,8 +94,6 @@ class GridNetwork(Network):
 
     def to_stock_attention(self) -> nn.Module:
         """The same network as stock nn.MultiheadAttention and nn.Linear, on (batch, n, d)."""
-        from anchorhead.export.stock import to_stock_attention  # a folder further down: needed only here
-
         return to_stock_attention(self)
 
     def exact(self, x: Tensor) -> Tensor:

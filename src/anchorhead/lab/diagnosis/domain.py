@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from anchorhead.compiler.universal import CompiledTwoLayer
+from anchorhead.compiler.two_layer_route import CompiledTwoLayer
 from anchorhead.errors import InputError
 from anchorhead.lab.diagnosis.diagnosis import Finding
-from anchorhead.lab.diagnosis.recasting import recast
-from anchorhead.network.compiled import CompiledModel
-from anchorhead.network.compiled_grid import CompiledGrid
-from anchorhead.network.compiled_head import CompiledHead
-from anchorhead.network.compiled_network import CompiledNetwork
-from anchorhead.network.exact import exact_wires
+from anchorhead.lab.diagnosis.recast import recast
+from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.compiled_grid import CompiledGrid
+from anchorhead.model.compiled_head import CompiledHead
+from anchorhead.model.compiled_network import CompiledNetwork
+from anchorhead.model.exact import exact_wires
 
 
 def rows_of(model: CompiledModel, x: Tensor) -> Tensor:

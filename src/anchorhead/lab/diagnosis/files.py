@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anchorhead.compiler.loading import load
+from anchorhead.compiler.load import load
 from anchorhead.errors import InputError
-from anchorhead.lab.diagnosis.diagnosing import diagnose
+from anchorhead.lab.diagnosis.by_kind import diagnose
 from anchorhead.lab.diagnosis.diagnosis import Diagnosis
-from anchorhead.network.compiled import CompiledModel
-from anchorhead.network.compiled_head import CompiledHead
+from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.compiled_head import CompiledHead
 from anchorhead.theorems.anchors import check_count
 
 FAR = 8.0

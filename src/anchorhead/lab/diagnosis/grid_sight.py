@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from anchorhead.errors import InputError, StructureError
 from anchorhead.lab.diagnosis.head_sight import CHUNK, SELECTION_ERROR, coarser, solved_for
-from anchorhead.lab.diagnosis.recasting import recast
+from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, Snap, joined, observe
-from anchorhead.network.attention import LiteralAttention
-from anchorhead.network.compiled_grid import CompiledGrid
-from anchorhead.network.network import Literal
+from anchorhead.model.attention import LiteralAttention
+from anchorhead.model.compiled_grid import CompiledGrid
+from anchorhead.model.network import Literal
 from anchorhead.theorems.grid import WIDENED, saturation
 from anchorhead.theorems.lookup import SoftmaxReadOut
 from anchorhead.theorems.two_layer import GridNetwork

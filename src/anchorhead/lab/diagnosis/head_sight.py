@@ -12,13 +12,13 @@ import math
 import torch
 from torch import Tensor
 
-from anchorhead.lab.diagnosis.recasting import recast
+from anchorhead.head.module import HeadAttention, LiteralHead
+from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, Snap, joined, observe
-from anchorhead.network.compiled_head import CompiledHead
-from anchorhead.network.head_attention import HeadAttention, LiteralHead
+from anchorhead.model.compiled_head import CompiledHead
 
 SELECTION_ERROR = 1e-6
-"""That of `heads/nearest.py`."""
+"""That of `head/nearest.py`."""
 CHUNK = 1 << 22
 """Attention weights at a time."""
 NARROW = 10

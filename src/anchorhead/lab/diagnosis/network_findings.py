@@ -8,7 +8,7 @@ from torch import Tensor
 from anchorhead.lab.diagnosis.criteria import examine
 from anchorhead.lab.diagnosis.diagnosis import Finding
 from anchorhead.lab.diagnosis.network_sight import SLACK, NetworkView
-from anchorhead.network.compiled_network import CompiledNetwork
+from anchorhead.model.compiled_network import CompiledNetwork
 
 MOST = 4
 """Findings of one network: nodes beyond these are counted, not described."""

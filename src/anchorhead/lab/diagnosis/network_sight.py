@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from anchorhead.lab.diagnosis.head_sight import CHUNK, coarser, near_ends, near_seams, seams_of, solved_for
-from anchorhead.lab.diagnosis.recasting import recast
+from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, joined, observe
-from anchorhead.network.compiled_network import CompiledNetwork
-from anchorhead.network.exact import exact_wires
-from anchorhead.network.layered import Attentions, Group, Heads, Layer, LayeredNetwork, LiteralHeads, Maxima
-from anchorhead.network.report import shortened
+from anchorhead.model.compiled_network import CompiledNetwork
+from anchorhead.model.exact import exact_wires
+from anchorhead.model.layered import Attentions, Group, Heads, Layer, LayeredNetwork, LiteralHeads, Maxima
+from anchorhead.model.report import shortened
 
 SLACK = 2**-48
 """What the target itself is rounded by in float64, relative to 1 + its size."""

@@ -12,9 +12,9 @@ import math
 import torch
 from torch import Tensor
 
-from anchorhead.lab.diagnosis.recasting import recast
+from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, Snap, joined, observe
-from anchorhead.network.network import Literal
+from anchorhead.model.network import Literal
 from anchorhead.theorems.anchors import temperature_for
 from anchorhead.theorems.multi_head import MultiHead
 from anchorhead.theorems.precision import AnchorHead

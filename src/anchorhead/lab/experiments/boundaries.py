@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.drawing import COLOURS, legend, panel, ticks
 from anchorhead.lab.experiment import Experiment, Finding, Row, Setting, Table, Task
+from anchorhead.lab.figures import COLOURS, legend, panel, ticks
 from anchorhead.lab.rows import Rows
 
 PLACES = {"low end": -0.95, "seam": 0.0, "high end": 0.95}

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.drawing import COLOURS, MARKS, legend, panel, ticks
 from anchorhead.lab.experiment import Experiment, Finding, Row, Setting, Table, Task
+from anchorhead.lab.figures import COLOURS, MARKS, legend, panel, ticks
 from anchorhead.lab.rows import Rows
 
 TARGETS = {"sin(3*x)": (-1.0, 1.0), "gelu(x)": (-6.0, 6.0), "clip(x, -1, 1)": (-2.0, 2.0)}

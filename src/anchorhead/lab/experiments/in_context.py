@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.drawing import COLOURS, legend, panel
 from anchorhead.lab.experiment import Experiment, Finding, Row, Setting, Table, Task
+from anchorhead.lab.figures import COLOURS, legend, panel
 from anchorhead.lab.rows import Rows
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.drawing import legend, panel
 from anchorhead.lab.experiment import Experiment, Finding, Row, Setting, Table, Task
+from anchorhead.lab.figures import legend, panel
 from anchorhead.lab.rows import Rows
 
 ANCHORS, LOW, HIGH = 512, -3.0, 3.0

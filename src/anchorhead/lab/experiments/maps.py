@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.drawing import panel
 from anchorhead.lab.experiment import SEEDS, Experiment, Finding, Row, Setting, Table, Task
+from anchorhead.lab.figures import panel
 from anchorhead.lab.published import PublishedLayer, in_first_feature, train
 from anchorhead.lab.ramps import FEATURES, HELD_OUT, RampData, ramp_data
 from anchorhead.lab.rows import Rows

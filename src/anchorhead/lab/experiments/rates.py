@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.drawing import legend, panel, spread, ticks
 from anchorhead.lab.experiment import SEEDS, Experiment, Finding, Row, Setting, Table, Task
+from anchorhead.lab.figures import legend, panel, spread, ticks
 from anchorhead.lab.published import PublishedLayer, in_first_feature, train
 from anchorhead.lab.ramps import FEATURES, HELD_OUT, TOKENS, RampData, ramp_data
 from anchorhead.lab.rows import Rows

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import anchorhead as ah
-from anchorhead.lab.drawing import COLOURS, legend, panel, ticks
 from anchorhead.lab.experiment import SEEDS, Experiment, Finding, Row, Setting, Table, Task
+from anchorhead.lab.figures import COLOURS, legend, panel, ticks
 from anchorhead.lab.published import PublishedSequences, train
 from anchorhead.lab.rows import Rows
 

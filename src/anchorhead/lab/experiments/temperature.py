@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.drawing import legend, panel
 from anchorhead.lab.experiment import Experiment, Finding, Row, Setting, Table, Task
+from anchorhead.lab.figures import legend, panel
 from anchorhead.lab.rows import Rows
 
 NAMED = (10.0, 50.0, 100.0, 1000.0)

@@ -1,0 +1,55 @@
+"""The route through the graph: circuit -> heads -> network -> certificate."""
+
+from __future__ import annotations
+
+import math
+
+from anchorhead.circuit.program import circuit_digest
+from anchorhead.compiler.assemble import network_model, placed_network
+from anchorhead.compiler.circuit_target import GraphTarget
+from anchorhead.compiler.compose import Composed, compose
+from anchorhead.compiler.search import Progress
+from anchorhead.errors import AnchorheadError, SingularityError, ToleranceError
+from anchorhead.model.compiled_network import CompiledNetwork
+from anchorhead.proof.certificate import Certificate
+from anchorhead.proof.rounding import ASSUMPTIONS
+
+
+def compile_graph(target: GraphTarget, tol: float, dtype: str, progress: Progress) -> CompiledNetwork:
+    """The network with the fewest keys that the passes find; functions of one line fused, or apart if that fails."""
+    try:
+        composed, fused = compose(target.circuit(True), target.box, tol, dtype, progress), True
+    except (ToleranceError, SingularityError) as refusal:
+        progress("again, with a head for every function by itself")
+        composed, fused = _apart(target, tol, dtype, progress, refusal), False
+    stored = placed_network(composed.claim)
+    return network_model(stored, _certificate(target, composed), "graph", target.source(fused=fused))
+
+
+def _apart(target: GraphTarget, tol: float, dtype: str, progress: Progress, refusal: AnchorheadError) -> Composed:
+    """Without fusing; the refusal of the fused circuit if that does not help."""
+    circuit = target.circuit(False)
+    if circuit == target.circuit(True):
+        raise refusal
+    try:
+        return compose(circuit, target.box, tol, dtype, progress)
+    except (ToleranceError, SingularityError):
+        raise refusal from None
+
+
+def _certificate(target: GraphTarget, composed: Composed) -> Certificate:
+    approximation, total = max(composed.approximation), max(composed.total)
+    return Certificate(
+        expression=target.name,
+        domain=target.box,
+        dtype=composed.claim.dtype,
+        level="proved",
+        approximation=approximation,
+        rounding=math.nextafter(total - approximation, math.inf) if total > approximation else 0.0,
+        boxes=composed.claim.boxes,
+        assumptions=(*ASSUMPTIONS, *target.assumptions),
+        outputs=tuple(composed.total),
+        variables=target.variables,
+        circuit="" if target.expression is not None else circuit_digest(composed.claim.circuit),
+        source=target.digest,
+    )

@@ -1,0 +1,234 @@
+"""Circuit and tolerance to heads and a proof: ranges, heads wanted, shares of the tolerance, heads, composition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anchorhead.arithmetic import Array, binary_ceiling
+from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.rows import rounded
+from anchorhead.compiler.head_requests import Request, Wanted, assign
+from anchorhead.compiler.proved_heads import Choice, choose
+from anchorhead.compiler.search import Progress
+from anchorhead.compiler.tolerance_shares import sensitivities, shares
+from anchorhead.errors import SingularityError, ToleranceError
+from anchorhead.proof.flow import HeadFacts, OutsideDomain, Pair, Tracker, shortfall
+from anchorhead.proof.network_claim import NetworkClaim, flows, output_errors, worst
+
+ROUNDS = 6
+SHARPEST = 2.0**60
+LARGEST_ERROR = 1e3
+"""No head is asked for less than this, however large the tolerance is."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A claim with the bounds that follow from it, and what each head contributes to the worst output."""
+
+    claim: NetworkClaim
+    choices: tuple[Choice, ...]
+    approximation: list[float]
+    total: list[float]
+    contributions: list[float]
+
+    @property
+    def keys(self) -> int:
+        """Keys of all heads, counted for every step that uses them."""
+        return sum(step_keys(self, i) for i in range(len(self.claim.circuit.steps)))
+
+
+def step_keys(composed: Composed, index: int) -> int:
+    """Keys of one step's head."""
+    use, step = composed.claim.wiring.uses[index], composed.claim.circuit.steps[index]
+    if use.head >= 0:
+        return composed.choices[use.head].keys
+    return len(getattr(step, "arguments", None) or step.offsets)  # type: ignore[union-attr]
+
+
+def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progress: Progress) -> Composed:
+    """Heads for every step such that every output keeps tol, proved; ToleranceError with the node that prevents it."""
+    tracker = Tracker(circuit, dtype)
+    try:
+        found = flows(tracker, box)
+    except SingularityError:
+        flows(tracker, box, whole=True)  # says the same of the whole box, where that fails too
+        raise
+    wanted = assign(circuit, found)
+    arrives = sensitivities(circuit, wanted.uses, [(r.low, r.high) for r in wanted.requests], found)
+    work = _Work(circuit, tuple(box), dtype, wanted, arrives, tol, progress)
+    aim, refusal = tol, ToleranceError("")
+    for _ in range(ROUNDS):
+        choices, sharpness = work.choices(aim)
+        try:
+            composed = work.composed(choices, sharpness)
+        except OutsideDomain as reached:  # errors too large for a head further on: smaller ones stay inside
+            aim, refusal = aim / 4, work.outside(reached)
+            continue
+        if max(composed.total, default=0.0) <= tol:
+            return work.spent(composed, sharpness)
+        aim *= 0.9 * tol / max(composed.total)
+        refusal = work.refusal(composed.contributions, max(composed.total))
+    raise refusal
+
+
+class _Work:
+    """One circuit on its way to a proof."""
+
+    def __init__(self, circuit: Circuit, box: tuple[Pair, ...], dtype: str, wanted: Wanted, arrives: Array, tol: float,
+                 progress: Progress) -> None:  # fmt: skip
+        self.circuit, self.box, self.dtype, self.wanted = circuit, box, dtype, wanted
+        self.arrives, self.tol, self.progress = arrives, tol, progress
+        self.wiring = rounded(circuit, wanted.uses, dtype)
+        self.costs = [self._cost(g) for g in range(len(wanted.requests))] + [0.0]
+
+    def _cost(self, g: int) -> float:
+        """What a digit costs: keys for each of the steps, none where all pieces are straight."""
+        request = self.wanted.requests[g]
+        return 0.0 if request.target.is_straight and not request.carries else float(len(request.steps))
+
+    def choices(self, aim: float) -> tuple[list[Choice], float]:
+        """Heads for a total of `aim`; a head that cannot keep its share gets what it needs, from the others."""
+        budget = aim - 1.05 * self._rounding()
+        fixed: dict[int, float] = {}
+        for _ in range(3 * len(self.wanted.requests) + 2):
+            wanted = shares(self.arrives, self.costs, budget, fixed)
+            if not wanted and fixed:
+                raise self.refusal(self._spending(fixed), aim - budget + max(self._spending(fixed), default=0.0))
+            found = self._choose_all(wanted, fixed)
+            if found is not None:
+                top = wanted.get(len(self.wanted.requests), math.inf)
+                return found, self._sharpness(top)
+        raise self.refusal(self._spending(fixed), math.inf)
+
+    def _choose_all(self, wanted: dict[int, float], fixed: dict[int, float]) -> list[Choice] | None:
+        found = []
+        for g, request in enumerate(self.wanted.requests):
+            error = min(wanted.get(g, 1.0), LARGEST_ERROR)
+            try:
+                found.append(choose(request, error, self.dtype, self._named(request)))
+            except ToleranceError as refusal:
+                best = getattr(refusal, "best", math.inf)
+                if not math.isfinite(best):
+                    raise self._unreachable(g, error, refusal) from refusal
+                fixed[g] = max(1.1 * best, 2 * fixed.get(g, 0.0))
+                return None
+        return found
+
+    def _named(self, request: Request) -> Progress:
+        name = self.circuit.steps[request.steps[0]].label
+        return lambda text: self.progress(f"{name}: {text}")
+
+    def _sharpness(self, error: float) -> float:
+        """A power of two at which every maximum keeps the error."""
+        sizes = [len(self.circuit.steps[i].arguments) for i in self.wanted.maxima]  # type: ignore[union-attr]
+        if not sizes:
+            return 0.0
+        needed = max(shortfall(m) for m in sizes) / error
+        return min(binary_ceiling(max(needed, 1.0)), SHARPEST)
+
+    def _rounding(self) -> float:
+        """What the affine maps alone round, at most."""
+        facts = [HeadFacts(-math.inf, math.inf, 0.0, 0.0)] * len(self.wanted.requests)
+        tracker = Tracker(self.circuit, self.dtype, self.wiring.sharpened(SHARPEST), facts)
+        errors = worst([flow.output_errors for flow in flows(tracker, self.box)])
+        if not max(errors, default=0.0) < math.inf:
+            raise self._unbounded(tracker)
+        if max(errors, default=0.0) >= self.tol:
+            raise ToleranceError(
+                f"tol={self.tol:g} is below what {self.dtype} can hold for this target: rounding in its affine maps "
+                f"alone may reach {max(errors):.3g}. Use a larger tol or a wider dtype."
+            )
+        return max(errors, default=0.0)
+
+    def _unbounded(self, tracker: Tracker) -> ToleranceError:
+        """Which node's error has no finite bound."""
+        found = flows(tracker, self.box, whole=True)[0]
+        wire = next((w for w, e in enumerate(found.errors) if not e < math.inf), None)
+        name = "an output" if wire is None else self.circuit.wire_name(wire)
+        return ToleranceError(
+            f"The errors before {name} have no finite bound there: the intervals of what it depends on are too wide "
+            "for "
+            "composition. Choose a smaller domain, or rewrite the target so that they stay narrower."
+        )
+
+    def composed(self, choices: list[Choice], sharpness: float) -> Composed:
+        """The bounds that follow from the heads."""
+        wiring = self.wiring.sharpened(sharpness)
+        claim = NetworkClaim(self.circuit, self.box, self.dtype, tuple(c.claim for c in choices), wiring)
+        approximation = output_errors(claim, rounding=False)
+        tracker = Tracker(self.circuit, self.dtype, wiring, [c.claim.facts for c in choices])
+        total = worst([flow.output_errors for flow in flows(tracker, self.box)])
+        errors = {g: c.error for g, c in enumerate(choices)}
+        if self.wanted.maxima:
+            errors[len(choices)] = shortfall(2) / sharpness
+        return Composed(claim, tuple(choices), approximation, total, self._spending(errors))
+
+    def _spending(self, errors: dict[int, float]) -> list[float]:
+        """What each head contributes to the output that errs most."""
+        if not len(self.arrives):
+            return []
+        spent = np.zeros(self.arrives.shape)
+        for g, e in errors.items():
+            spent[:, g] = self.arrives[:, g] * e
+        return list(map(float, spent[spent.sum(axis=1).argmax()]))
+
+    def spent(self, composed: Composed, sharpness: float) -> Composed:
+        """What is left of the tolerance, spent on heads with fewer keys, those of most steps first."""
+        order = sorted(range(len(composed.choices)), key=lambda g: -self.costs[g])
+        for g in order:
+            left = 0.97 * (self.tol - max(composed.total))
+            reach = self.arrives[:, g].max()
+            if not self.costs[g] or reach == 0 or left <= 0:
+                continue
+            error = composed.choices[g].error + left / reach
+            if composed.choices[g].fewer > error:
+                continue
+            choices = list(composed.choices)
+            try:
+                choices[g] = choose(self.wanted.requests[g], error, self.dtype, self._named(self.wanted.requests[g]))
+            except ToleranceError:
+                continue
+            try:
+                other = self.composed(choices, sharpness)
+            except OutsideDomain:
+                continue
+            if max(other.total) <= self.tol and other.keys < composed.keys:
+                composed = other
+        return composed
+
+    def refusal(self, contributions: Sequence[float], reached: float) -> ToleranceError:
+        name, share = self._dominating(contributions)
+        return ToleranceError(
+            f"tol={self.tol:g} cannot be reached in {self.dtype} by composition: {name} dominates, with {share:.3g} of "
+            f"the {reached:.3g} that was reached. Use a larger tol or a smaller domain"
+            + (", or dtype=torch.float64." if self.dtype == "float32" else ".")
+        )
+
+    def _dominating(self, contributions: Sequence[float]) -> tuple[str, float]:
+        if not contributions or not max(contributions):
+            return "rounding", 0.0
+        g = int(np.argmax(contributions))
+        if g >= len(self.wanted.requests):
+            return self.circuit.steps[self.wanted.maxima[0]].label, contributions[g]
+        request = self.wanted.requests[g]
+        more = f" (and {len(request.steps) - 1} like it)" if len(request.steps) > 1 else ""
+        return self.circuit.steps[request.steps[0]].label + more, contributions[g]
+
+    def _unreachable(self, g: int, error: float, refusal: ToleranceError) -> ToleranceError:
+        request = self.wanted.requests[g]
+        return ToleranceError(
+            f"tol={self.tol:g} cannot be reached by composition: {self.circuit.steps[request.steps[0]].label} "
+            f"dominates. Its head for {request.function} on [{request.low:.4g}, {request.high:.4g}] would have to keep "
+            f"{error:.3g}, and: {refusal}"
+        )
+
+    def outside(self, reached: OutsideDomain) -> ToleranceError:
+        step, (low, high) = self.circuit.steps[reached.step], reached.needed
+        return ToleranceError(
+            f"The errors before {step.label} may push its argument out to [{low:.6g}, {high:.6g}], past where its head "
+            "is proved. Use a smaller tol, which keeps it inside."
+        )

@@ -1,0 +1,156 @@
+"""Which heads a circuit needs: for each step how it uses a head, and for each head the function and the interval.
+
+Steps with the same function share a head on the hull of their intervals, unless that is much wider than each of them
+and the function has no asymptotes: then every cluster of similar intervals has its own. Every product looks at its
+argument centred and scaled to [-1, 1], and so does every square, so that one head serves all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from anchorhead.arithmetic import binary_ceiling, binary_floor
+from anchorhead.circuit.circuit import Apply, Attend, Circuit, Largest, Times, U
+from anchorhead.circuit.rows import Use
+from anchorhead.compiler.target import Target
+from anchorhead.enclosure.singularities import singularities
+from anchorhead.errors import SingularityError
+from anchorhead.expression.graph import Expression, Node, constant
+from anchorhead.proof.flow import Flow, Pair
+
+SQUARES = (Node("pow", (U, constant(2))), Node("square", (U,)), Node("mul", (U, U)))
+WIDER = 4.0
+MARGIN = 1e-3
+
+
+@dataclass
+class Request:
+    """A head that is wanted: a function of u on an interval; `carries` if its values must carry a partner."""
+
+    function: Node
+    low: float
+    high: float
+    carries: bool
+    steps: list[int] = field(default_factory=list)
+
+    @property
+    def target(self) -> Target:
+        return Target(Expression((self.function,), ("u",)), self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Uses by step; `head` is an index into the requests."""
+
+    requests: list[Request]
+    uses: list[Use]
+    maxima: list[int]
+    """Steps that are maxima."""
+
+
+def assign(circuit: Circuit, found: Sequence[Flow]) -> Wanted:
+    """The heads that a circuit needs, given its ranges on every cell."""
+    ranges = [_hull([flow.arguments[i][0] for flow in found]) if isinstance(step, Apply | Times) else (0.0, 0.0)
+              for i, step in enumerate(circuit.steps)]  # fmt: skip
+    uses: list[Use] = [Use("attend")] * len(circuit.steps)
+    clusters: dict[tuple[Node, bool], list[int]] = {}
+    maxima = []
+    for i, step in enumerate(circuit.steps):
+        if isinstance(step, Largest):
+            maxima.append(i)
+            uses[i] = Use("largest")
+        elif not isinstance(step, Attend):
+            kind = _kind(step)
+            if kind != "plain":
+                uses[i] = _scaled(kind, ranges[i])
+            function = {"identity": U, "square": SQUARES[0]}.get(kind, step.function)
+            clusters.setdefault((function, isinstance(step, Times)), []).append(i)
+    requests: list[Request] = []
+    for (function, carries), steps in clusters.items():
+        for members in _clusters(function, steps, uses, ranges):
+            for i in members:
+                use = uses[i] if uses[i].kind in ("identity", "square") else Use("plain")
+                uses[i] = Use(use.kind, len(requests), use.centre, use.radius)
+            requests.append(_request(circuit, function, carries, members, uses, ranges))
+    return Wanted(requests, uses, maxima)
+
+
+def _kind(step: Apply | Times) -> str:
+    if isinstance(step, Times):
+        return "identity" if step.function is U else "plain"
+    return "square" if step.function in SQUARES else "plain"
+
+
+def _scaled(kind: str, pair: Pair) -> Use:
+    """Centre and radius, in few bits, with [centre - radius, centre + radius] a little wider than the interval."""
+    low, high = pair
+    half = max((high - low) / 2, 2.0**-60, 2.0**-40 * max(abs(low), abs(high)))
+    grain = binary_floor(half) / 16
+    centre = round((low + high) / 2 / grain) * grain
+    if abs(centre) / grain >= 2**11:  # far from zero and narrow: a coarser centre that still has few bits
+        grain = binary_floor(abs(centre)) / 1024
+        centre = round(centre / grain) * grain
+    reach = max(high - centre, centre - low, half) * (1 + 2.0**-9)
+    return Use(kind, -1, centre, binary_ceiling(reach))
+
+
+def _clusters(function: Node, steps: list[int], uses: Sequence[Use], ranges: Sequence[Pair]) -> list[list[int]]:
+    """Steps whose intervals one head can serve."""
+    if len(steps) == 1 or uses[steps[0]].kind in ("identity", "square") or _settles(function):
+        return [steps]
+    found: list[list[int]] = []
+    for i in sorted(steps, key=lambda i: ranges[i]):
+        if found:
+            low, high = _hull([ranges[j] for j in [*found[-1], i]])
+            widest = max(ranges[j][1] - ranges[j][0] for j in [*found[-1], i])
+            if high - low <= WIDER * widest:
+                found[-1].append(i)
+                continue
+        found.append([i])
+    return found
+
+
+def _settles(function: Node) -> bool:
+    """Whether the function has an asymptote on both sides: then a wider interval costs nothing."""
+    whole = Target(Expression((function,), ("u",)), -math.inf, math.inf)
+    return all(whole.asymptote(sign) is not None for sign in (-1, 1))
+
+
+def _request(circuit: Circuit, function: Node, carries: bool, members: list[int], uses: Sequence[Use],
+             ranges: Sequence[Pair]) -> Request:  # fmt: skip
+    if uses[members[0]].kind in ("identity", "square"):
+        return Request(function, -1.0, 1.0, carries, members)
+    low, high = _hull([ranges[i] for i in members])
+    if all(_is_input(circuit, i) for i in members) and low < high:
+        return Request(function, low, high, carries, members)
+    for margin in (MARGIN, MARGIN**2, 1e-9):
+        room = margin * max(high - low, 1e-3 * (abs(low) + abs(high)), 1e-3)
+        try:
+            singularities(function, "u", low - room, high + room)
+        except SingularityError:
+            continue
+        return Request(function, low - room, high + room, carries, members)
+    label = circuit.steps[members[0]].label
+    raise SingularityError(
+        f"{label}: the argument of {function} may reach the interval [{low:.6g}, {high:.6g}], and the function is not "
+        "finite a little beyond it, where rounding and the errors of heads before it may lead. Choose a smaller "
+        "domain, "
+        "or add a small number that keeps the argument away from the singularity."
+    )
+
+
+def _is_input(circuit: Circuit, index: int) -> bool:
+    """Whether a step looks at an input as it is, which has no error."""
+    step = circuit.steps[index]
+    if not isinstance(step, Apply | Times):
+        return False
+    terms = step.argument.terms
+    return (
+        len(terms) == 1 and step.argument.bias == 0 and next(iter(terms)) < len(circuit.inputs) and 1 in terms.values()
+    )
+
+
+def _hull(pairs: Sequence[Pair]) -> Pair:
+    return min(a for a, _ in pairs), max(b for _, b in pairs)

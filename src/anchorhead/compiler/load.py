@@ -1,0 +1,70 @@
+"""A file back to a model: its numbers as they are stored, none derived. Only its form and digest are checked here."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from anchorhead.compiler.assemble import DTYPES, attention_of, network_model
+from anchorhead.compiler.two_layer_route import stored_two_layer
+from anchorhead.errors import FileError
+from anchorhead.file.container import ModelFile, read
+from anchorhead.file.stored import certificate_of, dtype_of, head_claim, method_of, stored_network
+from anchorhead.file.stored_grid import grid_claim, shapes_of
+from anchorhead.head.grid_module import GridAttention
+from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.compiled_grid import CompiledGrid
+from anchorhead.model.compiled_head import CompiledHead
+from anchorhead.model.outside import check_policy
+from anchorhead.proof.certificate import Certificate
+
+MOST_CELLS = 1 << 24
+
+
+def load(path: str | os.PathLike[str], *, outside: str = "warn") -> CompiledModel:
+    """A saved model. The file's form and digest are checked; `ah.verify` checks the proof itself.
+
+    outside: what an input outside the domain does, "warn", "error" or "ignore", as for `ah.compile`.
+    """
+    check_policy(outside)
+    found = read(path)
+    kinds = {"head": _head, "network": _network, "grid": _grid, "two_layer": _two_layer}
+    model = kinds[found.record["kind"]](found, certificate_of(found))
+    model.outside = outside
+    return model
+
+
+def _head(found: ModelFile, certificate: Certificate) -> CompiledModel:
+    claim = head_claim(found)
+    return CompiledHead(attention_of(claim), certificate, method_of(found.record), found.numbers["edges"])
+
+
+def _network(found: ModelFile, certificate: Certificate) -> CompiledModel:
+    record, stored = found.record, stored_network(found)
+    if len(certificate.outputs) != len(stored.claim.circuit.outputs):
+        raise FileError("The file does not claim a bound for each output of its network.")
+    names = ("expressions", "variables", "fused", "name")
+    source: dict[str, Any] = {name: record[name] for name in names if name in record}
+    return network_model(stored, certificate, method_of(record), source)
+
+
+def _grid(found: ModelFile, certificate: Certificate) -> CompiledModel:
+    claim = grid_claim(found)
+    record = {name: found.record.get(name) for name in ("expressions", "variables")}
+    grid = GridAttention.of(claim.head, DTYPES[claim.dtype])
+    shapes = shapes_of(found.record, claim.head.axes, claim.head.outputs)
+    return CompiledGrid(grid, certificate, method_of(found.record), record, *shapes)
+
+
+def _two_layer(found: ModelFile, certificate: Certificate) -> CompiledModel:
+    levels: Any = found.record.get("levels")
+    outputs: Any = found.record.get("outputs")
+    inputs = len(certificate.domain)
+    names = [f"state.{i}.numbers" for i in range(len(found.numbers))]
+    found.require(dict.fromkeys(names, dtype_of(found)))
+    fits = type(levels) is int and 2 <= levels <= MOST_CELLS and type(outputs) is int and outputs >= 1 and inputs <= 32
+    if not fits or levels**inputs * outputs > MOST_CELLS:
+        raise FileError("The file's numbers of levels and outputs are not those of a two-layer network.")
+    state = [found.numbers[name] for name in names]
+    shapes = shapes_of(found.record, inputs, outputs)
+    return stored_two_layer(state, levels, outputs, certificate, shapes, DTYPES[dtype_of(found)])

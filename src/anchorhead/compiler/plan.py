@@ -1,0 +1,163 @@
+"""What each way of building a model would cost for a target, before choosing one.
+
+For several variables there are two routes: through the graph, a head for every node, and the tensor grid, all in one
+layer.
+
+Every method that fits the target and the domain is searched and proved, so a plan's numbers are those of the
+model that `compile` would return. The paper's head is first order: where it would need more keys than can be
+searched, its size is computed from the theorem instead, h·L/2 + ε·spread <= tol with L the largest slope of the
+target in ball arithmetic and ε·spread a hundredth of tol.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from flint import arb
+
+from anchorhead.arithmetic import log_of
+from anchorhead.compiler.circuit_target import GraphTarget
+from anchorhead.compiler.compile import check_tol, compile
+from anchorhead.compiler.read import read_any
+from anchorhead.compiler.routes import compile_routed
+from anchorhead.compiler.search import Progress
+from anchorhead.compiler.target import Target
+from anchorhead.enclosure.balls import jet
+from anchorhead.errors import AnchorheadError
+from anchorhead.model.compiled import CompiledModel
+
+ROUTES = ("graph", "grid")
+ORDER = ("kinked", "gated", "smooth", "nearest")
+MOST_ANCHORS = 1e18
+
+
+@dataclass(frozen=True)
+class Option:
+    """One method: what it needs to keep the tolerance, and the error that is proved; `reason` if it cannot."""
+
+    method: str
+    layers: int | None
+    heads: int | None
+    keys: int | None
+    temperature: float | None
+    logit_range: float | None
+    largest_value: float | None
+    bound: float | None
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The options for one target, cheapest first; those that cannot keep the tolerance come last."""
+
+    expression: str
+    domain: tuple[tuple[float, float], ...]
+    tol: float
+    dtype: str
+    options: tuple[Option, ...]
+
+    @property
+    def best(self) -> Option | None:
+        """The option with the fewest keys, or None if no method keeps the tolerance."""
+        return self.options[0] if self.options and self.options[0].keys is not None else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; infinite ends become strings."""
+        ends = [[e if math.isfinite(e) else str(e) for e in pair] for pair in self.domain]
+        return {"expression": self.expression, "domain": ends, "tol": self.tol, "dtype": self.dtype,
+                "options": [option.as_dict() for option in self.options]}  # fmt: skip
+
+
+def plan(
+    target: Any,
+    domain: Any = None,
+    *,
+    tol: float = 1e-6,
+    dtype: torch.dtype = torch.float64,
+    shape: tuple[int, ...] | int | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Every construction that reaches `tol` for the target, and what each costs. Arguments as for `compile`."""
+    tol = check_tol(tol)
+    read = read_any(target, domain, shape, "auto")
+    if isinstance(read, GraphTarget):
+        found = [_route(read, method, tol, dtype, progress) for method in ROUTES]
+        name, box = read.name, read.box
+    else:
+        found = [_option(read, method, tol, dtype, progress) for method in ORDER]
+        name, box = str(read.expression), ((read.low, read.high),)
+    found.sort(key=lambda o: (o.keys is None, o.keys))
+    return Plan(name, box, tol, str(dtype).removeprefix("torch."), tuple(found))
+
+
+def _route(target: GraphTarget, method: str, tol: float, dtype: torch.dtype, progress: Progress | None) -> Option:
+    try:
+        return _built(compile_routed(target, method, tol, dtype, progress), method)
+    except AnchorheadError as error:
+        return _cannot(method, str(error))
+
+
+def _built(model: CompiledModel, method: str) -> Option:
+    cost = model.resources
+    return Option(method, cost.layers, cost.heads, cost.keys, cost.temperature, cost.logit_range, model.largest_value,
+                  model.certificate.bound)  # fmt: skip
+
+
+def _option(target: Target, method: str, tol: float, dtype: torch.dtype, progress: Progress | None) -> Option:
+    if method == "nearest" and target.bounded:
+        needed = _nearest_keys(target, tol)
+        if needed is None or needed > 64:
+            return _theorem(target, tol, needed)
+    if method in ("gated", "smooth") and target.kinks:
+        return _cannot(method, "the target has kinks, where smooth blends converge slowly; see kinked")
+    try:
+        model = compile(
+            target.expression, (target.low, target.high), tol=tol, method=method, dtype=dtype, progress=progress
+        )
+    except AnchorheadError as error:
+        return _cannot(method, str(error))
+    return _built(model, method)
+
+
+def _cannot(method: str, reason: str) -> Option:
+    return Option(method, None, None, None, None, None, None, None, reason)
+
+
+def _nearest_keys(target: Target, tol: float) -> int | None:
+    """How many anchors the paper's head needs; None if the target's slope has no bound, or far too many."""
+    slope, width = _steepest(target), target.high - target.low
+    needed = slope * width / (2 * 0.99 * tol)
+    return max(2, math.ceil(needed) + 1) if 0 < needed < MOST_ANCHORS else None
+
+
+def _theorem(target: Target, tol: float, keys: int | None) -> Option:
+    slope, width = _steepest(target), target.high - target.low
+    spacing = 0.0 if keys is None else width / (keys - 1)
+    if keys is None or spacing**2 == 0:
+        return _cannot("nearest", "the target's slope has no bound on the domain, or is zero, or far too large")
+    selection_error = tol / (100 * slope * width)
+    beta = log_of((keys - 1) / selection_error) / (spacing * spacing)
+    values = float(np.abs(target.function()(np.linspace(target.low, target.high, 2001))).max())
+    bound = slope * spacing / 2 + selection_error * slope * width
+    return Option("nearest", 1, 1, keys, beta, 0.75 * beta * width**2, values, bound, "by the theorem, not built")
+
+
+def _steepest(target: Target) -> float:
+    """An upper bound of |f'| on the domain, by boxes."""
+    edges = np.linspace(target.low, target.high, 257)
+    worst = 0.0
+    for a, b in itertools.pairwise(edges):
+        found = jet(target.node, target.variable, arb(float(a)).union(arb(float(b))), 1)
+        if len(found) < 2 or not found[1].is_finite():
+            return math.inf
+        worst = max(worst, float(abs(found[1]).upper()))
+    return worst

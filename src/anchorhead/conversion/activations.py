@@ -1,0 +1,87 @@
+"""Which modules and functions are pointwise nonlinearities, and what each computes, as a formula in x.
+
+Names that torch and the transformers library use are known; any other elementwise module is traced (`expression/
+trace.py`), so that a class nobody has heard of is read from what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from anchorhead.errors import AnchorheadError
+from anchorhead.expression.parse import parse
+from anchorhead.tracing.function import trace
+
+GELU_TANH = "gelu_tanh(x)"
+BY_CLASS = {
+    "GELUActivation": "gelu(x)",
+    "NewGELUActivation": GELU_TANH,
+    "GELUTanh": GELU_TANH,
+    "PytorchGELUTanh": GELU_TANH,
+    "AccurateGELUActivation": GELU_TANH,
+    "FastGELUActivation": GELU_TANH,
+    "SiLUActivation": "silu(x)",
+    "MishActivation": "mish(x)",
+    "QuickGELUActivation": "x*sigmoid(1.702*x)",
+    "ReLUSquaredActivation": "relu(x)**2",
+    "ReLU": "relu(x)",
+    "SiLU": "silu(x)",
+    "Mish": "mish(x)",
+    "Tanh": "tanh(x)",
+    "Sigmoid": "sigmoid(x)",
+}
+"""Classes of torch and of the transformers library; FastGELU rounds sqrt(2/pi) to ten digits, below float32."""
+
+FUNCTIONS: dict[Callable[..., Any], str] = {
+    F.gelu: "gelu", F.relu: "relu", torch.relu: "relu", F.silu: "silu", F.mish: "mish", F.elu: "elu", F.selu: "selu",
+    F.celu: "celu", F.softplus: "softplus", F.leaky_relu: "leaky_relu", F.relu6: "relu6", F.hardswish: "hardswish",
+    F.hardsigmoid: "hardsigmoid", F.hardtanh: "hardtanh", F.softsign: "softsign", F.tanhshrink: "tanhshrink",
+    F.logsigmoid: "logsigmoid", torch.tanh: "tanh", F.tanh: "tanh", torch.sigmoid: "sigmoid", F.sigmoid: "sigmoid",
+}  # fmt: skip
+METHODS = {"relu": "relu", "tanh": "tanh", "sigmoid": "sigmoid"}
+"""Methods of a tensor that are activations."""
+
+PASSIVE = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+
+def is_activation(module: nn.Module) -> bool:
+    """Whether a module is a pointwise nonlinearity: of torch.nn.modules.activation, or of an `activations` file."""
+    where = type(module).__module__
+    if isinstance(module, nn.MultiheadAttention | nn.Softmax | nn.LogSoftmax | nn.Softmax2d | nn.Softmin | nn.GLU):
+        return False
+    ours = where == "torch.nn.modules.activation" or where.endswith("transformers.activations")
+    return ours and type(module).__name__ != "LinearActivation"
+
+
+def formula_of(module: nn.Module) -> str | None:
+    """The formula of an activation module, or None where it is not an elementwise function."""
+    known = BY_CLASS.get(type(module).__name__)
+    if known is not None and is_activation(module) and not list(module.parameters()):
+        return known
+    try:
+        return trace(module).text[0]
+    except AnchorheadError:
+        return None
+
+
+def formula_of_call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """The formula of a call of an activation function with constants beside its input, or None."""
+
+    def called(x: torch.Tensor) -> torch.Tensor:
+        given = {k: v for k, v in kwargs.items() if k not in ("inplace", "training")}
+        found: torch.Tensor = (
+            getattr(x, target)(*args, **given) if isinstance(target, str) else target(x, *args, **given)
+        )
+        return found
+
+    try:
+        text = trace(called).text[0]
+        parse(text)
+        return text
+    except AnchorheadError:
+        return None

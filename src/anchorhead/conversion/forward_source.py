@@ -1,0 +1,163 @@
+"""What the source of a module's forward says: which nonlinear functions it calls, and whether tracing would freeze it.
+
+Read are the forward, the methods it calls on `self`, and the functions of the same package that it calls by name, as
+deep as they go. A trace by torch.fx follows one path and keeps the values it saw, so a forward that branches on its
+arguments or on `training`, changes its own state, draws random numbers or catches exceptions must not be replaced by
+its trace.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from anchorhead.conversion.activations import FUNCTIONS, METHODS
+
+ACTIVATION_NAMES = {*FUNCTIONS.values(), *METHODS}
+CLASSES = {name for name in nn.modules.activation.__all__ if "Attention" not in name}
+OTHERS = (
+    "softmax log_softmax logsumexp exp exp2 expm1 log log1p log2 sqrt rsqrt erf erfc pow square norm layer_norm "
+    "rms_norm scaled_dot_product_attention glu sin cos tan abs clamp clip maximum minimum sign reciprocal"
+)
+NONLINEAR_NAMES = ACTIVATION_NAMES | set(OTHERS.split()) | CLASSES
+RANDOM = ("rand", "randn", "rand_like", "randn_like", "random", "bernoulli", "normal", "multinomial")
+DEEP = 6
+
+
+def sources(module: nn.Module) -> list[tuple[ast.FunctionDef, dict[str, Any]]]:
+    """The parsed forward and everything of the same package that it calls, with their global names."""
+    kind = type(module)
+    if kind.__module__.startswith("torch.nn.modules") or isinstance(module, fx.GraphModule):
+        return []
+    found: list[tuple[ast.FunctionDef, dict[str, Any]]] = []
+    seen: set[Any] = set()
+    todo: list[tuple[Any, int]] = [(kind.forward, 0)]
+    while todo:
+        function, depth = todo.pop(0)
+        parsed = _parsed(function)
+        if function in seen or parsed is None:
+            continue
+        seen.add(function)
+        names = getattr(function, "__globals__", {})
+        found.append((parsed, names))
+        if depth < DEEP:
+            todo += [(f, depth + 1) for f in _callees(kind, parsed, names)]
+    return found
+
+
+def _parsed(function: Any) -> ast.FunctionDef | None:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    return next((n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)), None)
+
+
+def _callees(kind: type, parsed: ast.FunctionDef, names: dict[str, Any]) -> Iterator[Any]:
+    """Methods called on self, and Python functions of the same package called by name."""
+    package = kind.__module__.partition(".")[0]
+    for node in ast.walk(parsed):
+        if not isinstance(node, ast.Call):
+            continue
+        found: Any = None
+        if isinstance(node.func, ast.Attribute) and _is_own(node.func):
+            found = inspect.getattr_static(kind, node.func.attr, None)
+            if found is not None and getattr(nn.Module, node.func.attr, None) is found:
+                found = None
+        elif isinstance(node.func, ast.Name):
+            found = names.get(node.func.id)
+            where = getattr(found, "__module__", None) or ""
+            found = found if where.partition(".")[0] == package else None
+        found = getattr(found, "__func__", found)
+        if isinstance(found, types.FunctionType):
+            yield found
+
+
+def nonlinear_calls(module: nn.Module) -> set[str]:
+    """Names of nonlinear functions that a module's own code calls; what cannot be looked into is named too."""
+    found: set[str] = set()
+    for parsed, names in sources(module):
+        for node in ast.walk(parsed):
+            if isinstance(node, ast.Call):
+                found |= _called(node, names)
+            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+                found.add("**")
+    return found
+
+
+def _called(node: ast.Call, names: dict[str, Any]) -> set[str]:
+    if isinstance(node.func, ast.Attribute) and not _is_own(node.func):
+        name = node.func.attr
+        if name == "apply" and isinstance(node.func.value, ast.Name):
+            held = names.get(node.func.value.id)
+            if isinstance(held, type) and issubclass(held, torch.autograd.Function):
+                return {f"{node.func.value.id}.apply"}
+    elif isinstance(node.func, ast.Name):
+        name = node.func.id
+        if isinstance(names.get(name), torch.jit.ScriptFunction):
+            return {f"{name} (scripted)"}
+    else:
+        return set()
+    plain = name.removesuffix("_")
+    return {plain} if plain in NONLINEAR_NAMES else set()
+
+
+def _is_own(function: ast.Attribute) -> bool:
+    """self.relu(x): a child or a method, which is seen by itself."""
+    return isinstance(function.value, ast.Name) and function.value.id == "self"
+
+
+def held_functions(module: nn.Module) -> Iterator[tuple[str, str]]:
+    """Attributes that hold functions, or containers of functions or of activations that torch does not register."""
+    for name, value in vars(module).items():
+        if name.startswith("_") or name == "training":
+            continue
+        parts = value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else [value]
+        for part in parts:
+            if isinstance(part, types.FunctionType | types.BuiltinFunctionType | functools.partial):
+                yield name, "a function held in an attribute cannot be replaced; use a module, such as nn.GELU()"
+                break
+            if isinstance(part, nn.Module):
+                yield name, "modules in a plain list are not registered and cannot be replaced; use nn.ModuleList"
+                break
+
+
+def frozen(module: nn.Module) -> str | None:
+    """Why a trace of the forward would not be the forward; None if it would."""
+    for parsed, _ in sources(module):
+        arguments = {a.arg for a in (*parsed.args.args, *parsed.args.kwonlyargs)} - {"self"}
+        for node in ast.walk(parsed):
+            reason = _reason(node, arguments)
+            if reason is not None:
+                return reason
+    return None
+
+
+def _reason(node: ast.AST, arguments: set[str]) -> str | None:
+    if isinstance(node, ast.Attribute) and node.attr == "training":
+        return "it asks whether it is training"
+    if isinstance(node, ast.Try):
+        return "it catches exceptions"
+    if isinstance(node, ast.If | ast.IfExp | ast.While) and _mentions(node.test, arguments):
+        return "it branches on its arguments"
+    if isinstance(node, ast.Assign | ast.AugAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if any(isinstance(t, ast.Attribute) and _is_own(t) for t in targets):
+            return "it changes its own attributes"
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in RANDOM:
+            return "it draws random numbers"
+    return None
+
+
+def _mentions(test: ast.AST, arguments: set[str]) -> bool:
+    return any(isinstance(n, ast.Name) and n.id in arguments for n in ast.walk(test))

@@ -1,0 +1,84 @@
+"""Where a target is not finite: poles, logarithms of what is not positive, roots of what is negative.
+
+The domain is bisected in balls. A box where the enclosure is finite is done; one that stays without a finite enclosure
+however small it gets is a singularity, and the innermost subexpression that fails there names it. A formula that is
+finite only as a limit, as sin(x)/x at 0, is refused too: it cannot be evaluated there.
+"""
+
+from __future__ import annotations
+
+import math
+
+from flint import arb, ctx
+
+from anchorhead.enclosure.balls import enclose
+from anchorhead.enclosure.boxes import box, cover
+from anchorhead.errors import SingularityError
+from anchorhead.expression.graph import Node, ordered
+
+PRECISION = 128
+NARROW = 2.0**-40
+MOST_BOXES = 20_000
+
+_REASONS = {
+    "div": "the formula divides by {1}, an interval around 0 there",
+    "reciprocal": "the formula divides by {0}, an interval around 0 there",
+    "log": "{0} is not positive there",
+    "log2": "{0} is not positive there",
+    "log10": "{0} is not positive there",
+    "rsqrt": "{0} is not positive there",
+    "log1p": "{0} is not above -1 there",
+    "sqrt": "{0} is negative there",
+    "asin": "{0} is not between -1 and 1 there",
+    "acos": "{0} is not between -1 and 1 there",
+    "atanh": "{0} is not strictly between -1 and 1 there",
+    "acosh": "{0} is below 1 there",
+    "tan": "{0} passes an odd multiple of pi/2 there",
+    "pow": "the power of {0} is not defined or not finite there",
+}
+
+
+def singularities(node: Node, variable: str, low: float, high: float) -> None:
+    """Nothing when the target is finite on all of [low, high]; a SingularityError with the place when it is not."""
+    with ctx.workprec(PRECISION):
+        stack = cover(low, high)[::-1] or [(low, high)]
+        span = max(right - left for left, right in stack)
+        for _ in range(MOST_BOXES):
+            if not stack:
+                _check_ends(node, variable, low, high)
+                return
+            left, right = stack.pop()
+            if enclose(node, {variable: box(left, right)}).is_finite():
+                continue
+            middle = left / 2 + right / 2
+            if right - left <= NARROW * max(span, abs(left)) or not left < middle < right:
+                _report(node, variable, left, right)
+            stack += [(middle, right), (left, middle)]
+    raise SingularityError(
+        f"{_short(node)} could not be shown to be finite for {variable} from {low:g} to {high:g} within {MOST_BOXES} "
+        "boxes; give a smaller domain, or write the formula so that it cancels less."
+    )
+
+
+def _check_ends(node: Node, variable: str, low: float, high: float) -> None:
+    """A ball may hang over an end of the domain by a sliver that is forgiven; a point may not."""
+    for end in (low, high):
+        if math.isfinite(end) and not enclose(node, {variable: arb(end)}).is_finite():
+            _report(node, variable, end, end)
+
+
+def _report(node: Node, variable: str, left: float, right: float) -> None:
+    where = {variable: box(left, right)}
+    offender = next(part for part in ordered([node]) if not enclose(part, where).is_finite())
+    reason = _REASONS.get(offender.op, "it is not defined or not finite there")
+    written = [_short(arg) for arg in offender.args]
+    place = 0.0 if left <= 0 <= right else left
+    raise SingularityError(
+        f"{_short(offender)} is not finite near {variable} = {place:.6g}: {reason.format(*written)}. "
+        f"Choose a domain for {variable} that keeps away from {place:.6g}, or rewrite the formula."
+    )
+
+
+def _short(node: Node) -> str:
+    text = str(node)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,171 @@
+"""What a target does at plus or minus infinity: the line it approaches, and a proved bound of how fast.
+
+For y = sign*x >= start, f(x) = slope*x + intercept + r(x) with |r| <= scale * y**power * exp(-rate*y). The graph is
+walked once in the arithmetic of `asymptotes`; a function meets one of these rules, with u its argument and
+u >= c_0 + c_1 t, y = start + t, in the rising cases (falling ones mirrored):
+
+    u tends to a constant c    f(u) = f(c) + rho, |rho| <= sup|f'| |r|, f' over the ball of radius sup|r| around c
+    u rises                    sigmoid(u) = 1 - sigmoid(-u), sigmoid(-u) <= exp(-u); tanh(u) = 1 - 2 sigmoid(-2u);
+                               softplus(u) = u + softplus(-u), softplus(-u) <= exp(-u);
+                               erf(u) = 1 - erfc(u), erfc(u) <= exp(-u**2) <= exp(-c_0**2 - 2 c_0 c_1 t) for c_0 >= 0
+    u falls                    exp(u) <= exp(c_0 - c_1 t), and sigmoid, softplus <= exp(u); erfc(u) = 2 - erfc(-u)
+    max, min, abs              the branch that is larger from start on, or both when they approach the same polynomial
+
+Anything else, and what does not approach a line, has no tail here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from flint import arb
+
+from anchorhead.enclosure import ranges
+from anchorhead.enclosure.asymptotes import NOTHING, Asymptote, Remainder, add_remainders, decaying
+from anchorhead.enclosure.taylor import TAYLOR, powers
+from anchorhead.errors import InputError
+from anchorhead.expression.graph import Node, ordered, value_of
+from anchorhead.expression.primitives import primitive
+
+
+class Tail(NamedTuple):
+    """f(x) = slope*x + intercept + r(x) for y = sign*x >= start, |r| <= scale * y**power * exp(-rate*y)."""
+
+    slope: arb
+    intercept: arb
+    scale: arb
+    rate: arb
+    power: int
+    start: arb
+    sign: int
+
+    def sup(self, beyond: arb | float | None = None) -> arb:
+        """An upper bound of |r| over y >= start, or over y >= beyond, which must not be less than start."""
+        s = self.start if beyond is None else arb(beyond)
+        if not s >= self.start:
+            raise InputError(f"A tail that starts at {self.start} says nothing about {s}; ask from its start on.")
+        return Remainder(self.scale, self.rate, self.power).sup(s)
+
+
+def tail(node: Node, variable: str, sign: int, start: arb | float) -> Tail | None:
+    """The tail of the target on the side of `sign` (1 or -1) from `start` >= 1 on; None when it has none."""
+    s = arb(start)
+    if sign not in (1, -1) or not s >= 1:
+        raise InputError(f"A tail has the sign 1 or -1 and starts at 1 or later; got {sign} and {start}.")
+    lowered = primitive(node)
+    found: dict[Node, Asymptote | None] = {}
+    for part in ordered([lowered]):
+        found[part] = _rule(part, found, variable, sign, s)
+    result = found[lowered]
+    if result is None or result.degree > 1 or not all(c.is_finite() for c in result.polynomial):
+        return None
+    intercept, slope = (*result.polynomial, arb(0))[:2]
+    scale, rate, power = result.remainder
+    return Tail(slope, intercept, scale, rate, power, s, sign) if scale.is_finite() else None
+
+
+def _rule(part: Node, found: Mapping[Node, Asymptote | None], variable: str, sign: int, s: arb) -> Asymptote | None:
+    if part.op == "variable":
+        return Asymptote((arb(0), arb(1)), NOTHING, sign, s) if part.value == variable else None
+    if part.op == "constant":
+        return Asymptote((ranges.exact(value_of(part)),), NOTHING, sign, s)
+    if part.op == "pi":
+        return Asymptote((arb.pi(),), NOTHING, sign, s)
+    given = [found[arg] for arg in part.args]
+    args = [arg for arg in given if arg is not None]
+    if len(args) < len(given):
+        return None
+    u, v = args[0], args[-1]
+    if part.op == "neg":
+        return u.negated()
+    if part.op == "add":
+        return u.plus(v)
+    if part.op == "mul":
+        return u.times(v)
+    if part.op == "abs":
+        return _larger(u, u.negated())
+    if part.op == "max":
+        return _larger(u, v)
+    if part.op == "min":
+        largest = _larger(u.negated(), v.negated())
+        return None if largest is None else largest.negated()
+    if u.degree == 0:
+        return _of_constant(part, u)
+    if part.op == "power":
+        return _whole_power(u, part.value)
+    return _of_moving(part.op, u)
+
+
+def _of_constant(part: Node, u: Asymptote) -> Asymptote | None:
+    """f(c + r), by the mean value theorem over the ball of radius sup|r| around c."""
+    centre = u.polynomial[0]
+    if part.op == "power":
+        value = ranges.power(centre, value_of(part))
+    else:
+        value = ranges.RANGES[part.op](centre)
+    if not value.is_finite():
+        return None
+    if u.remainder.scale.is_zero():
+        return u.with_polynomial((value,), NOTHING)
+    around = centre + arb(0, u.sup())
+    if part.op == "power":
+        slopes = powers(around, value_of(part), 1)
+    else:
+        slopes = TAYLOR[part.op](around, 1)
+    if len(slopes) < 2 or not slopes[1].is_finite():
+        return None
+    return u.with_polynomial((value,), _scaled(u.remainder, slopes[1].abs_upper()))
+
+
+def _scaled(remainder: Remainder, factor: arb) -> Remainder:
+    return remainder._replace(scale=(remainder.scale * factor).upper()) if not factor.is_zero() else NOTHING
+
+
+def _whole_power(u: Asymptote, exponent: object) -> Asymptote | None:
+    if not isinstance(exponent, int) or not 0 < exponent <= 16:
+        return None
+    result: Asymptote | None = u
+    for _ in range(exponent - 1):
+        result = None if result is None else result.times(u)
+    return result
+
+
+def _of_moving(op: str, u: Asymptote) -> Asymptote | None:
+    """A function of an argument that tends to plus or minus infinity."""
+    for rising in (True, False):
+        bound = (u if rising else u.negated()).linear_bound()
+        if bound is not None:
+            return _saturated(op, u, rising, *bound)
+    return None
+
+
+def _saturated(op: str, u: Asymptote, rising: bool, low: arb, step: arb) -> Asymptote | None:
+    """|u| >= low + step*t; `small` is the bound exp(-|u|) of what the function still lacks."""
+    small = decaying((-low).exp(), step, u.start)
+    limit = {"exp": (None, 0), "expm1": (None, -1), "sigmoid": (1, 0), "tanh": (1, -1), "erf": (1, -1), "erfc": (0, 2)}
+    if op == "softplus":
+        if rising:
+            return u.with_polynomial(u.polynomial, add_remainders(u.remainder, small, u.start))
+        return u.with_polynomial((arb(0),), small)
+    if op not in limit:
+        return None
+    if op == "tanh":
+        small = decaying(2 * (-2 * low).exp(), 2 * step, u.start)
+    if op in ("erf", "erfc"):
+        if not low >= 0:
+            return None
+        small = decaying((-low * low).exp(), 2 * low * step, u.start)
+    value = limit[op][0 if rising else 1]
+    return None if value is None else u.with_polynomial((arb(value),), small)
+
+
+def _larger(u: Asymptote, v: Asymptote) -> Asymptote | None:
+    difference = u.plus(v.negated())
+    if difference.positive():
+        return u
+    if difference.negated().positive():
+        return v
+    if difference.degree == 0 and difference.polynomial[0].is_zero():
+        return u.with_polynomial(u.polynomial, add_remainders(u.remainder, v.remainder, u.start))
+    return None

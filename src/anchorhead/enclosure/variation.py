@@ -1,0 +1,81 @@
+"""How large a function of one variable gets on an interval, and how steep: by boxes, in ball arithmetic.
+
+One ball over a wide interval overestimates both. The interval is cut where the estimate of a box exceeds what the
+boxes' middles show, until the whole is within a twentieth of it or there are enough boxes; every box counts, so the
+result holds whatever the number of boxes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+from anchorhead.enclosure.balls import enclose, jet
+from anchorhead.enclosure.precision import ball, precision
+from anchorhead.expression.graph import Node, rational
+
+MOST_BOXES = 200
+CLOSE = 0.05
+NONNEGATIVE = frozenset("abs square exp exp2 sqrt rsqrt relu relu6 sigmoid softplus cosh erfc hardsigmoid".split())
+
+
+@lru_cache(maxsize=20_000)
+def value_range(function: Node, low: float, high: float) -> tuple[float, float] | None:
+    """Floats around all values of the function of u on [low, high]; None where it is not finite."""
+    if function.op == "variable":
+        return low, high
+
+    def upper(a: float, b: float) -> float:
+        value = enclose(function, {"u": ball(a, b)})
+        return math.nextafter(float(value.upper()), math.inf) if value.is_finite() else math.inf
+
+    def lower(a: float, b: float) -> float:
+        value = enclose(function, {"u": ball(a, b)})
+        return math.nextafter(float((-value).upper()), math.inf) if value.is_finite() else math.inf
+
+    with precision():
+        most, least = _largest(upper, low, high), _largest(lower, low, high)
+    if not (math.isfinite(most) and math.isfinite(least)):
+        return None
+    return (max(-least, 0.0) if _is_nonnegative(function) else -least), most
+
+
+def _is_nonnegative(function: Node) -> bool:
+    """Whether the outermost operation has no negative values; a ball's radius is rounded and may hang below 0."""
+    if function.op == "pow":
+        exponent = rational(function.args[1])
+        return exponent is not None and exponent.denominator == 1 and exponent.numerator % 2 == 0
+    return function.op in NONNEGATIVE
+
+
+@lru_cache(maxsize=20_000)
+def steepest(function: Node, low: float, high: float) -> float:
+    """An upper bound of |function'| on [low, high], infinite where there is none (Clarke's slopes at kinks)."""
+
+    def slope(a: float, b: float) -> float:
+        found = jet(function, "u", ball(a, b), 1)
+        if len(found) < 2 or not found[1].is_finite():
+            return math.inf
+        return math.nextafter(float(abs(found[1]).upper()), math.inf)
+
+    with precision():
+        return _largest(slope, low, high)
+
+
+def _largest(bound: Callable[[float, float], float], low: float, high: float) -> float:
+    """An upper bound of sup over [low, high], from a bound on every box."""
+    if low == high:
+        return bound(low, high)
+    shown = max(bound(x, x) for x in (low, high, (low + high) / 2))
+    heap = [(-bound(low, high), low, high)]
+    for _ in range(MOST_BOXES):
+        worst, a, b = heap[0]
+        middle = a / 2 + b / 2
+        if -worst <= shown + CLOSE * abs(shown) or not a < middle < b:
+            break
+        shown = max(shown, bound(middle, middle))
+        heapq.heapreplace(heap, (-bound(a, middle), a, middle))
+        heapq.heappush(heap, (-bound(middle, b), middle, b))
+    return -heap[0][0]

@@ -1,0 +1,210 @@
+"""The independent checker: a file in, a verdict out. It needs python-flint and the file, neither compiler nor torch.
+
+It parses the stored target, takes the numbers that the model computes with as they are stored, and goes through the
+proof. For every head the boxes must cover its domain without a gap, every box must keep the claimed approximation
+(`proof/approximation.py`), on unbounded sides the asymptotes must take over where the boxes end (`proof/far.py`), and
+rounding must be as claimed (`proof/rounding.py`). For a network of heads the bound must follow from them, and from the
+stored affine maps, by composition (`proof/flow.py`). What the file says about itself is never trusted and never
+repeated: the certificate that is returned is made from what was checked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from anchorhead.circuit.program import circuit_digest
+from anchorhead.enclosure.precision import precision
+from anchorhead.enclosure.singularities import singularities
+from anchorhead.errors import AnchorheadError, DependencyError, VerificationError
+from anchorhead.file.container import ModelFile, read
+from anchorhead.file.stored import certificate_of, head_claim, shapes_text, stored_network
+from anchorhead.proof.approximation import box_error
+from anchorhead.proof.certificate import Certificate
+from anchorhead.proof.far import Far, far
+from anchorhead.proof.flow import OutsideDomain
+from anchorhead.proof.network_claim import NetworkClaim, output_errors
+from anchorhead.proof.rounding import ASSUMPTIONS, LARGEST, Rounding, rounding_on
+from anchorhead.proof.statement import Statement
+
+Progress = Callable[[int, int], None]
+
+
+def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Certificate:
+    """Checks the proof in a saved model and returns its certificate, every part of which was checked.
+
+    Raises `VerificationError` with the first claim that does not hold, or `FileError` if the file is damaged. A model
+    whose numbers were changed before it was saved is checked like any other: if the claim still holds, it is proved.
+    progress: called with boxes done and boxes in all.
+    """
+    found = read(path)
+    claimed = certificate_of(found)
+    if claimed.level not in ("proved", "unproved"):
+        raise VerificationError(f"{path} is {claimed.level}, not proved: there is no proof to check.")
+    _check_claim(claimed)
+    checked = CHECKS[found.record["kind"]](found, claimed, progress)
+    if claimed.boxes != checked.boxes:
+        raise VerificationError(f"The certificate counts {claimed.boxes} boxes, and the proof has {checked.boxes}.")
+    return checked
+
+
+def _check_claim(claimed: Certificate) -> None:
+    """The claim says something: its bounds can be added in the dtype, and leave some of a far value's size."""
+    worst = max(claimed.bound, claimed.rounding, *claimed.outputs)
+    if not worst < LARGEST[claimed.dtype] or not (claimed.bounded or claimed.rounding < 1):
+        raise VerificationError(f"The file claims no more than {claimed.bound:.3g}, which says nothing of its model.")
+
+
+def _checked(claimed: Certificate, boxes: int) -> Certificate:
+    """A certificate of the numbers that were checked, and of nothing else that the file says."""
+    return replace(claimed, level="proved", boxes=boxes, assumptions=tuple(ASSUMPTIONS), source="")
+
+
+def _check_head_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
+    claim, edges = head_claim(found), found.numbers["edges"]
+    check_head(claim, edges, claimed.approximation, claimed.rounding, progress)
+    if claimed.outputs:
+        raise VerificationError("A head has one output, and the file claims bounds for several.")
+    return _checked(claimed, len(edges) - 1)
+
+
+def _check_network_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
+    claim = stored_network(found).claim
+    done = 0
+    for head in claim.heads:
+
+        def report(count: int, _: int, before: int = done) -> None:
+            if progress is not None:
+                progress(before + count, claim.boxes)
+
+        check_head(head.statement, head.edges, head.approximation, head.rounding, report)
+        done += len(head.edges) - 1
+    _check_composition(claim, claimed)
+    checked = _checked(claimed, claim.boxes)
+    if found.record.get("expressions") is not None:
+        return checked
+    digest = circuit_digest(claim.circuit)
+    return replace(checked, expression=f"circuit {digest[:12]} ({shapes_text(claim.circuit)})", circuit=digest)
+
+
+def _check_grid_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
+    try:
+        from anchorhead.file.stored_grid import check_grid  # which needs NumPy; the other kinds do not
+    except ModuleNotFoundError as missing:
+        raise DependencyError(f"The proof of a grid is checked with NumPy: pip install {missing.name}.") from None
+    return _checked(claimed, check_grid(found, claimed))
+
+
+def _refuse_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
+    raise VerificationError(
+        "The paper's two-layer network rests on a declared constant or on samples: nothing is proved."
+    )
+
+
+CHECKS: dict[str, Callable[[ModelFile, Certificate, Progress | None], Certificate]] = {
+    "head": _check_head_file,
+    "network": _check_network_file,
+    "grid": _check_grid_file,
+    "two_layer": _refuse_file,
+}
+
+
+def check_head(
+    claim: Statement, edges: Sequence[float], approximation: float, rounding: float, progress: Progress | None = None
+) -> None:
+    """Everything that is claimed of one head."""
+    low, high = _check_cover(claim, edges)
+    _check_defined(claim)
+    _check_boxes(claim, edges, approximation, progress)
+    distant = _check_far(claim, low, high, approximation)
+    _check_rounding(claim, edges, distant, rounding)
+
+
+def _check_composition(claim: NetworkClaim, certificate: Certificate) -> None:
+    """The certificate's bounds follow from those of the heads."""
+    try:
+        exact, total = (output_errors(claim, rounding=on) for on in (False, True))
+    except OutsideDomain as reached:
+        label, (low, high) = claim.circuit.steps[reached.step].label[:80], reached.needed
+        raise VerificationError(
+            f"The argument of {label} may reach [{low:.6g}, {high:.6g}], beyond the domain of its head."
+        ) from None
+    except AnchorheadError as error:
+        raise VerificationError(f"The stored target is not defined on the whole domain: {error}") from error
+    if not max(exact) <= certificate.approximation:
+        raise VerificationError(
+            f"The heads' errors compose to {max(exact):.3g}, above the claimed {certificate.approximation:.3g}."
+        )
+    if not max(total) <= certificate.bound:
+        raise VerificationError(
+            f"With rounding the outputs may err by {max(total):.3g}, above {certificate.bound:.3g}."
+        )
+    if len(certificate.outputs) != len(total):
+        raise VerificationError(
+            f"The certificate bounds {len(certificate.outputs)} outputs, and there are {len(total)}."
+        )
+    for i, (found, claimed) in enumerate(zip(total, certificate.outputs, strict=True)):
+        if not found <= claimed:
+            raise VerificationError(f"Output {i} may err by {found:.3g}, above the claimed {claimed:.3g}.")
+
+
+def _check_cover(claim: Statement, edges: Sequence[float]) -> tuple[float, float]:
+    """The boxes run from end to end of the domain, or on unbounded sides out to where the asymptotes begin."""
+    if len(edges) < 2 or any(not a < b for a, b in itertools.pairwise(edges)):
+        raise VerificationError("The boxes of the proof are not in order.")
+    low, high = edges[0], edges[-1]
+    for name, edge, end, sign in (("lower", low, claim.low, -1), ("upper", high, claim.high, 1)):
+        if math.isfinite(end) and edge != end:
+            raise VerificationError(f"The boxes end at {edge:g}, and the {name} end of the domain is {end:g}.")
+        if math.isinf(end) and sign * edge < 1:
+            raise VerificationError(f"The boxes end at {edge:g}, too near for asymptotes to take over.")
+    return low, high
+
+
+def _check_defined(claim: Statement) -> None:
+    """The target is defined on the whole domain: balls speak only of points where it is."""
+    try:
+        singularities(claim.target, claim.variable, claim.low, claim.high)
+    except AnchorheadError as error:
+        raise VerificationError(f"The stored expression is not defined on the whole domain: {error}") from error
+
+
+def _check_boxes(claim: Statement, edges: Sequence[float], bound: float, progress: Progress | None) -> None:
+    with precision():
+        for i, (a, b) in enumerate(itertools.pairwise(edges)):
+            error = box_error(claim, a, b)
+            if not error <= bound:
+                raise VerificationError(
+                    f"On the box [{a:.17g}, {b:.17g}] the error may be {error:.3g}, above the claimed {bound:.3g}."
+                )
+            if progress is not None:
+                progress(i + 1, len(edges) - 1)
+
+
+def _check_far(claim: Statement, low: float, high: float, bound: float) -> list[tuple[int, float, Far]]:
+    found = []
+    for sign, end, start in ((-1, claim.low, -low), (1, claim.high, high)):
+        if math.isinf(end):
+            distant = far(claim, sign, start)
+            if not distant.error <= bound:
+                side = "right" if sign > 0 else "left"
+                raise VerificationError(
+                    f"Far out on the {side}, beyond {start:g}, the error may be {distant.error:.3g}, above the claimed "
+                    f"{bound:.3g}."
+                )
+            found.append((sign, start, distant))
+    return found
+
+
+def _check_rounding(
+    claim: Statement, edges: Sequence[float], distant: list[tuple[int, float, Far]], bound: float
+) -> None:
+    with precision():
+        rounding = rounding_on(claim, edges, relative=bool(distant))
+        for sign, start, found in distant:
+            rounding = max(rounding, Rounding(claim).beyond(sign, start) + found.drift)
+    if not rounding <= bound:
+        raise VerificationError(f"Rounding in {claim.dtype} may reach {rounding:.3g}, above the claimed {bound:.3g}.")

@@ -1,0 +1,29 @@
+"""`anchorhead verify` with what Python brings: it runs where python-flint and this package are all there is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from anchorhead.file.checker import verify
+
+
+def run(arguments: Sequence[str]) -> None:
+    """The command, given what follows the word verify."""
+    parser = argparse.ArgumentParser(
+        prog="anchorhead verify", description="Check the proof in a saved model, from its numbers alone."
+    )
+    parser.add_argument("file", help="a model saved by `anchorhead compile -o`")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    given = parser.parse_args(arguments)
+    print(verified(given.file, as_json=given.json))
+
+
+def verified(file: str, *, as_json: bool) -> str:
+    """Checks a file, and what there is to say of it; raises where its claim does not hold."""
+    certificate = verify(file)
+    if as_json:
+        return json.dumps({"file": file, "verified": True, "certificate": certificate.as_dict()})
+    assumed = [f"  assuming that {assumption}" for assumption in certificate.assumptions]
+    return "\n".join([f"verified {file}", str(certificate), *assumed])

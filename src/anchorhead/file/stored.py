@@ -1,0 +1,345 @@
+"""What a file states, read without trust: its target, the statement about each head, the numbers that the model uses.
+
+Everything is read once, here, from the form that `file/container.py` checked; `load` builds its modules from what this
+file returns, and the checker proves just that. Where parts of a file contradict each other nothing is returned.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from anchorhead.circuit.circuit import Apply, Attend, Circuit, Largest, Times, U
+from anchorhead.circuit.layout import LayerPlan, problem_with, rows_of, states
+from anchorhead.circuit.lower import lower
+from anchorhead.circuit.program import circuit_digest, from_program
+from anchorhead.circuit.rows import StoredMap, Use, Values, wiring_of
+from anchorhead.errors import AnchorheadError, FileError, VerificationError
+from anchorhead.expression.graph import Expression, Node, ordered
+from anchorhead.expression.parse import parse
+from anchorhead.file.container import ModelFile, printable
+from anchorhead.head.numbers import HORNER_DEPTH, NUMBERS
+from anchorhead.proof.certificate import Certificate
+from anchorhead.proof.network_claim import HeadClaim, NetworkClaim
+from anchorhead.proof.statement import Statement
+
+DTYPES = ("float64", "float32")
+LEVELS = ("proved", "conditional", "measured", "unproved")
+METHODS = ("gated", "smooth", "kinked", "nearest", "graph", "grid", "two_layer")
+MOST_KEYS = 1 << 14
+MOST_BOXES = 1 << 16
+MOST_WORK = 1 << 21
+"""Boxes times keys and parts of the function, over all heads of a file."""
+SQUARE = parse("u**2").node
+SQUARES = (SQUARE, parse("square(u)").node, parse("u*u").node)
+
+
+def dtype_of(found: ModelFile) -> str:
+    """The dtype that a model computes in."""
+    dtype = found.record.get("dtype")
+    if dtype not in DTYPES:
+        raise FileError(f"The file's dtype is {dtype!r:.40}, and must be {' or '.join(DTYPES)}.")
+    return str(dtype)
+
+
+def method_of(record: dict[str, Any]) -> str:
+    """How a model or a head was made."""
+    method = record.get("method")
+    if method not in METHODS:
+        raise FileError(f"The file's method is {method!r:.40}, and must be one of {', '.join(METHODS)}.")
+    return str(method)
+
+
+def head_claim(found: ModelFile) -> Statement:
+    """The statement of a file that holds one head."""
+    dtype = dtype_of(found)
+    found.require({name: dtype for name in NUMBERS} | {"edges": "float64"})
+    expression, box = expression_of(found.record), domain_of(found.record)
+    if len(expression.outputs) != 1 or len(expression.variables) != 1 or len(box) != 1:
+        raise FileError("A head is one function of one variable on one interval, and the file says otherwise.")
+    statement = _statement(found, "", found.record, expression.outputs[0], expression.variables[0], box[0])
+    _require_bounded_work([(statement, found.numbers["edges"])])
+    return statement
+
+
+@dataclass(frozen=True)
+class StoredNetwork:
+    """A network's claim, and the form in which its numbers are stored and run."""
+
+    claim: NetworkClaim
+    plans: tuple[LayerPlan, ...]
+    maps: tuple[StoredMap, ...]
+
+
+def stored_network(found: ModelFile) -> StoredNetwork:
+    """The statement of a file that holds a network: its circuit, its heads, and the maps between them."""
+    record, dtype = found.record, dtype_of(found)
+    circuit, box = circuit_of(record), domain_of(record)
+    if len(box) != len(circuit.inputs):
+        raise FileError(f"The file has {len(box)} intervals for {len(circuit.inputs)} inputs.")
+    described, uses = listed(record, "heads"), tuple(_use(item) for item in listed(record, "uses"))
+    groups = [_groups(layer) for layer in listed(record, "layers")]
+    maps = [f"maps.{i}." for i in range(len(groups) + 1)]
+    found.require(
+        {f"heads.{i}.{name}": dtype for i in range(len(described)) for name in NUMBERS}
+        | {f"heads.{i}.edges": "float64" for i in range(len(described))}
+        | {prefix + name: dtype for prefix in maps for name in ("entries", "bias")}
+        | {prefix + name: "int32" for prefix in maps for name in ("columns", "starts")}
+        | {f"layers.{i}.kept": "int32" for i in range(len(groups))}
+        | {name: dtype for name in ("scales", "tilts", "shifts")}
+    )
+    heads = tuple(_stored_head(found, i, part) for i, part in enumerate(described))
+    _require_bounded_work([(head.statement, head.edges) for head in heads])
+    plans = tuple(LayerPlan(g, found.integers(f"layers.{i}.kept")) for i, g in enumerate(groups))
+    if len(uses) != len(circuit.steps) or not all(-1 <= use.head < len(heads) for use in uses):
+        raise FileError(f"The file says how {len(uses)} steps use its heads, and its target has {len(circuit.steps)}.")
+    problem = problem_with(circuit, plans, [use.head for use in uses])
+    if problem is not None:
+        raise FileError(f"The network in the file is not one of its target: {problem}.")
+    stored = tuple(_stored_map(found, prefix) for prefix in maps)
+    _check_maps(circuit, plans, stored)
+    wiring = wiring_of(circuit, plans, stored, uses, _values(found, len(circuit.steps)))
+    if any(w >= start for rows, start in zip(wiring.rows, circuit.starts, strict=True) for r in rows for w in r.terms):
+        raise FileError("A step of the network in the file reads what the target computes only after it.")
+    claim = NetworkClaim(circuit, box, dtype, heads, wiring)
+    _check_uses(claim)
+    return StoredNetwork(claim, plans, stored)
+
+
+def circuit_of(record: dict[str, Any]) -> Circuit:
+    """The target of a network: the circuit in the file, which must be that of its formulas where it has any."""
+    stored = from_program(record.get("program"))
+    if record.get("expressions") is None:
+        return stored
+    if type(record.get("fused")) is not bool:
+        raise FileError("The file does not say whether the functions of its target are fused.")
+    meant = lower(expression_of(record), fuse=record["fused"])
+    if meant != stored:
+        raise VerificationError("The circuit in the file is not that of its formulas.")
+    return meant
+
+
+def expression_of(record: dict[str, Any]) -> Expression:
+    """The formulas in a file, in its variables."""
+    texts, names = listed(record, "expressions"), listed(record, "variables")
+    if not texts or not all(isinstance(text, str) for text in [*texts, *names]):
+        raise FileError("The file lacks the formulas of its target, or their variables.")
+    try:
+        return parse(texts, names)
+    except AnchorheadError as error:
+        raise FileError(f"The formula in the file cannot be read: {error}") from error
+
+
+def _groups(layer: Any) -> tuple[tuple[int, ...], ...]:
+    fits = isinstance(layer, list) and all(
+        isinstance(group, list) and all(type(i) is int for i in group) for group in layer
+    )
+    if not fits:
+        raise FileError("The file does not say which steps its layers evaluate.")
+    return tuple(tuple(group) for group in layer)
+
+
+def _stored_map(found: ModelFile, prefix: str) -> StoredMap:
+    columns, starts = (found.integers(prefix + name) for name in ("columns", "starts"))
+    return StoredMap(found.numbers[prefix + "entries"], columns, starts, found.numbers[prefix + "bias"])
+
+
+def _check_maps(circuit: Circuit, plans: tuple[LayerPlan, ...], maps: tuple[StoredMap, ...]) -> None:
+    """Every map reads the state that it stands before, and has the rows that are read from it."""
+    wanted = [sum(len(rows_of(circuit, group)) for group in plan.groups) for plan in plans] + [len(circuit.outputs)]
+    for i, (held, stored, count) in enumerate(zip(states(circuit, plans), maps, wanted, strict=True)):
+        problem = stored.problem(len(held))
+        if problem is None and len(stored.bias) != count:
+            problem = f"it has {len(stored.bias)} rows, and {count} are read"
+        if problem is not None:
+            raise FileError(f"The affine map {i} in the file is not one: {problem}.")
+
+
+def _values(found: ModelFile, steps: int) -> list[Values]:
+    parts = [found.numbers[name] for name in ("scales", "tilts", "shifts")]
+    if any(len(part) != steps for part in parts):
+        raise FileError(f"The file does not hold a scale, a tilt and a shift for each of its {steps} steps.")
+    return list(zip(*parts, strict=True))
+
+
+def _stored_head(found: ModelFile, index: int, part: Any) -> HeadClaim:
+    if not isinstance(part, dict):
+        raise FileError(f"The file's head {index} is not described.")
+    function = part.get("function")
+    if not isinstance(function, str):
+        raise FileError(f"The file does not say what head {index} computes.")
+    target = expression_of({"expressions": [function], "variables": ["u"]}).node
+    low, high = (number(part, name, negative=True) for name in ("low", "high"))
+    approximation, rounding = number(part, "approximation"), number(part, "rounding")
+    if not low < high:
+        raise FileError(f"The interval of head {index} in the file is empty.")
+    statement = _statement(found, f"heads.{index}.", part, target, "u", (low, high))
+    edges = found.numbers[f"heads.{index}.edges"]
+    return HeadClaim(statement, edges, approximation, rounding, method_of(part))
+
+
+def _statement(found: ModelFile, prefix: str, part: dict[str, Any], function: Node, variable: str,
+               ends: tuple[float, float]) -> Statement:  # fmt: skip
+    """The statement about the numbers under a prefix, once they fit each other."""
+    dtype = dtype_of(found)
+    numbers = {name: found.numbers[prefix + name] for name in NUMBERS}
+    sizes, keys = part.get("sizes"), len(numbers["slopes"])
+    if not (isinstance(sizes, list) and sizes and all(type(s) is int and s > 0 for s in sizes) and sum(sizes) == keys):
+        raise VerificationError(f"The sizes of the pieces, {sizes!r:.80}, do not add up to the {keys} keys.")
+    if [len(numbers[name]) for name in NUMBERS] != [keys] * 4 + [len(sizes)] * 2:
+        raise VerificationError("The tensors of the head do not fit each other in length.")
+    if len(sizes) == 1 and (numbers["gate_slopes"], numbers["gate_levels"]) != ((0.0,), (0.0,)):
+        raise VerificationError("A head of one piece has no gate, and this one's gate is not zero.")
+    uniform = part.get("uniform")
+    if type(uniform) is not bool or (uniform and not _evenly_spaced(numbers["slopes"], sizes)):
+        raise VerificationError("The head says that its slopes are evenly spaced, and they are not.")
+    levels = numbers["intercepts"]
+    if uniform and max(levels) - min(levels[0], levels[-1]) >= HORNER_DEPTH[dtype]:
+        raise VerificationError("The head says that it is evaluated by Horner's rule, and its coefficients overflow.")
+    low, high = ends
+    return Statement(function, variable, low, high, dtype, uniform=uniform, sizes=tuple(sizes), **numbers)
+
+
+def _require_bounded_work(heads: list[tuple[Statement, tuple[float, ...]]]) -> None:
+    """A proof that no compiler would have found, and that would take hours to check, is refused at once."""
+    sizes = [(len(claim.slopes), len(edges), len(ordered([claim.target]))) for claim, edges in heads]
+    keys, boxes, work = (max((k for k, _, _ in sizes), default=0), max((b for _, b, _ in sizes), default=0),
+                         sum(b * (k + parts) for k, b, parts in sizes))  # fmt: skip
+    if keys > MOST_KEYS or boxes > MOST_BOXES or work > MOST_WORK:
+        raise FileError(
+            f"The file's largest head has {keys:,} keys and {boxes:,} boxes; at most {MOST_KEYS:,} keys and "
+            f"{MOST_BOXES:,} boxes are checked, and {MOST_WORK:,} boxes times keys and parts of the functions in all."
+        )
+
+
+def _evenly_spaced(slopes: tuple[float, ...], sizes: list[int]) -> bool:
+    steps = {b - a for a, b in itertools.pairwise(slopes)}
+    return len(sizes) == 1 and len(steps) == 1 and all(step > 0 for step in steps)
+
+
+def _use(item: Any) -> Use:
+    if not (isinstance(item, list) and len(item) == 4 and isinstance(item[0], str) and type(item[1]) is int):
+        raise FileError("The file does not say how each step is computed.")
+    return Use(item[0], item[1], *(real(v, "a centre or radius", negative=True) for v in item[2:]))
+
+
+def _check_uses(claim: NetworkClaim) -> None:
+    """Every step is computed by a head for its own function."""
+    wiring = claim.wiring
+    for step, use, values in zip(claim.circuit.steps, wiring.uses, wiring.values, strict=True):
+        if isinstance(step, Attend):
+            fits = use == Use("attend")
+        elif isinstance(step, Largest):
+            fits = use == Use("largest") and values[0] > 0 and math.frexp(values[0])[0] == 0.5
+        else:
+            fits = use.head >= 0 and use.radius > 0 and _fits(step, use, claim)
+        if not fits:
+            raise VerificationError(f"The step {step.label[:80]!r} is not computed by a head for its own function.")
+
+
+def _fits(step: Apply | Times, use: Use, claim: NetworkClaim) -> bool:
+    statement = claim.heads[use.head].statement
+    if isinstance(step, Times) and any(statement.gains):
+        return False  # a partner is carried in constants only
+    if use.kind == "plain":
+        return statement.target is step.function and (use.centre, use.radius) == (0.0, 1.0)
+    if use.kind == "identity":
+        return step.function is U and statement.target is U
+    return use.kind == "square" and step.function in SQUARES and statement.target is SQUARE
+
+
+def certificate_of(found: ModelFile) -> Certificate:
+    """What the file claims of its model; only `checker.py` says whether it is so."""
+    record, claimed = found.record, found.record.get("certificate")
+    method_of(record)
+    if not isinstance(claimed, dict):
+        raise FileError("The file has no certificate.")
+    level, boxes, said = claimed.get("level"), claimed.get("boxes"), claimed.get("assumptions")
+    if level not in LEVELS or type(boxes) is not int or boxes < 0:
+        raise FileError("The certificate in the file does not say how well it is established, and by how many boxes.")
+    if not isinstance(said, list) or not all(printable(text, 1000) for text in said):
+        raise FileError("The assumptions in the file are not a list of sentences.")
+    source = record.get("source", "")
+    if not printable(source):
+        raise FileError("The digest of the source in the file is not a text.")
+    return Certificate(
+        domain=domain_of(record),
+        dtype=dtype_of(found),
+        level=str(level),
+        approximation=number(claimed, "approximation"),
+        rounding=number(claimed, "rounding"),
+        boxes=boxes,
+        assumptions=tuple(said),
+        outputs=tuple(real(v, "the bound of an output") for v in listed(claimed, "outputs")),
+        source=source,
+        **_title(record),
+    )
+
+
+def _title(record: dict[str, Any]) -> dict[str, Any]:
+    """What the target is called, and its variables: read off the target where the file holds one."""
+    if record.get("expressions") is not None:
+        expression = expression_of(record)
+        return {"expression": str(expression), "variables": expression.variables}
+    if record.get("program") is None:
+        return {"expression": _name(record)}
+    circuit = from_program(record["program"])
+    return {"expression": f"{_name(record)} ({shapes_text(circuit)})", "circuit": circuit_digest(circuit)}
+
+
+def _name(record: dict[str, Any]) -> str:
+    name = record.get("name")
+    if not printable(name):
+        raise FileError("The file does not name its target.")
+    return str(name)
+
+
+def shapes_text(circuit: Circuit) -> str:
+    """Shapes of one input and one output, as titles have them."""
+    sizes = (" x ".join(map(str, shape)) or "1" for shape in (circuit.input_shape, circuit.output_shape))
+    return " -> ".join(sizes)
+
+
+def domain_of(record: dict[str, Any]) -> tuple[tuple[float, float], ...]:
+    """The domain: a pair for each input."""
+    pairs = record.get("domain")
+    if not isinstance(pairs, list) or not pairs:
+        raise FileError("The domain in the file is not a list of intervals.")
+    return tuple(_ends(pair) for pair in pairs)
+
+
+def _ends(ends: Any) -> tuple[float, float]:
+    if not isinstance(ends, list) or len(ends) != 2:
+        raise FileError(f"The domain {ends!r:.80} in the file is not a pair of numbers.")
+    infinite = {"-inf": -math.inf, "inf": math.inf}
+    low, high = (
+        infinite[end] if isinstance(end, str) and end in infinite else real(end, "an end of the domain", negative=True)
+        for end in ends
+    )
+    if not low <= high:
+        raise FileError(f"The domain {ends!r:.80} in the file is empty.")
+    return low, high
+
+
+def listed(record: dict[str, Any], name: str) -> list[Any]:
+    """An entry of the record that must be a list."""
+    value = record.get(name)
+    if not isinstance(value, list):
+        raise FileError(f"The record in the file lacks {name!r}.")
+    return value
+
+
+def number(record: dict[str, Any], name: str, *, negative: bool = False) -> float:
+    """An entry of the record that must be a finite number."""
+    return real(record.get(name), name, negative=negative)
+
+
+def real(value: Any, name: str, *, negative: bool = False) -> float:
+    """A finite number as a float; whole numbers must be ones that a float holds."""
+    if type(value) not in (int, float) or abs(value) > 1.7e308 or float(value) != value:
+        raise FileError(f"The file's {name} is {value!r:.60}, which is not a number that can be held.")
+    if value < 0 and not negative:
+        raise FileError(f"The file's {name} is {value!r:.60}, and cannot be negative.")
+    return float(value)

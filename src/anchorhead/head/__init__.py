@@ -1,0 +1,1 @@
+"""One head: its numbers, its evaluations, and the methods that fit it."""

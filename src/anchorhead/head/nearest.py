@@ -1,0 +1,30 @@
+"""The paper's head for a function of one variable: pick the nearest anchor, return f there (constructions 1.1).
+
+Anchors L_k uniform on [low, high] with spacing h, scores -β(u - L_k)² with β = ln((p - 1)/ε)/h², values
+f(L_k). The two nearest anchors share all but ε of the weight, so the error is at most ω(h/2) + ε·spread for
+monotone pieces, ω(h) in any case: first order, like 1/p. It is here to be compared with.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anchorhead.arithmetic import log_of
+from anchorhead.head.head import Head
+from anchorhead.head.solve import Function
+
+
+def nearest(f: Function, low: float, high: float, keys: int, *, selection_error: float = 1e-6) -> tuple[float, Head]:
+    """The paper's head with that many keys, and its largest error on a fine sample."""
+    anchors = np.linspace(low, high, keys)
+    step = (high - low) / (keys - 1)
+    beta = log_of((keys - 1) / selection_error) / (step * step)
+    centre = (low + high) / 2
+    centred = anchors - centre
+    # -β(u - L)² = 2β(L - m)u - β(L - m)² - 2β(L - m)m, but for what all keys share
+    slopes = 2 * beta * centred
+    head = Head(slopes, -beta * (centred * centred) - slopes * centre, f(anchors), np.zeros(keys), uniform=False)
+    error = 0.0
+    for chunk in np.array_split(np.linspace(low, high, 8 * keys), max(1, keys * keys // 500_000)):
+        error = max(error, float(np.abs(head(chunk) - f(chunk)).max()))
+    return error, head

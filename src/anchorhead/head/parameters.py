@@ -1,0 +1,69 @@
+"""The numbers of a module: part of its state, and whether they are still those that something was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CHUNK_ENTRIES = 1 << 22
+"""No temporary of the fast evaluation has more entries per chunk than this (32 MB in float64)."""
+
+
+def constant(value: Tensor) -> nn.Parameter:
+    """A stored number of the network: part of the state, not trained unless the user asks for it."""
+    return nn.Parameter(value.detach().clone(), requires_grad=False)
+
+
+def unchanged(now: Sequence[Tensor], before: Sequence[Tensor]) -> bool:
+    """Whether tensors hold the numbers that they held before, bit by bit, on the same device."""
+    return all(
+        a.dtype is b.dtype and a.device == b.device and torch.equal(a, b) for a, b in zip(now, before, strict=True)
+    )
+
+
+def followed(numbers: Sequence[Tensor]) -> bool:
+    """Whether torch follows what is computed with these: for gradients, or as a transformation of torch.func."""
+    if torch.is_grad_enabled() and any(t.requires_grad for t in numbers):
+        return True
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
+        return False
+    return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in numbers)
+
+
+class AsBuilt(nn.Module):
+    """A module with a faster evaluation that holds for the numbers that it was built with, and for no others."""
+
+    _built: list[Tensor] | None = None
+    _edited = False
+
+    def _fixed(self) -> list[Tensor]:
+        """The numbers that the faster evaluation takes for granted."""
+        return list(self.parameters())
+
+    def built(self) -> None:
+        """From now on these are the numbers."""
+        self._built = [t.detach().clone() for t in self._fixed()]
+
+    @property
+    def edited(self) -> bool:
+        """Whether numbers were changed since it was built; it is then evaluated as what it has become.
+
+        Inside torch.compile and torch.export: whether they had been at the last look outside.
+        """
+        now = self._fixed()
+        if followed(now) or any(t.requires_grad for t in now):
+            return True
+        if not torch.compiler.is_compiling():
+            self._edited = self._built is None or not unchanged(now, self._built)
+        return self._edited
+
+    def _apply(self, fn: Any, recurse: bool = True) -> AsBuilt:
+        edited = any(t.device.type != "meta" for t in self._fixed()) and self.edited
+        super()._apply(fn, recurse)
+        self._built = None
+        if not edited:
+            self.built()
+        return self

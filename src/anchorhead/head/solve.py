@@ -1,0 +1,186 @@
+"""Solving for the values of a head whose keys are fixed: least squares, then minimax.
+
+With the weights W_k(u) known, h(u) = sum W_k(u) (constant_k + gain_k u) is linear in the unknown values. Least
+squares on sample points gives nearly the smallest error; Lawson's iteration (weights multiplied by the size
+of the residual, again and again) turns it into the smallest *largest* error. A ridge keeps values below a limit:
+a value of that size costs about as much as a tenth of the tolerance.
+
+Nothing here is trusted: between sample points an approximant can miss. The certificate decides. All of it is
+arithmetic that is the same on every machine (`arithmetic.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anchorhead.arithmetic import Array, cos, geometric, least_squares, log_of, sinh, softmax
+from anchorhead.head.head import Head
+
+Function = Callable[[Array], Array]
+AT_ONCE = 1 << 15
+"""Numbers of the designs that are solved for at once."""
+FLOOR = 4e-16
+"""The smallest ridge: below it, rounding decides the values."""
+
+
+@dataclass(frozen=True)
+class Affine:
+    """The asymptote constant + gain·u, which pins the outermost key on a side that extends to infinity."""
+
+    constant: float
+    gain: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a head is fitted to.
+
+    points and target: samples. left, right: asymptotes, on sides that extend to infinity. affine: values may
+    be affine in u. goal: the error worth reaching. limit: how large a value may be. centre:
+    where the middle key belongs.
+    """
+
+    points: Array
+    target: Array
+    left: Affine | None
+    right: Affine | None
+    affine: bool
+    goal: float
+    limit: float
+    centre: float
+
+    def thinned(self) -> Problem:
+        """The same problem on about a third of the points, ends included: enough to choose where to look."""
+        kept = np.unique(np.append(np.arange(0, len(self.points), 3), len(self.points) - 1))
+        return replace(self, points=self.points[kept], target=self.target[kept])
+
+    @property
+    def gain_size(self) -> float:
+        """What a gain of one amounts to: the largest |u|, unless gains follow asymptotes."""
+        pinned = self.left is not None or self.right is not None
+        return 1.0 if pinned else max(1.0, float(np.abs(self.points).max()))
+
+    @property
+    def radius(self) -> float:
+        return float(self.points[-1] - self.points[0]) / 2
+
+
+def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: bool, side: int = 0,
+            centre: float = 0.0) -> Array:  # fmt: skip
+    """Points to fit on, in order; `extra` are points that a failed proof pointed at.
+
+    side: -1 or 1 for layouts that crowd at the right or the left end, where more points are put too.
+
+    On an interval: Chebyshev points, which crowd at the ends, and evenly spaced ones. With `flat_ends`, where f
+    settles on asymptotes towards the ends: points that thin out from the centre like sinh.
+    """
+    if flat_ends:
+        bend = 4.0
+        spread = np.linspace(-1, 1, 2 * count)
+        outward = sinh(bend * spread)
+        outward = outward / outward[-1]
+        points = centre + np.where(outward < 0, -outward * min(low - centre, 0.0), outward * max(high - centre, 0.0))
+        points = np.concatenate([points, np.linspace(low, high, count // 2)])
+    else:
+        angles = cos(np.pi * (np.arange(count, 0, -1) - 0.5) / count)
+        points = np.concatenate([(low + high) / 2 + (high - low) / 2 * angles, np.linspace(low, high, count // 2)])
+    if side:
+        crowded = (high - low) * geometric(1e-5, 1.0, count)
+        points = np.concatenate([points, low + crowded if side > 0 else high - crowded])
+    points = np.concatenate([points, extra, [low, high]])
+    return np.unique(points[(points >= low) & (points <= high)] + 0.0)  # one zero, not two
+
+
+def solve(keys: Head, problem: Problem, lawson: int = 0) -> tuple[float, Head]:
+    """The head with these slopes and intercepts and the best values, and its largest error on the samples."""
+    weights, constants, gains, free = _pinned([keys], problem)
+    lines = constants[:, None] + gains[:, None] * problem.points
+    rest = problem.target - np.add.reduce(weights[0] * lines, 0)
+    if free.any():
+        design = _design(weights, free, problem)[0]
+        found = _minimax(design, rest, problem, lawson)
+        constants[free] = found[: free.sum()]
+        if problem.affine:
+            gains[free] = found[free.sum() :]
+        rest = rest - np.add.reduce(design * found[:, None], 0)
+    head = Head(keys.slopes, keys.intercepts, constants, gains, keys.uniform)
+    return float(np.abs(rest).max()), head
+
+
+def costs(candidates: Sequence[Head], problem: Problem) -> Iterator[float]:
+    """What each of the keys is judged by: log of the largest error on the samples, and of values beyond the limit.
+
+    All have as many keys. A few are solved for at once, which is faster than one by one.
+    """
+    unknowns = (candidates[0].keys if candidates else 1) * (2 if problem.affine else 1)
+    together = max(1, AT_ONCE // (unknowns * len(problem.points)))
+    for start in range(0, len(candidates), together):
+        part = candidates[start : start + together]
+        weights, constants, gains, free = _pinned(part, problem)
+        lines = constants[:, None] + gains[:, None] * problem.points
+        rest = problem.target - np.add.reduce(weights * lines, -2)
+        sizes = np.full(len(part), max(np.abs(constants).max(), np.abs(gains).max()))
+        if free.any():
+            design = _design(weights, free, problem)
+            found = _ridge(design, rest, np.ones(rest.shape[-1]), problem)
+            rest = rest - np.add.reduce(design * found[..., None], -2)
+            sizes = np.maximum(sizes, np.abs(found).max(-1))
+        for error, size in zip(np.abs(rest).max(-1), sizes, strict=True):
+            excess = max(1.0, float(size) / problem.limit)
+            yield log_of(float(error) + problem.goal * 1e-3) + 2 * log_of(excess)
+
+
+def _pinned(candidates: Sequence[Head], problem: Problem) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
+    """Weights (candidates, keys, samples) of keys without gates; constants and gains of pinned keys; which are free."""
+    slopes, intercepts = (np.array([getattr(c, n) for c in candidates]) for n in ("slopes", "intercepts"))
+    weights = softmax(slopes[..., None] * problem.points + intercepts[..., None])
+    constants, gains = np.zeros(slopes.shape[1]), np.zeros(slopes.shape[1])
+    free = np.ones(slopes.shape[1], dtype=bool)
+    for index, pinned in ((0, problem.left), (-1, problem.right)):
+        if pinned is not None:
+            constants[index], gains[index], free[index] = pinned.constant, pinned.gain, False
+    return weights, constants, gains, free
+
+
+def _design(weights: Array, free: NDArray[np.bool_], problem: Problem) -> Array:
+    """What multiplies the unknowns, (..., unknowns, samples)."""
+    rows = weights[..., free, :]
+    return np.concatenate([rows, rows * problem.points], axis=-2) if problem.affine else rows
+
+
+def _minimax(design: Array, rest: Array, problem: Problem, steps: int) -> Array:
+    best, best_error = _ridge(design, rest, np.ones(len(rest)), problem), np.inf
+    weights = np.ones(len(rest))
+    for _ in range(steps):
+        found = _ridge(design, rest, weights, problem)
+        errors = np.abs(rest - np.add.reduce(design * found[:, None], 0))
+        largest = errors.max()
+        if largest < best_error:
+            best, best_error = found, largest
+        if largest == 0:
+            break
+        weights = weights * (errors / largest)
+        if not weights.sum() > 0:
+            break
+        weights = weights * (len(weights) / weights.sum())
+        if np.sqrt((weights * errors * errors).mean()) > 0.98 * largest:
+            break
+    return best
+
+
+def _ridge(design: Array, rest: Array, weights: Array, problem: Problem) -> Array:
+    """The values, (..., unknowns), for designs (..., unknowns, samples) and rests (..., samples)."""
+    unknowns = design.shape[-2]
+    ridge = max(problem.goal / (10 * problem.limit), FLOOR) * np.ones(unknowns)
+    if problem.affine:
+        ridge[unknowns // 2 :] *= problem.gain_size
+    root = np.sqrt(weights)
+    if not (np.isfinite(rest).all() and np.isfinite(design).all()):
+        raise np.linalg.LinAlgError("the target or the keys are not finite at a sample")
+    if np.abs(rest).max() < 1e-250:
+        return np.zeros(design.shape[:-1])
+    return least_squares(design * root, (rest * root)[..., None, :], np.sqrt(len(weights)) * ridge)[..., 0]

@@ -1,0 +1,93 @@
+"""Keys with evenly spaced slopes and concave intercepts, and the search for the best of them.
+
+Key k, counted from the middle, scores  step·k·(u - centre) - curvature·k². That is the paper's score
+-β(u - L_k)² for anchors L_k = centre + k h, with step = 2βh and curvature = βh², but for the term that
+all keys share. At the paper's temperature (curvature about 20) softmax picks one anchor. At a curvature of
+0.05 to 2 neighbouring keys blend, and by Poisson summation the blends reproduce smooth functions with an
+error that falls geometrically in the number of keys. (constructions 2.1, 2.2)
+
+Two numbers decide how well: curvature, and the spacing h = 2 curvature/step in units of the domain. The error
+has several valleys in them, so the search samples a grid and descends from the best points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from anchorhead.arithmetic import Array, descend, exp_of, geometric, log_of
+from anchorhead.head.head import Head
+from anchorhead.head.solve import Problem, costs, solve
+
+Layout = tuple[float, float]
+"""Step and curvature."""
+MOVES = np.array([[0.0, 0.0], [0.15, 0.0], [0.0, 0.25]])
+"""From the first point of a search to its others, in the logarithms."""
+
+STEP_BITS = 12
+"""Slopes are multiples of a step with this many bits, so that k·step is exact in every dtype."""
+
+
+def uniform_keys(count: int, step: float, curvature: float, centre: float) -> Head:
+    """Keys only, values zero."""
+    (slopes,), (intercepts,) = uniform_scores(count, np.array([step]), np.array([curvature]), centre)
+    nothing = np.zeros(count)
+    return Head(slopes, intercepts, nothing, nothing, uniform=True)
+
+
+def uniform_scores(count: int, steps: Array, curvatures: Array, centre: float) -> tuple[Array, Array]:
+    """Slopes and intercepts of several sets of keys, (sets, count) each."""
+    if count > 2:
+        mantissas, exponents = np.frexp(steps)
+        steps = np.ldexp(np.rint(mantissas * 2**STEP_BITS), exponents - STEP_BITS)
+    k = np.arange(count, dtype=np.float64) - (count - 1) / 2
+    slopes = steps[:, None] * k
+    return slopes, -curvatures[:, None] * (k * k) - slopes * centre
+
+
+def best_uniform(count: int, problem: Problem, rates: Iterable[float] = ()) -> tuple[float, Head]:
+    """The best head with that many keys that the search finds, and its largest error on the samples.
+
+    rates: steps to try as they are. Where f approaches its asymptotes like exp(-rate·|u|), a head with that
+    step does so too, and is far better than its neighbours.
+    """
+    centre, radius = problem.centre, problem.radius
+    if count == 1:
+        return solve(uniform_keys(1, 1.0, 0.0, 0.0), problem, lawson=30)
+
+    thin = problem.thinned()
+
+    def judged(layouts: Sequence[Layout]) -> list[float]:
+        """What each layout costs."""
+        fair = [1e-12 < step * radius < 1e9 and 0 <= c < 60 for step, c in layouts]
+        keys = [uniform_keys(count, *layout, centre) for layout, ok in zip(layouts, fair, strict=True) if ok]
+        found = costs(keys, thin)
+        return [next(found) if ok else math.inf for ok in fair]
+
+    def descended(starts: Sequence[Layout], moves: Array, tries: int) -> list[tuple[float, Layout]]:
+        """Nelder-Mead in the logarithms of step and curvature."""
+
+        def layout(place: Array) -> Layout:
+            step, curvature = place.tolist()
+            return exp_of(step), exp_of(curvature)
+
+        simplices = [np.array([log_of(step), log_of(c)]) + moves for step, c in starts]
+        found = descend(lambda places: judged([layout(p) for p in places]), simplices, tries)
+        return [(value, layout(place)) for value, place in found]
+
+    fine = 10 if count <= 24 else 6
+    spacings = geometric(0.1, 6.0, fine) * min(1, 4 / count)
+    grid = [(2 * c / (h * radius), c) for h in spacings.tolist() for c in geometric(0.02, 4.0, fine).tolist()]
+    ranked = sorted(zip(judged(grid), grid, strict=True))
+    few = count <= 24
+    found = descended([layout for _, layout in ranked[: 2 if few else 1]], MOVES, 60 if few else 30)
+    for rate in rates:
+        tried = [(rate, c) for c in (0.0, *geometric(1e-3, 3.0, 20).tolist())]
+        cost, layout = min(zip(judged(tried), tried, strict=True))
+        found.append((cost, layout))
+        if layout[1] and math.isfinite(cost):
+            found += [(value, (rate, c)) for value, (_, c) in descended([layout], MOVES[[0, 2]], 30)]
+    _, (step, curvature) = min(found)
+    return solve(uniform_keys(count, step, curvature, centre), problem, lawson=40)

@@ -1,0 +1,139 @@
+"""A head in the place of an activation function: elementwise on a tensor of any shape, as fast as the machine allows.
+
+Large inputs go through the same Horner evaluation fused into one kernel by torch.compile, which makes itself on first
+use; where that is not possible (no C++ compiler) the head says so once and stays with plain torch, slower. Inside a
+model that is itself compiled or exported the plain form is used, and fused with its surroundings.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.errors import StructureError
+from anchorhead.head.module import CARRYING, Evaluation, HeadAttention, LiteralHead
+from anchorhead.model.outside import Watched
+
+WORTH_COMPILING = 1 << 14
+_fused: dict[tuple[Any, ...], Evaluation | None] = {}
+_fused_of: WeakKeyDictionary[Evaluation, Evaluation | None] = WeakKeyDictionary()
+
+
+CONVERTED = "Convert again with wider ranges, or calibrate with data like these"
+
+
+class _Placed(Watched):
+    """A head with its formula and the interval on which it is proved; `outside` says what leaving that does."""
+
+    def __init__(self, head: HeadAttention, formula: str, low: float = -math.inf, high: float = math.inf) -> None:
+        super().__init__()
+        self.head, self.formula = head, formula
+        self.low, self.high = low, high
+        self.watch([(low, high)], f"the head for {formula}", CONVERTED)
+
+    @property
+    def keys(self) -> int:
+        return self.head.keys
+
+    def value(self, u: Tensor) -> Tensor:
+        """The head at every element, in its own dtype, and back in that of u."""
+        self.look(u)
+        return evaluate(self.head, u.to(self.head.dtype)).to(u.dtype)
+
+    def extra_repr(self) -> str:
+        where = "" if (self.low, self.high) == (-math.inf, math.inf) else f" on [{self.low:g}, {self.high:g}]"
+        return f"{self.formula}{where}, {self.keys} keys"
+
+
+class ActivationHead(_Placed):
+    """phi(x) for every element: softmax over fixed keys, values affine in x. `formula` says what phi is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.value(x)
+
+    def literal(self) -> LiteralHead:
+        """The same numbers as scores, softmax and values."""
+        return self.head.literal()
+
+
+class GateHead(_Placed):
+    """phi(u)·v for every element: softmax over fixed keys, whose values are constants times v."""
+
+    def forward(self, u: Tensor, v: Tensor) -> Tensor:
+        return self.value(u) * v
+
+    def literal(self) -> LiteralGate:
+        """The same numbers as scores, softmax and values."""
+        return LiteralGate(self)
+
+
+class LiteralGate(nn.Module):
+    """Scores, softmax over keys, and values constant_k · v."""
+
+    def __init__(self, gate: GateHead) -> None:
+        super().__init__()
+        self.head = gate.head.literal()
+        if bool(self.head.gains.any()):
+            raise StructureError(CARRYING)
+
+    def forward(self, u: Tensor, v: Tensor) -> Tensor:
+        values = v.unsqueeze(-1) * self.head.constants
+        return (self.head.weights(u).unsqueeze(-2) @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1)
+
+
+def evaluate(head: HeadAttention, x: Tensor, worth: int = WORTH_COMPILING) -> Tensor:
+    """The head at every element: fused where that pays, from `worth` elements on, else in plain torch."""
+    if torch.compiler.is_compiling() or x.numel() < worth or x.device.type != "cpu":
+        return head(x)
+    evaluation = head.evaluation()
+    if evaluation is None or head.edited:  # compiling takes seconds, too long for numbers that change
+        return head(x)
+    if evaluation not in _fused_of:
+        _fused_of[evaluation] = _fused_by_numbers(head, evaluation)
+    run = _fused_of[evaluation]
+    return head(x) if run is None else run(x.reshape(-1)).reshape(x.shape)
+
+
+def _fused_by_numbers(head: HeadAttention, evaluation: Evaluation) -> Evaluation | None:
+    """The fused evaluation of a head, one for all heads with the same numbers."""
+    key = (head.dtype, head.sizes, head.uniform, *head.numbers().values())
+    if key not in _fused:
+        _fused[key] = _compiled(evaluation, head.dtype)
+    return _fused[key]
+
+
+def _compiled(evaluation: Evaluation, dtype: torch.dtype) -> Evaluation | None:
+    """The evaluation fused by torch.compile; None, with a sentence, where that fails.
+
+    Traced first, so that the head's numbers are constants in the kernel and every head has code of its own: compiled
+    as a closure its numbers would be arguments, fetched anew for every vector. Contracting a multiplication and an
+    addition into one instruction drops a rounding and adds none, so the certified rounding still holds.
+
+    The width of the processor's vectors is asked for by name, for torch's cache on disk does not know it: loops of one
+    width that another processor left there would be built with vectors of another, and write behind their tensors.
+    """
+    try:
+        from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+        options: dict[str, str | int | bool | Callable[..., Any]] = {
+            "cpp.enable_floating_point_contract_flag": "fast",
+            "cpp.simdlen": pick_vec_isa().bit_width(),
+        }
+        run = torch.compile(torch.fx.symbolic_trace(evaluation), dynamic=True, options=options)
+        run(torch.zeros(WORTH_COMPILING, dtype=dtype))
+    except Exception as error:  # a missing compiler shows itself in many ways
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        warnings.warn(
+            f"torch.compile is not available here ({reason[:120]}); heads are evaluated in plain torch, which is "
+            "several "
+            "times slower. Install a C++ compiler such as g++ to have them fused.",
+            stacklevel=2,
+        )
+        return None
+    return run

@@ -1,0 +1,125 @@
+"""A network: affine maps and attention layers in a row, with two evaluations of one set of weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.errors import ShapeError
+from anchorhead.head.own_precision import in_own_precision
+from anchorhead.model.attention import LiteralAttention
+
+
+class Network(nn.Module):
+    """Stages applied in order. Calling it is the fast evaluation; `literal()` is the one to read and export."""
+
+    def __init__(self, stages: Iterable[nn.Module], size: tuple[int, int] | None = None) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(stages)
+        self._size = size
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Tokens and features of the sequences that it takes, where they are fixed."""
+        return self._size
+
+    def check(self, x: Tensor) -> None:
+        """Refuses an input of the wrong shape or dtype; networks that know theirs say so."""
+
+    @in_own_precision
+    def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
+        for stage in self.stages:
+            x = stage(x)
+        return x
+
+    def literal(self) -> Literal:
+        """A copy of the weights as queries, keys, softmax and values, with nothing folded or skipped."""
+        return copy.deepcopy(Literal(self))
+
+    def attention_weights(self, x: Tensor) -> list[Tensor]:
+        """The weights of each attention layer on x, each (..., H, queries, keys)."""
+        return Literal(self).attention_weights(x)
+
+
+class InARow(nn.Module):
+    """Stages one after another; those of the class `layer` are attention and can show their weights."""
+
+    layer: type[nn.Module]
+    stages: nn.ModuleList
+    check: Callable[[Tensor], None]
+
+    @in_own_precision
+    def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
+        for stage in self.stages:
+            x = stage(x)
+        return x
+
+    @in_own_precision
+    def attention_weights(self, x: Tensor) -> list[Tensor]:
+        """The weights of each attention layer on x, each (..., H, queries, keys)."""
+        self.check(x)
+        found = []
+        for stage in self.stages:
+            if isinstance(stage, self.layer):
+                weights: Any = stage.weights
+                found.append(weights(x))
+            x = stage(x)
+        return found
+
+
+class Literal(InARow):
+    """The literal evaluation of a network: every stage that has two evaluations uses its literal one."""
+
+    layer = LiteralAttention
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(_flatten(network.stages))
+        self.check = network.check
+
+    def literal(self) -> Literal:
+        """This is it."""
+        return self
+
+
+def _flatten(stages: Iterable[nn.Module]) -> list[nn.Module]:
+    flat: list[nn.Module] = []
+    for stage in stages:
+        make: Any = getattr(stage, "literal", None)
+        literal = stage if make is None else make()
+        flat += _flatten(literal) if isinstance(literal, nn.Sequential) else [literal]
+    return flat
+
+
+def check_sequence(x: Tensor, tokens: int, features: int, dtype: torch.dtype) -> None:
+    """Refuses an input that is not (..., tokens, features) in the network's dtype."""
+    if not isinstance(x, Tensor):
+        raise ShapeError(f"The input must be a torch tensor, not {type(x).__name__}; use torch.as_tensor(x).")
+    if x.ndim < 2 or tuple(x.shape[-2:]) != (tokens, features):
+        raise ShapeError(
+            f"The input has shape {tuple(x.shape)}; this network takes (..., {tokens}, {features}): "
+            f"{tokens} tokens with {features} features each."
+        )
+    if x.dtype != dtype:
+        raise ShapeError(
+            f"The input is {x.dtype} and the network {dtype}. Convert it with x.to({dtype}), "
+            f"or build the network with dtype={x.dtype}."
+        )
+
+
+def check_input(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Refuses an input that is not (..., *shape) in the model's dtype."""
+    if not isinstance(x, Tensor):
+        raise ShapeError(f"The input must be a torch tensor, not {type(x).__name__}; use torch.as_tensor(x).")
+    if x.ndim < len(shape) or tuple(x.shape[-len(shape) :]) != shape:
+        wanted = ", ".join(map(str, shape))
+        raise ShapeError(f"The input has shape {tuple(x.shape)}; this model takes (..., {wanted}).")
+    if x.dtype != dtype:
+        other = f", or compile the model with dtype={x.dtype}" if x.dtype in (torch.float32, torch.float64) else ""
+        raise ShapeError(f"The input is {x.dtype} and the model {dtype}. Convert it with x.to({dtype}){other}.")

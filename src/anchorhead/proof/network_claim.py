@@ -1,0 +1,80 @@
+"""What is claimed of a network of heads, and the bound that follows for its outputs.
+
+Each head is proved by itself against its function (`approximation.py`, `rounding.py`); how the steps use them composes
+(`flow.py`). A box in at most three variables is cut into cells, and the bound is the worst of any cell: intervals
+that forget how wires depend on each other forget less on a smaller box.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.rows import Wiring
+from anchorhead.enclosure.precision import precision
+from anchorhead.proof.flow import Flow, HeadFacts, Pair, Tracker
+from anchorhead.proof.statement import Statement
+
+CELLS = {1: 32, 2: 8, 3: 4}
+"""Cells along each axis, by the number of inputs."""
+
+
+@dataclass(frozen=True)
+class HeadClaim:
+    """One head: the statement about its stored numbers, the boxes of its proof, and the errors that it claims."""
+
+    statement: Statement
+    edges: tuple[float, ...]
+    approximation: float
+    rounding: float
+    method: str
+
+    @property
+    def facts(self) -> HeadFacts:
+        return HeadFacts(self.statement.low, self.statement.high, self.approximation, self.rounding)
+
+
+@dataclass(frozen=True)
+class NetworkClaim:
+    """A circuit on a box, its heads, and how each step uses them: the numbers that the network computes with."""
+
+    circuit: Circuit
+    box: tuple[Pair, ...]
+    dtype: str
+    heads: tuple[HeadClaim, ...]
+    wiring: Wiring
+
+    @property
+    def boxes(self) -> int:
+        """Boxes in the proofs of all heads."""
+        return sum(len(head.edges) - 1 for head in self.heads)
+
+
+def cells(box: Sequence[Pair]) -> list[tuple[Pair, ...]]:
+    """The box, cut into cells where it has few sides."""
+    count = CELLS.get(len(box), 1)
+    sides = []
+    for low, high in box:
+        marks = [low + (high - low) * i / count for i in range(count)] + [high]
+        sides.append([(a, b) for a, b in itertools.pairwise(marks) if a < b] or [(low, high)])
+    return list(itertools.product(*sides))
+
+
+def flows(tracker: Tracker, box: Sequence[Pair], *, whole: bool = False) -> list[Flow]:
+    """What a tracker finds on every cell of the box, or on all of it at once."""
+    with precision():
+        return [tracker.follow(cell) for cell in ([tuple(box)] if whole else cells(box))]
+
+
+def worst(found: Sequence[Sequence[float]]) -> list[float]:
+    """For each entry the largest over all cells."""
+    return [max(column) for column in zip(*found, strict=True)]
+
+
+def output_errors(claim: NetworkClaim, *, rounding: bool) -> list[float]:
+    """A bound for each output, for every input in the box."""
+    facts = [head.facts for head in claim.heads]
+    tracker = Tracker(claim.circuit, claim.dtype, claim.wiring, facts, rounding=rounding)
+    return worst([flow.output_errors for flow in flows(tracker, claim.box)])

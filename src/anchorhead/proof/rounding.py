@@ -1,0 +1,323 @@
+"""What evaluating a head in floating point may add, for any order of summation (constructions 3.4).
+
+Let ρ be the unit roundoff. Meant are the literal evaluation (scores, maximum subtracted, exp, sum, quotient,
+values) of a head of one piece, and the fast ones: Horner's rule in z = exp(-step·|x|) for evenly spaced slopes, and
+key by key, piece by piece otherwise. To first order in ρ, with h = sum W_k v_k, v_k = constant_k + gain_k x:
+
+*Weights.* A score slope_k x + intercept_k is rounded three times, its difference Δ_k to the largest once, exp errs
+by 2 ulp (assumed): the weight's relative error is at most ρ(2|slope_k x| + 2|intercept_k| + Δ_k + 4). In Horner's
+rule z errs by ρ(|step x| + 4), its j-th power by j times that, and the term passes 2j + 2 more roundings. So
+
+    ε_k = ρ(2|slope_k x| + 2|intercept_k| + 2|(slope_k - slope_ref) x| + 2|intercept_k - intercept_ref| + 6 j_k + 10)
+
+with `ref` the leading key, or, for Horner's rule, the end key on x's side, j_k the distance from it. A relative
+error ε_k of W_k moves h by W_k ε_k |v_k - h|, since an error common to all weights cancels; and with l the leading
+key, |v_k - h| is at most |v_k - v_l| + sum W_j |v_j - v_l|, where values that grow alike cancel.
+
+*Pieces.* In a head of several pieces all this is said of each piece by itself, with blend g_i and weights within
+the piece. Between pieces the share P_i of a piece errs by its gate's rounding, ρ(|gate x| + 3|gate x + level| + 10),
+and by the error of its normaliser, sum W_k ε_k; relative to the leading piece, whose errors are added to the others':
+it moves h by P_i ε_i |g_i - h|, bounded like |v_k - h| above. Where
+two pieces meet g_i and g_j nearly agree; |g_i - g_j| is taken at the middle of the box and carried to its ends by
+the slopes |g'| <= sum W_k(|gain_k| + |slope_k - slope_l||v_k - v_l|) + the same spread once more.
+
+*Values* are formed, and multiplied by weights or coefficients, with three roundings: 3ρ W_k(|constant_k| + |gain_k x|).
+
+*Sums.* Adding b to a errs by at most ρ|a + b|, and by at most |b|, since a is itself a float. So beside the
+leading term each term adds at most min(ρ S, 2|term|) to a sum of absolute value S, in whatever order. The
+quotient and the last store add 2ρ|h|.
+
+*Folding.* A symmetric head in one piece is evaluated at -|x| and mirrored (`reflection`): what holds at -x holds at x
+with two more roundings.
+
+*Underflow.* What is smaller than the least normal number τ may become zero: τ for each value, and in Horner's rule,
+where powers of z underflow before a coefficient exp(intercept_j - intercept_end) lifts them, τ exp(depth) with depth
+the largest such difference.
+
+*Overflow.* A coefficient of Horner's rule is at most exp(depth) times the largest value, and sums have as many terms as
+there are keys: a head for which that is too large for the dtype has no bound.
+
+Where ε_k is not small, exp(ε_k) - 1 takes its place. The weights are normalised again, which divides what they
+move by 1 - sum W_k ε_k at worst; other terms of second order are covered by a factor 1 + 1/1000.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from flint import arb, ctx
+
+from anchorhead.enclosure.precision import ball, upper
+from anchorhead.proof.far import decreasing
+from anchorhead.proof.statement import Statement
+
+ROUNDING_PRECISION = 64
+MOST_BOXES = 200_000
+MOST_WORK = 1 << 22
+"""Keys times boxes."""
+LARGEST = {"float64": 2.0**1000, "float32": 2.0**120}
+LEAST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126}
+SECOND_ORDER = arb(1001) / 1000
+
+ASSUMPTIONS = [
+    "additions, multiplications and divisions round to nearest (IEEE 754), fused or not, in any order",
+    "no float32 product is shortened to bfloat16 or TF32 (models see to it; compiled and exported programs cannot)",
+    "exp is accurate to 2 units in the last place",
+    "no score overflows in the literal evaluation (the fast one cannot overflow)",
+]
+
+
+class Rounding:
+    """Bounds |computed - exact| of a statement's head."""
+
+    def __init__(self, claim: Statement) -> None:
+        self.claim, self.head = claim, claim.head
+        self.fold = reflection(claim.intercepts, claim.constants, claim.gains) if claim.uniform else None
+        levels = claim.intercepts
+        depth = max(levels) - min(levels[0], levels[-1]) if claim.uniform else 0.0
+        self.least = arb(LEAST_NORMAL[claim.dtype]) * arb(depth).exp()
+        values = max(abs(v) for v in (*claim.constants, *claim.gains))
+        self.fits = bool(16 * len(levels) * (1 + arb(values)) * arb(depth).exp() < LARGEST[claim.dtype])
+        starts = [sum(claim.sizes[:i]) for i in range(len(claim.sizes) + 1)]
+        self.pieces = [range(a, b) for a, b in itertools.pairwise(starts)]
+
+    def on_box(self, low: float, high: float) -> float:
+        """An upper bound over [low, high]; infinity if none was found."""
+        before, ctx.prec = ctx.prec, ROUNDING_PRECISION
+        try:
+            found, _ = self._on_box(low, high)
+            if self.fold is not None and high > 0:
+                mirrored, size = self._on_box(-high, -low)
+                found = found.max(mirrored + self._folding(abs(ball(low, high)).upper(), size))
+            return upper(found)
+        finally:
+            ctx.prec = before
+
+    def _folding(self, size: arb, output: arb) -> arb:
+        """For x > 0 a symmetric head is shift - h(-x), or h(-x) + tilt·x: two more roundings, of these terms."""
+        shift, tilt = self.fold or (0.0, 0.0)
+        return 3 * arb(self.claim.unit) * (abs(arb(shift)) + abs(arb(tilt)) * size + output)
+
+    def _on_box(self, low: float, high: float) -> tuple[arb, arb]:
+        """The bound on [low, high], and one on |h| there."""
+        x, unit = ball(low, high), arb(self.claim.unit)
+        parts = [_Part(self, keys, x, low, high) for keys in self.pieces]
+        tops = [part.leader for part in parts]
+        first = max(range(len(parts)), key=lambda i: self._score(tops[i], (low + high) / 2))
+        shares = self._shares(parts, tops, first, x)
+        gaps = [part.distance(parts[first], (low + high) / 2, (high - low) / 2) for part in parts]
+        blend = sum((p * g for p, g in zip(shares, gaps, strict=True)), arb(0))
+        output = parts[first].output + blend
+        error, moved, lost = 2 * unit * output, arb(0), arb(0)
+        common = self._gate_error(tops[first], x, tops[first]) + parts[first].slack
+        for part, share, gap in zip(parts, shares, gaps, strict=True):
+            if part is not parts[first]:
+                slack = _grown(self._gate_error(part.leader, x, tops[first]) + part.slack + common)
+                moved += share * slack * (gap + blend)
+                lost += share * _least(slack, arb(1))
+                error += 2 * _least(unit, 2 * share) * (part.output + output)
+            error += share * part.error
+            lost += share * part.lost
+        if not (self.fits and lost < 0.5 and 16 * self.head.keys * output < LARGEST[self.claim.dtype]):
+            return arb("inf"), output
+        return (error + moved / (1 - lost)) * SECOND_ORDER, output
+
+    def _score(self, k: int, x: float) -> float:
+        slope, level = self.head.floats[k]
+        return slope * x + level
+
+    def _shares(self, parts: list[_Part], tops: list[int], first: int, x: arb) -> list[arb]:
+        """Upper bounds of the pieces' shares of the weight."""
+        relative = [part.total * self._relative(top, tops[first], x) for part, top in zip(parts, tops, strict=True)]
+        least = sum(relative[1:], relative[0]).lower()
+        return [_least(r.upper() / least, arb(1)) for r in relative]
+
+    def _relative(self, k: int, reference: int, x: arb) -> arb:
+        head = self.head
+        return ((head.slopes[k] - head.slopes[reference]) * x + head.intercepts[k] - head.intercepts[reference]).exp()
+
+    def _gate_error(self, k: int, x: arb, first: int) -> arb:
+        """Relative error of a piece's share from its gate and its leading key's score."""
+        head = self.head
+        gate = head.gate_balls[k][0] * x
+        score = gate + head.gate_balls[k][1]
+        gap = (head.slopes[k] - head.slopes[first]) * x + head.intercepts[k] - head.intercepts[first]
+        return arb(self.claim.unit) * (abs(gate) + 3 * abs(score) + 2 * abs(gap) + 14).upper()
+
+    def weight_error(self, k: int, leader: int, size: arb, low: float, high: float) -> arb:
+        """Relative error of weight k within its piece for |x| <= size: ε_k, or exp(ε_k) - 1 where it is not small.
+
+        For Horner's rule both ends count on a box that holds zero.
+        """
+        slope, level = self.head.own[k]
+        own = 2 * (slope * size + level) + 10
+        worst = own + self._distance(k, leader, size)
+        if self.claim.uniform:
+            sides = ([self.head.keys - 1] if high > 0 else []) + ([0] if low <= 0 else [])
+            for end in sides:
+                worst = worst.max(own + self._distance(k, end, size) + 6 * abs(end - k))
+        return _grown(arb(self.claim.unit) * worst)
+
+    def _distance(self, k: int, reference: int, size: arb) -> arb:
+        """How far the scores of two keys of a piece may be apart, twice."""
+        head = self.head
+        slope = abs(head.slopes[k] - head.slopes[reference])
+        return 2 * (slope * size + abs(head.intercepts[k] - head.intercepts[reference]))
+
+    def beyond(self, sign: int, start: float) -> float:
+        """An upper bound of |computed - exact|/(1 + |x|) on the side `sign` beyond |x| >= start.
+
+        There the end key has nearly all weight: the others' share of the errors is a sum of terms
+        u^2 exp(-κu), and what remains is proportional to the end key's own value.
+        """
+        before, ctx.prec = ctx.prec, ROUNDING_PRECISION
+        try:
+            found = self._beyond(sign, arb(start))
+            if self.fold is not None and sign > 0:
+                largest = max(abs(v) for v in (*self.claim.constants, *self.claim.gains))
+                found = found.max(self._beyond(-1, arb(start)) + self._folding(arb(1), arb(2 * largest)))
+            return upper(found)
+        finally:
+            ctx.prec = before
+
+    def _beyond(self, sign: int, start: arb) -> arb:
+        head, unit = self.head, arb(self.claim.unit)
+        if not self.fits:
+            return arb("inf")
+        end = max(range(head.keys), key=lambda k: sign * head.floats[k][0])
+        largest = abs(head.constants[end]).max(abs(head.gains[end]))
+        # values (3), quotient and store (2), two sums of one leading term (2), its line continued past the clamp (3)
+        total = 10 * unit * largest
+        for k in range(head.keys):
+            if k == end:
+                continue
+            rate = abs(head.slopes[end] - head.slopes[k])
+            if not rate > 0:
+                return arb("inf")
+            level = (head.intercepts[k] - head.intercepts[end]).exp()
+            sizes = [head.own[k], head.own[end], head.gates[k], head.gates[end]]
+            slope = 4 * sum((s for s, _ in sizes), arb(0)) + 2 * rate
+            fixed = 4 * sum((c for _, c in sizes), arb(0)) + 2 * abs(head.intercepts[k] - head.intercepts[end])
+            fixed += 6 * head.keys + 40
+            spread = abs(head.constants[k]) + abs(head.gains[k]) + abs(head.constants[end]) + abs(head.gains[end])
+            # each key's weight times its relative error, per 1 + u of the values' size; and its place in two sums
+            linear = (unit * slope) * decreasing(start, rate, 1)
+            weight = level * (-rate * start).exp()
+            total += level * spread * linear + unit * fixed * weight * spread
+            total += _least(4 * weight * spread, 2 * unit * (spread + largest)) + 4 * self.least * (1 + spread)
+        return total * SECOND_ORDER
+
+
+class _Part:
+    """One piece over a box: its weights, what rounding within it costs, and how its blend differs from another's.
+
+    total: its normaliser, relative to its leader. error: rounding of its blend. slack: its normaliser's relative error.
+    lost: weight that rounding may take away. output: bound on |blend|. slope: bound on |blend'|.
+    """
+
+    def __init__(self, rounding: Rounding, keys: range, x: arb, low: float, high: float) -> None:
+        self.rounding, self.keys = rounding, keys
+        head, unit = rounding.head, arb(rounding.claim.unit)
+        self.leader = leader = max(keys, key=lambda k: rounding._score(k, (low + high) / 2))
+        relative = [rounding._relative(k, leader, x) for k in keys]
+        self.total = sum(relative[1:], relative[0])
+        least = self.total.lower()
+        weights = [w.upper() / least for w in relative]
+        size = abs(x).upper()
+        sizes = [abs(head.constants[k] + head.gains[k] * x).upper() for k in keys]
+        apart = [self._apart(k, x) for k in keys]
+        blend = sum((w * s for w, s in zip(weights, apart, strict=True)), arb(0))
+        whole = sum((w * s for w, s in zip(weights, sizes, strict=True)), arb(0))
+        self.output = abs(head.constants[leader] + head.gains[leader] * x).upper() + blend
+        self.error = 4 * rounding.least * (1 + sum(sizes[1:], sizes[0]))
+        self.slack, self.lost, self.slope = arb(0), arb(0), arb(0)
+        for k, weight, far, big in zip(keys, weights, apart, sizes, strict=True):
+            slack = rounding.weight_error(k, leader, size, low, high)
+            self.error += weight * slack * (far + blend)
+            self.error += 3 * unit * weight * (abs(head.constants[k]) + abs(head.gains[k]) * size)
+            self.slack += weight * slack
+            self.lost += weight * _least(slack, arb(1))
+            steep = abs(head.slopes[k] - head.slopes[leader])
+            self.slope += weight * (abs(head.gains[k]) + 2 * steep * (far + blend))
+            if k != leader:
+                self.error += _least(unit * whole, 2 * weight * big)
+                self.error += _least(unit, 2 * weight) * self.output
+
+    def _apart(self, k: int, x: arb) -> arb:
+        head, leader = self.rounding.head, self.leader
+        return abs(head.constants[k] - head.constants[leader] + (head.gains[k] - head.gains[leader]) * x).upper()
+
+    def blend_at(self, place: float) -> arb:
+        """The piece's blend at a point."""
+        head, x = self.rounding.head, arb(place)
+        relative = [self.rounding._relative(k, self.leader, x) for k in self.keys]
+        values = [w * (head.constants[k] + head.gains[k] * x) for w, k in zip(relative, self.keys, strict=True)]
+        return sum(values[1:], values[0]) / sum(relative[1:], relative[0])
+
+    def distance(self, other: _Part, middle: float, radius: float) -> arb:
+        """A bound of |blend - other's blend| over the box."""
+        if other is self:
+            return arb(0)
+        gap = abs(self.blend_at(middle) - other.blend_at(middle)).upper()
+        return gap + (self.slope + other.slope) * arb(radius)
+
+
+def _grown(error: arb) -> arb:
+    """A relative error of the exponent as one of the exponential."""
+    return error if error < 1e-3 else error.expm1()
+
+
+def reflection(
+    intercepts: Sequence[float], constants: Sequence[float], gains: Sequence[float]
+) -> tuple[float, float] | None:
+    """(shift, tilt) if exactly h(x) = shift - h(-x), with tilt 0, or h(x) = h(-x) + tilt·x, with shift 0; else None.
+
+    As the evaluation does, only where the left end is the smaller one.
+    """
+    if tuple(intercepts) != tuple(reversed(intercepts)):
+        return None
+    tilts = {a + b for a, b in zip(gains, reversed(gains), strict=True)}
+    if tuple(constants) == tuple(reversed(constants)) and len(tilts) == 1 and abs(gains[0]) <= abs(gains[-1]):
+        return 0.0, tilts.pop()
+    shifts = {a + b for a, b in zip(constants, reversed(constants), strict=True)}
+    if tuple(gains) == tuple(reversed(gains)) and len(shifts) == 1 and abs(constants[0]) <= abs(constants[-1]):
+        return shifts.pop(), 0.0
+    return None
+
+
+def rounding_on(claim: Statement, edges: Sequence[float], *, relative: bool) -> float:
+    """The largest bound over the boxes; with `relative`, of the bound divided by 1 + |x|.
+
+    On a wide box the weights are not known well and the bound is far too large, so boxes are cut until they are
+    within half of what the worst of their own middles shows.
+    """
+    rounding = Rounding(claim)
+
+    def bound(low: float, high: float) -> float:
+        found = rounding.on_box(low, high)
+        if not relative:
+            return found
+        least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+        return math.nextafter(found / (1 + least), math.inf)
+
+    goal = 1.5 * max(bound(m, m) for m in ((a + b) / 2 for a, b in itertools.pairwise(edges)))
+    worst = 0.0
+    stack = list(itertools.pairwise(edges))
+    for _ in range(min(MOST_BOXES, MOST_WORK // len(claim.slopes))):
+        if not stack:
+            return worst
+        low, high = stack.pop()
+        found = bound(low, high)
+        middle = (low + high) / 2
+        if found <= goal or not low < middle < high:
+            worst = max(worst, found)
+        else:
+            goal = max(goal, 1.5 * bound(middle, middle))
+            stack += [(low, middle), (middle, high)]
+    return math.inf
+
+
+def _least(a: arb, b: arb) -> arb:
+    return a if a < b else b

@@ -1,0 +1,1 @@
+"""Torch modules and Python functions, read as expressions and circuits by torch.export."""

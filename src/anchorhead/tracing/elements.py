@@ -1,0 +1,304 @@
+"""Operations on each entry of a tensor, and operations that move entries about.
+
+A tensor that depends on the input is a numpy array of entries; any other is a torch tensor. Elementwise operations are
+those of `aten` for each entry, but for affine ones and products, which are made at once. Operations that only move
+entries are run by torch itself, on a tensor that numbers the entries: whatever torch does with views, indices, padding
+or writing into a part of a tensor, that is what is done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from anchorhead.circuit.circuit import Line, U
+from anchorhead.circuit.lower import RECIPROCAL, Form, substituted
+from anchorhead.enclosure.exact import Number, over, times
+from anchorhead.errors import DiscontinuityError, ExpressionError
+from anchorhead.expression.graph import Node, constant, variable
+from anchorhead.tracing import aten
+from anchorhead.tracing.entries import MASKED, ZERO, Above, Entries, Entry, Masked, Sum
+
+Array = NDArray[np.object_]
+Given = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Jumps:
+    """A result that jumps, such as the indices of a maximum, refused only where it is used."""
+
+    why: str
+
+
+@dataclass
+class Context:
+    """What an operation needs to know besides its arguments: its label, and torch's own operation."""
+
+    entries: Entries
+    label: str
+    target: Any = None
+
+    def array(self, value: Any) -> Array:
+        """Entries of a tensor of any kind."""
+        if isinstance(value, np.ndarray):
+            return value
+        numbers, shape = (
+            (value.reshape(-1).tolist(), tuple(value.shape)) if isinstance(value, Tensor) else ([value], ())
+        )
+        return shaped([_entry(number) for number in numbers], shape)
+
+    def ready(self, array: Array) -> Array:
+        """The entries worked out all at once, but for minus infinity."""
+        entries = list(array.ravel())
+        forms = iter(self.entries.forms([entry for entry in entries if entry is not MASKED], self.label))
+        return shaped([entry if entry is MASKED else next(forms) for entry in entries], array.shape)
+
+    def unary(self, name: str, entry: Entry) -> Form:
+        [form] = self.entries.forms([entry], self.label)
+        return self.entries.builder.unary(Node(name, (U,)), form, self.label)
+
+    def sum(self, entries: Sequence[Entry], coefficient: Number = 1, bias: Number = 0) -> Entry:
+        return self.entries.sums([Sum([coefficient] * len(entries), entries, bias)], self.label)[0]
+
+    def square(self, entry: Entry) -> Entry:
+        return self.entries.product(entry, entry, self.label)
+
+    def call(self, given: Given) -> Any:
+        """torch's own operation on these arguments."""
+        names = [a.name for a in self.target._schema.arguments if not a.kwarg_only]
+        count = next((i for i, name in enumerate(names) if name not in given), len(names))
+        return self.target(*(given[name] for name in names[:count]),
+                           **{key: value for key, value in given.items() if key not in names[:count]})  # fmt: skip
+
+
+Operation = Callable[[Context, Given], Any]
+
+
+def shaped(entries: Iterable[Any], shape: tuple[int, ...]) -> Array:
+    listed = list(entries)
+    flat = np.empty(len(listed), dtype=object)
+    flat[:] = listed
+    return flat.reshape(shape)
+
+
+def finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ExpressionError(f"A constant of the target is {number}; constants must be finite numbers.")
+    return number
+
+
+def _entry(number: Any) -> Entry:
+    if isinstance(number, complex):
+        raise ExpressionError("A constant of the target is complex; constants must be real numbers.")
+    return MASKED if number == -math.inf else Line({}, finite(number)) if number != 0 else ZERO
+
+
+def _broadcast(context: Context, *values: Any) -> tuple[list[list[Entry]], tuple[int, ...]]:
+    arrays = np.broadcast_arrays(*(context.array(value) for value in values))
+    return [list(array.ravel()) for array in arrays], arrays[0].shape
+
+
+def added(sign: int, first: str = "self", second: str = "other") -> Operation:
+    def add(context: Context, given: Given) -> Array:
+        (left, right), shape = _broadcast(context, given[first], given[second])
+        factor = times(given.get("alpha", 1), sign)
+        wanted = [Sum((1, factor), pair) for pair in zip(left, right, strict=True)]
+        return shaped(context.entries.sums([_with_bias(s) for s in wanted], context.label), shape)
+
+    return add
+
+
+def _with_bias(wanted: Sum) -> Sum:
+    """The sum, with its constant entries in the bias."""
+    kept = [(c, e) for c, e in zip(*wanted[:2], strict=True) if not (isinstance(e, Line) and e.is_constant)]
+    constants = [times(c, e.bias) for c, e in zip(*wanted[:2], strict=True) if isinstance(e, Line) and e.is_constant]
+    nonzero = [number for number in [wanted.bias, *constants] if number != 0]
+    if len(nonzero) > 1:
+        return wanted
+    return Sum([c for c, _ in kept], [e for _, e in kept], nonzero[0] if nonzero else 0)
+
+
+def multiplied(context: Context, given: Given) -> Array:
+    (left, right), shape = _broadcast(context, given["self"], given["other"])
+    label = context.label
+    return shaped([context.entries.product(a, b, label) for a, b in zip(left, right, strict=True)], shape)
+
+
+def divided(context: Context, given: Given) -> Array:
+    if given.get("rounding_mode") is not None:
+        raise DiscontinuityError("A division that rounds its quotient jumps; divide without rounding_mode.")
+    (above, below), shape = _broadcast(context, given["self"], given["other"])
+    inverse = [_inverse(context, entry) for entry in context.entries.forms(below, context.label)]
+    label = context.label
+    return shaped([context.entries.product(a, b, label) for a, b in zip(above, inverse, strict=True)], shape)
+
+
+def _inverse(context: Context, form: Form) -> Form:
+    if isinstance(form, Line) and form.is_constant:
+        if form.bias == 0:
+            raise ExpressionError("A division by the constant 0 is not a number.")
+        return Line({}, over(1, form.bias))
+    return context.entries.builder.unary(RECIPROCAL, form, context.label)
+
+
+def negated(context: Context, given: Given) -> Array:
+    array = given["self"]
+    return shaped((context.entries.scale(entry, -1, context.label) for entry in array.ravel()), array.shape)
+
+
+def elementwise(name: str) -> Operation:
+    """An operation of `aten` on each entry; constants are put into the function, one for each entry if they differ."""
+
+    def apply(context: Context, given: Given) -> Array:
+        if given.get("training") is True:
+            raise ExpressionError(f"torch's {name} in training is random")
+        given = _channels(given) if name == "prelu" else given
+        given = {key: context.ready(value) if isinstance(value, np.ndarray) else value for key, value in given.items()}
+        tensors = {key: value for key, value in given.items() if isinstance(value, Tensor | np.ndarray)}
+        fixed = {key: _fixed(value) for key, value in given.items() if key not in tensors and value is not None}
+        parts, shape = _broadcast(context, *tensors.values())
+        moving = [key for key, value in tensors.items() if isinstance(value, np.ndarray)]
+        functions: dict[tuple[Any, ...], Node] = {}
+        found = []
+        for row in zip(*parts, strict=True):
+            entries = dict(zip(tensors, row, strict=True))
+            constants = tuple((key, _number(entries[key])) for key in tensors if key not in moving)
+            if constants not in functions:
+                values = {key: constant(number) for key, number in constants} | {key: variable(key) for key in moving}
+                functions[constants] = _node(name, values | fixed)
+            found.append(_applied(context, functions[constants], {key: entries[key] for key in moving}))
+        return shaped(found, shape)
+
+    return apply
+
+
+def _node(name: str, values: Mapping[str, Any]) -> Node:
+    try:
+        found = aten.OPERATIONS[name](values)
+    except (KeyError, AttributeError, TypeError):
+        found = None
+    if not isinstance(found, Node):
+        raise ExpressionError(f"this form of torch's {name} is not known")
+    return found
+
+
+def _applied(context: Context, function: Node, values: Mapping[str, Entry]) -> Form:
+    if function.op == "exp" and any(isinstance(entry, Masked) for entry in values.values()):
+        return ZERO
+    builder = context.entries.builder
+    forms = dict(zip(values, context.entries.forms(values.values(), context.label), strict=True))
+    if len(forms) == 1:
+        [(key, form)] = forms.items()
+        return builder.unary(substituted(function, {key: U}), form, context.label)
+    return builder.lower(function, forms, context.label)
+
+
+def _fixed(value: Any) -> Any:
+    return constant(finite(value)) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _number(entry: Entry) -> Any:
+    if isinstance(entry, Masked):
+        raise ExpressionError("A constant of the target is -inf; constants must be finite numbers.")
+    if not isinstance(entry, Line):
+        raise ExpressionError("A number of the target depends on its inputs where a constant is needed.")
+    return entry.bias
+
+
+def _channels(given: Given) -> Given:
+    """prelu's weights lie along the second axis."""
+    axes = given["self"].ndim
+    return {**given, "weight": given["weight"].reshape([1, -1] + [1] * (axes - 2) if axes > 1 else [-1])}
+
+
+def largest_of_two(sign: int) -> Operation:
+    def choose(context: Context, given: Given) -> Array:
+        pairs, shape = _broadcast(context, given["self"], given["other"])
+        return shaped((context.entries.largest(pair, context.label, sign) for pair in zip(*pairs, strict=True)), shape)
+
+    return choose
+
+
+def compared(reverse: bool) -> Operation:
+    def compare(context: Context, given: Given) -> Array:
+        pairs, shape = _broadcast(context, given["self"], given["other"])
+        left, right = (context.entries.forms(part, context.label) for part in (pairs[::-1] if reverse else pairs))
+        return shaped(map(Above, left, right), shape)
+
+    return compare
+
+
+def chosen(context: Context, given: Given) -> Array:
+    if isinstance(given["condition"], Tensor):
+        return moved(context, given)
+    parts, shape = _broadcast(context, given["condition"], given["self"], given["other"])
+    rows = zip(*parts, strict=True)
+    return shaped((context.entries.choice(test, yes, no, context.label) for test, yes, no in rows), shape)
+
+
+def opposite(context: Context, given: Given) -> Array:
+    array = given["self"]
+    if not all(isinstance(entry, Above) for entry in array.ravel()):
+        raise DiscontinuityError("The opposite of what is not a comparison jumps.")
+    return shaped((Above(entry.below, entry.above) for entry in array.ravel()), array.shape)
+
+
+INDICES = frozenset("indices index mask condition repeats".split())
+
+
+def moved(context: Context, given: Given) -> Any:
+    """torch's operation on numbers that stand for the entries; number 0 is the entry 0, which torch fills in."""
+    if given.get("accumulate") or given.get("reduce"):
+        raise ExpressionError("Writing into a tensor what is added to it is not known; add it in a step of its own.")
+    table: list[Array] = [shaped([ZERO], (1,))]
+    count = 1
+
+    def numbered(value: Any) -> Tensor:
+        nonlocal count
+        array = context.array(value)
+        table.append(array.ravel())
+        count += array.size
+        return torch.arange(count - array.size, count, dtype=torch.float64).reshape(array.shape)
+
+    def numbers(key: str, value: Any) -> Any:
+        if key in INDICES:
+            if any(isinstance(v, np.ndarray) for v in (value if isinstance(value, list) else [value])):
+                raise DiscontinuityError("An index or a mask depends on the input, so that the result jumps.")
+            return value
+        if isinstance(value, list | tuple) and any(isinstance(v, Tensor | np.ndarray) for v in value):
+            return [numbered(v) for v in value]
+        if isinstance(value, Tensor | np.ndarray):
+            return numbered(value)
+        scalar = key in ("value", "self", "other") and isinstance(value, int | float)
+        return numbered(value).item() if scalar else value
+
+    result = context.call({key: numbers(key, value) for key, value in given.items()})
+    entries = np.concatenate(table)
+    return taken(entries, result) if isinstance(result, Tensor) else [taken(entries, part) for part in result]
+
+
+def taken(entries: Array, numbers: Tensor) -> Array:
+    """The entries that the numbers stand for."""
+    return entries[numbers.long().reshape(-1).numpy()].reshape(tuple(numbers.shape))
+
+
+def aliased(context: Context, given: Given) -> Any:
+    if given.get("train"):
+        raise ExpressionError("dropout in training is random")
+    return given["input"] if "input" in given else given["self"]
+
+
+def filled(context: Context, given: Given) -> Tensor:
+    """A tensor of constants that has only the shape of the input."""
+    dummies = {
+        k: torch.zeros(v.shape, dtype=torch.float64) if isinstance(v, np.ndarray) else v for k, v in given.items()
+    }
+    made = context.call(dummies)
+    return torch.zeros_like(made) if "empty" in context.target._schema.name else made

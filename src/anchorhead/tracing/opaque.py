@@ -1,0 +1,146 @@
+"""A function that cannot be looked into: what it takes, and its values at any points of a box.
+
+It may be called with a batch of points, with a point at a time, or with one number for each variable; which of them it
+means is found out by trying, in that order, and checked: a batch must give what its points give one by one. A module is
+called in evaluation mode, as a copy; what is changed by being called is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from anchorhead.arithmetic import Array
+from anchorhead.errors import ExpressionError, InputError, ShapeError
+from anchorhead.expression.domain import Pair, read_box
+from anchorhead.tracing.steadiness import check_steady, left_alone
+
+MOST_VARIABLES = 4
+CLOSE = 1e-9
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A callable on a box. `values` maps points (N, m) to (N, q)."""
+
+    name: str
+    box: tuple[Pair, ...]
+    values: Callable[[Array], Array]
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+
+
+def read_opaque(
+    function: Callable[..., Any], domain: Any, names: tuple[str, ...], shape: tuple[int, ...] | None
+) -> Opaque:
+    """The callable with its box; refused where it has too many variables, or gives no finite numbers."""
+    if len(names) == 1 and shape is None:
+        shape = (1,)
+    if len(names) == 1 and shape is not None:
+        count = math.prod(shape)
+        labels = tuple(f"x{i}" for i in range(count))
+    else:
+        count, labels, shape = len(names), names, (len(names),)
+    if count > MOST_VARIABLES:
+        raise InputError(
+            f"An opaque function of {count} variables would need a grid of keys in all of them, p^{count}; at most "
+            f"{MOST_VARIABLES} are possible. Give a formula or a torch module, whose structure can be used."
+        )
+    box = read_box(domain, labels if len(names) == 1 else names)
+    if any(low == high for low, high in box):
+        raise InputError("An opaque function needs a box with sides of positive length; fix that variable inside it.")
+    if isinstance(function, nn.Module):
+        function = copy.deepcopy(function).eval()
+    with left_alone(function):
+        call = _calling(function, len(names) > 1, shape, box)
+        first = call(_middle(box))
+    label = getattr(function, "__name__", type(function).__name__)
+
+    def values(points: Array) -> Array:
+        with left_alone(function):
+            return _checked(call, points)
+
+    return Opaque(label, box, values, shape, tuple(first.shape[1:]) or (1,))
+
+
+def _middle(box: tuple[Pair, ...]) -> Array:
+    """A few points inside the box, none of them special."""
+    shares = np.array([[0.5, 0.31, 0.77, 0.13][: len(box)], [0.29, 0.83, 0.41, 0.6][: len(box)], [0.71] * len(box)])
+    low, high = np.array(box).T
+    return np.asarray(low + shares * (high - low))
+
+
+def _calling(
+    function: Callable[..., Any], several: bool, shape: tuple[int, ...], box: tuple[Pair, ...]
+) -> Callable[[Array], Array]:
+    """The way of calling that works."""
+    trials: list[Callable[[Array], Array]] = [
+        lambda p: _array(_batch(function, torch.as_tensor(p), several, shape), len(p)),
+        lambda p: _array(_batch(function, p, several, shape), len(p)),
+        lambda p: np.stack([_array([_single(function, q, several, shape)], 1)[0] for q in p]),
+    ]
+    points = _middle(box)
+    reason: Exception | None = None
+    for trial in trials:
+        try:
+            found = trial(points)
+            check_steady(function, _as_tensors(trial), (points, points[::-1].copy()), CLOSE)
+            alone = np.concatenate([trial(points[i : i + 1]) for i in range(len(points))])
+            if found.shape == alone.shape and np.allclose(found, alone, rtol=1e-6, atol=1e-9, equal_nan=True):
+                return trial
+        except ExpressionError:
+            raise
+        except Exception as error:  # whatever the caller's own code raises: another way may work
+            reason = error
+    raise ShapeError(
+        "The function could not be called: it must map a tensor (points, variables) to (points, outputs), or one "
+        f"point, or one number for each variable, to numbers. The last attempt said: {reason}"
+    )
+
+
+def _as_tensors(call: Callable[[Array], Array]) -> Callable[[Array], torch.Tensor]:
+    return lambda points: torch.as_tensor(call(points))
+
+
+def _batch(function: Callable[..., Any], points: Any, several: bool, shape: tuple[int, ...]) -> Any:
+    if several:
+        return function(*(points[:, i] for i in range(points.shape[1])))
+    return function(points.reshape(len(points), *shape))
+
+
+def _single(function: Callable[..., Any], point: Array, several: bool, shape: tuple[int, ...]) -> Any:
+    if several:
+        return function(*(float(v) for v in point))
+    return function(torch.as_tensor(point.reshape(shape)))
+
+
+def _array(values: Any, count: int) -> Array:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().double().numpy()
+    elif isinstance(values, list):
+        values = [v.detach().cpu().double().numpy() if isinstance(v, torch.Tensor) else v for v in values]
+    if values is None or (isinstance(values, list) and any(v is None for v in values)):
+        raise ShapeError("the function returned nothing")
+    found = np.asarray(values, dtype=np.float64)
+    if found.ndim == 0 or len(found) != count:
+        raise ShapeError(f"the function returned shape {found.shape} for {count} points")
+    return found
+
+
+def _checked(call: Callable[[Array], Array], points: Array) -> Array:
+    found = np.concatenate(
+        [call(part).reshape(len(part), -1) for part in np.array_split(points, len(points) // 65536 + 1)]
+    )
+    if not np.isfinite(found).all():
+        bad = points[np.nonzero(~np.isfinite(found).all(1))[0][0]]
+        raise InputError(
+            f"The function is not finite at {', '.join(f'{v:.6g}' for v in bad)}; choose a box on which it is finite."
+        )
+    return found

@@ -1,0 +1,218 @@
+"""Reductions and normalisations, on arrays of entries.
+
+Each is its defining formula, in exact numbers: a mean of n divides by n, a normalisation is (x - mean) times
+rsqrt(variance + eps). Constants such as the scale of a batch norm are those that torch computes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+
+from anchorhead.enclosure.exact import over
+from anchorhead.errors import ExpressionError
+from anchorhead.tracing.elements import (
+    Array,
+    Context,
+    Given,
+    Jumps,
+    Operation,
+    added,
+    finite,
+    largest_of_two,
+    multiplied,
+    shaped,
+)
+from anchorhead.tracing.entries import ZERO, Entry, Masked, Sum
+
+
+def axes_of(dims: Any, count: int) -> tuple[int, ...]:
+    """The axes as torch names them: one, several, or all if there are none."""
+    named = [dims] if isinstance(dims, int) else list(dims or ())
+    return tuple(sorted(axis % max(count, 1) for axis in named)) if named else tuple(range(count))
+
+
+def grouped(array: Array, axes: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
+    """The entries along the axes as the rows of a matrix, and the shape of the other axes."""
+    kept = [axis for axis in range(array.ndim) if axis not in axes]
+    shape = tuple(array.shape[axis] for axis in kept)
+    return array.transpose(kept + list(axes)).reshape(math.prod(shape), -1), shape
+
+
+def reduction(reduce: Callable[[Context, list[Entry], Given], Entry]) -> Operation:
+    def apply(context: Context, given: Given) -> Array:
+        array = given["self"]
+        axes = axes_of(given.get("dim"), array.ndim)
+        rows, shape = grouped(array, axes)
+        if given.get("keepdim"):
+            shape = tuple(1 if axis in axes else size for axis, size in enumerate(array.shape))
+        return shaped([reduce(context, list(row), given) for row in rows], shape)
+
+    return apply
+
+
+def summed(context: Context, given: Given, mean: bool = False) -> Array:
+    """All sums at once, so that weights of one softmax meet all their values in one attention."""
+    array = given["self"]
+    axes = axes_of(given.get("dim"), array.ndim)
+    rows, shape = grouped(array, axes)
+    if given.get("keepdim"):
+        shape = tuple(1 if axis in axes else size for axis, size in enumerate(array.shape))
+    found = context.entries.sums([Sum([1] * len(row), list(row)) for row in rows], context.label)
+    share = Fraction(1, rows.shape[1]) if mean else 1
+    return shaped((context.entries.scale(entry, share, context.label) for entry in found), shape)
+
+
+def extreme(sign: int) -> Operation:
+    reduce = reduction(lambda context, row, given: context.entries.largest(row, context.label, sign))
+    pair = largest_of_two(sign)
+
+    def apply(context: Context, given: Given) -> Any:
+        if "other" in given:
+            return pair(context, given)
+        values = reduce(context, given)
+        if "dim" in given and context.target._schema.name in ("aten::max", "aten::min"):
+            return [values, Jumps("the indices of a maximum or minimum jump")]
+        return values
+
+    return apply
+
+
+def product(context: Context, row: list[Entry], given: Given) -> Entry:
+    return context.entries.builder.product(context.entries.forms(row, context.label), context.label)
+
+
+def centred(context: Context, row: Sequence[Entry]) -> list[Entry]:
+    """Each entry minus the mean of all."""
+    if len(row) == 1:
+        return [ZERO]
+    mean = context.entries.scale(context.sum(row), Fraction(1, len(row)), context.label)
+    return context.entries.sums([Sum((1, -1), (entry, mean)) for entry in row], context.label)
+
+
+def variance(context: Context, row: list[Entry], given: Given) -> Entry:
+    correction = given.get("correction", 1 if given.get("unbiased", True) else 0)
+    below = len(row) - (1 if correction is None else correction)
+    if below <= 0:
+        raise ExpressionError("A variance of too few numbers for its correction is not a number.")
+    return context.sum([context.square(entry) for entry in centred(context, row)], over(1, below))
+
+
+def deviation(context: Context, row: list[Entry], given: Given) -> Entry:
+    return context.unary("sqrt", variance(context, row, given))
+
+
+def norm(context: Context, row: list[Entry], given: Given) -> Entry:
+    order = given.get("ord", given.get("p", 2))
+    order = 2 if order is None else order
+    if order == 2:
+        return context.unary("sqrt", context.sum([context.square(entry) for entry in row]))
+    sizes: list[Entry] = [context.unary("abs", entry) for entry in row]
+    if order == 1:
+        return context.sum(sizes)
+    if order == math.inf:
+        return context.entries.largest(sizes, context.label)
+    raise ExpressionError(f"The norm of order {order} is not known; 1, 2 and inf are.")
+
+
+def log_sum_exp(context: Context, row: list[Entry], given: Given) -> Entry:
+    exponentials: list[Entry] = [context.unary("exp", entry) for entry in row if not isinstance(entry, Masked)]
+    return context.unary("log", context.sum(exponentials))
+
+
+def along(work: Callable[[Context, list[Entry]], list[Entry]]) -> Operation:
+    """An operation on the entries along one axis that gives as many again."""
+
+    def apply(context: Context, given: Given) -> Array:
+        array = np.moveaxis(given["self"], given["dim"], -1) if given["self"].ndim else given["self"].reshape(1)
+        rows = array.reshape(-1, array.shape[-1])
+        found = shaped((entry for row in rows for entry in work(context, list(row))), array.shape)
+        return np.moveaxis(found, -1, given["dim"]) if given["self"].ndim else found.reshape(())
+
+    return apply
+
+
+def weights(context: Context, row: list[Entry]) -> list[Entry]:
+    return context.entries.softmax(row, context.label, safe="safe" in context.target._schema.name)
+
+
+def log_weights(context: Context, row: list[Entry]) -> list[Entry]:
+    row = list(context.entries.forms(row, context.label))
+    total = log_sum_exp(context, row, {})
+    return context.entries.sums([Sum((1, -1), (entry, total)) for entry in row], context.label)
+
+
+def running_sums(context: Context, row: list[Entry]) -> list[Entry]:
+    return context.entries.sums([Sum([1] * (i + 1), row[: i + 1]) for i in range(len(row))], context.label)
+
+
+def running_products(context: Context, row: list[Entry]) -> list[Entry]:
+    return [product(context, row[: i + 1], {}) for i in range(len(row))]
+
+
+def standardised(context: Context, row: Sequence[Entry], eps: float, *, centre: bool = True) -> list[Entry]:
+    """(x - mean) · rsqrt(variance + eps) for each entry, without the mean if it is not to be centred."""
+    moved = centred(context, row) if centre else list(row)
+    size = context.sum([context.square(entry) for entry in moved], Fraction(1, len(row)), finite(eps))
+    factor = context.unary("rsqrt", size)
+    return [context.entries.product(entry, factor, context.label) for entry in moved]
+
+
+def _affine(context: Context, array: Array, weight: Any, bias: Any) -> Array:
+    if weight is not None:
+        array = multiplied(context, {"self": array, "other": weight})
+    return array if bias is None else added(1)(context, {"self": array, "other": bias})
+
+
+def _over_last(centre: bool) -> Operation:
+    """layer_norm, or rms_norm without a centre."""
+
+    def apply(context: Context, given: Given) -> Any:
+        array, eps = given["input"], given.get("eps", 1e-5 if centre else None)
+        eps = torch.finfo(torch.float64).eps if eps is None else eps
+        rows = array.reshape(-1, math.prod(given["normalized_shape"]))
+        found = [entry for row in rows for entry in standardised(context, row, eps, centre=centre)]
+        result = _affine(context, shaped(found, array.shape), given.get("weight"), given.get("bias"))
+        return [result, None, None] if "native" in context.target._schema.name else result
+
+    return apply
+
+
+def over_channels(vector: Any, axes: int) -> Any:
+    """A vector of numbers for each channel, to be broadcast along the second axis."""
+    return None if vector is None else vector.reshape([1, -1] + [1] * (axes - 2))
+
+
+def group_norm(context: Context, given: Given) -> Any:
+    array = given["input"]
+    groups = given["num_groups"] if "num_groups" in given else given["group"]
+    rows = array.reshape(len(array) * groups, -1)
+    found = [entry for row in rows for entry in standardised(context, row, given.get("eps", 1e-5))]
+    weight, bias = (over_channels(given.get(key), array.ndim) for key in ("weight", "bias"))
+    result = _affine(context, shaped(found, array.shape), weight, bias)
+    return [result, None, None] if "native" in context.target._schema.name else result
+
+
+def batch_norm(context: Context, given: Given) -> Any:
+    if given.get("training"):
+        raise ExpressionError("batch_norm in training depends on the other inputs of a batch")
+    array, mean, variance = given["input"], given["running_mean"], given["running_var"]
+    scale = 1 / torch.sqrt(variance + given.get("eps", 1e-5))
+    scale = scale if given.get("weight") is None else scale * given["weight"]
+    shift = -mean * scale if given.get("bias") is None else given["bias"] - mean * scale
+    result = _affine(context, array, over_channels(scale, array.ndim), over_channels(shift, array.ndim))
+    return [result, None, None] if "native" in context.target._schema.name else result
+
+
+def instance_norm(context: Context, given: Given) -> Any:
+    if not given["use_input_stats"]:
+        return batch_norm(context, given)
+    return group_norm(context, {**given, "num_groups": given["input"].shape[1]})
+
+
+layer_norm, rms_norm = _over_last(True), _over_last(False)
