@@ -85,12 +85,12 @@ def _ramps(rng: random.Random, draw: Any, dtype: torch.dtype, result: Result) ->
     n, d, kind = rng.randint(3, 6), rng.randint(1, 4), FLOATS[dtype]
     weights, bias = draw.normal(size=(n, d)).astype(kind), (rng.choice((0, 1, 10)) * draw.normal(size=n)).astype(kind)
     low, name = rng.choice((-1.0, 0.0, -25.0, 2.0, -0.3)), rng.choice(("single_head", "multi_head"))
-    high, temperature = low + rng.choice((1.0, 5.0, 50.0)), rng.choice((None, None, 0.1, 3.0, 100.0, 1e4))
+    high, beta = low + rng.choice((1.0, 5.0, 50.0)), rng.choice((None, None, 0.1, 3.0, 100.0, 1e4))
     size = {"anchors": rng.choice((n + 1, 16, 64))} if name == "single_head" else {"heads": rng.randint(1, 6)}
-    result.call = f"ah.theorems.{name}(w, t, {low}, {high}, temperature={temperature}, {size})"
+    result.call = f"ah.theorems.{name}(w, t, {low}, {high}, beta={beta}, {size})"
     with limit(COMPILE):
         build = getattr(ah.theorems, name)
-        model = build(torch.from_numpy(weights), torch.from_numpy(bias), low, high, temperature=temperature, **size)
+        model = build(torch.from_numpy(weights), torch.from_numpy(bias), low, high, beta=beta, **size)
         bound = model.bound
     x = (10.0 ** draw.uniform(-3, 2, (120, 1, 1)) * draw.normal(size=(120, n, d))).astype(kind)
     wanted = low + draw.random((60, n, 1)) * (high - low) - bias[:, None]
@@ -115,7 +115,7 @@ def _two_layer(rng: random.Random, draw: Any, dtype: torch.dtype, result: Result
         "selection_error": rng.choice((1e-6, 1e-3)),
         "dtype": dtype,
     }
-    options |= {"temperature": rng.choice((None, None, 50.0))}
+    options |= {"beta": rng.choice((None, None, 50.0))}
     result.call = f"ah.theorems.two_layer({c}*sin({waves}·x), {options})"
     vector = torch.tensor(waves, dtype=torch.float64)
     with limit(COMPILE):

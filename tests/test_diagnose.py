@@ -16,7 +16,7 @@ import anchorhead as ah
 from anchorhead.lab.diagnosis import KINDS, Diagnosis, diagnose, diagnose_file, recasting
 from anchorhead.lab.diagnosis.criteria import concentrated
 from anchorhead.theorems import attention_then_softmax, multi_head, single_head, two_layer
-from anchorhead.theorems.anchors import temperature_for
+from anchorhead.theorems.anchors import beta_for
 
 UNIFORM, BOUNDARY, DRIFT, PRECISION = KINDS
 CASES = {
@@ -51,15 +51,15 @@ def points(model: ah.CompiledModel, count: int = 801) -> torch.Tensor:
 def ramp(anchors: int = 64, *, gap: float | None = None, dtype: torch.dtype = torch.float64, count: int = 501):
     """A single head on [-2, 3] with that gap between neighbouring keys, and inputs that reach past both ends."""
     w, t, x = at(torch.linspace(-3, 4, count, dtype=dtype), 2)
-    temperature = None if gap is None else gap * (anchors - 1) ** 2 / 25
-    return single_head(w, t, -2, 3, anchors, temperature=temperature), x
+    beta = None if gap is None else gap * (anchors - 1) ** 2 / 25
+    return single_head(w, t, -2, 3, anchors, beta=beta), x
 
 
 def many(gap: float | None = None, low: float = 20.0, high: float = 22.0):
     """Three heads of ten anchors, far from zero."""
     w, t, x = at(torch.linspace(low - 1, high + 1, 401, dtype=torch.float64), 12)
-    temperature = None if gap is None else gap * 31**2 / (high - low) ** 2
-    return multi_head(w, t, low, high, 3, temperature=temperature), x
+    beta = None if gap is None else gap * 31**2 / (high - low) ** 2
+    return multi_head(w, t, low, high, 3, beta=beta), x
 
 
 def edited(model: ah.CompiledModel, **factors: float) -> ah.CompiledModel:
@@ -86,7 +86,7 @@ def test_compiled_heads_are_healthy(name: str, dtype: torch.dtype):
 
 @settings(max_examples=25)
 @given(ramps(), st.integers(1, 200), st.booleans(), st.booleans())
-def test_a_single_head_at_the_derived_temperature_is_healthy(case: RampCase, extra: int, causal: bool, rows: bool):
+def test_a_single_head_at_the_derived_beta_is_healthy(case: RampCase, extra: int, causal: bool, rows: bool):
     p = len(case.bias) + extra + (len(case.bias) + extra < 2)
     try:
         model = single_head(case.weights, case.bias, case.low, case.high, p, causal=causal,
@@ -99,7 +99,7 @@ def test_a_single_head_at_the_derived_temperature_is_healthy(case: RampCase, ext
 
 @settings(max_examples=25)
 @given(ramps(min_tokens=3), st.integers(1, 20))
-def test_many_heads_at_the_derived_temperature_are_healthy(case: RampCase, heads: int):
+def test_many_heads_at_the_derived_beta_are_healthy(case: RampCase, heads: int):
     try:
         model = multi_head(case.weights, case.bias, case.low, case.high, heads)
     except ah.PrecisionError:
@@ -131,26 +131,26 @@ def test_a_look_up_is_healthy_until_its_scores_shrink(make):
     model = make(lambda v: torch.sin(3 * v) * v.sum((-2, -1), keepdim=True), tokens=1, features=2, levels=6)
     assert diagnose(model, x).healthy
     assert diagnose(model, x, dtype=torch.float32).healthy
-    assert kinds(diagnose(model, x, temperature=0.01)) == [UNIFORM]
-    assert kinds(diagnose(model, x, temperature=0.1)) == [DRIFT]
+    assert kinds(diagnose(model, x, beta=0.01)) == [UNIFORM]
+    assert kinds(diagnose(model, x, beta=0.1)) == [DRIFT]
 
 
 # uniform attention
 
 
-def test_a_temperature_far_below_the_derived_one_is_uniform_attention():
+def test_a_beta_far_below_the_derived_one_is_uniform_attention():
     model, x = ramp(gap=1e-4)
     found = diagnose(model, x)
     assert kinds(found) == [UNIFORM], "and nothing else: the error at the ends follows from it"
-    derived = temperature_for(1e-6, 63, 5 / 63)
+    derived = beta_for(1e-6, 63, 5 / 63)
     assert f"{derived:.6g}" in found.findings[0].advice
     assert "64 keys" in found.findings[0].evidence
     assert diagnose(*ramp()).healthy
 
 
-def test_scaling_the_scores_and_building_with_less_temperature_are_one_diagnosis():
+def test_scaling_the_scores_and_building_with_less_beta_are_one_diagnosis():
     model, x = ramp()
-    scaled = diagnose(model, x, temperature=1e-5)
+    scaled = diagnose(model, x, beta=1e-5)
     with torch.no_grad():
         model.attention.query.mul_(1e-5)
     changed = diagnose(model, x)
@@ -161,9 +161,9 @@ def test_scaling_the_scores_and_building_with_less_temperature_are_one_diagnosis
 @pytest.mark.parametrize("name", ["gated", "smooth", "kinked curves"])
 def test_a_blending_head_with_small_scores_is_uniform_attention(name: str):
     model = compiled(name)
-    found = diagnose(model, points(model), temperature=0.1)
+    found = diagnose(model, points(model), beta=0.1)
     assert kinds(found) == [UNIFORM]
-    assert "temperature 1" in found.findings[0].advice
+    assert "beta=1" in found.findings[0].advice
 
 
 def test_edited_scores_are_found_with_the_factor_that_mends_them():
@@ -186,7 +186,7 @@ def test_few_keys_that_share_the_weight_by_design_are_not_uniform_attention():
 
 
 @pytest.mark.parametrize("gap", [0.5, 1.0, 4.0])
-def test_the_papers_head_at_a_moderate_temperature_glides(gap: float):
+def test_the_papers_head_at_a_moderate_beta_glides(gap: float):
     found = diagnose(*ramp(gap=gap))
     assert kinds(found) == [DRIFT]
     assert "glides where it should snap" in found.findings[0].evidence
@@ -199,32 +199,32 @@ def test_a_gap_a_third_below_the_derived_one_is_no_drift():
 
 
 def test_drift_does_not_depend_on_where_the_queries_lie():
-    """Halfway between two anchors both have half of the weight at every temperature."""
+    """Halfway between two anchors both have half of the weight at every β."""
     step = 5 / 63
     w, t, x = at(-2 + step * (torch.arange(20, dtype=torch.float64) + 0.5), 2)
     assert diagnose(single_head(w, t, -2, 3, 64), x).healthy
 
 
 @pytest.mark.parametrize("name", ["gated", "smooth", "kinked curves"])
-def test_a_blending_head_at_a_high_temperature_snaps(name: str):
+def test_a_blending_head_at_a_high_beta_snaps(name: str):
     model = compiled(name)
-    found = diagnose(model, points(model), temperature=30.0)
+    found = diagnose(model, points(model), beta=30.0)
     assert kinds(found) == [DRIFT]
     assert "snaps where it should glide" in found.findings[0].evidence
 
 
-def test_a_relu_at_a_high_temperature_is_only_sharper():
+def test_a_relu_at_a_high_beta_is_only_sharper():
     model = compiled("kinked")
-    assert diagnose(model, points(model), temperature=30.0).healthy
+    assert diagnose(model, points(model), beta=30.0).healthy
 
 
-def test_values_that_were_changed_are_not_blamed_on_the_temperature():
+def test_values_that_were_changed_are_not_blamed_on_the_beta():
     model = copy.deepcopy(compiled("smooth"))
     with torch.no_grad():
         model.head.constants[2] += 0.1
     found = diagnose(model, points(model))
     assert kinds(found) == [DRIFT]
-    assert "no temperature mends it" in found.findings[0].evidence
+    assert "no β mends it" in found.findings[0].evidence
 
 
 # boundary artefacts
@@ -234,7 +234,7 @@ def test_heads_that_leak_into_each_other_fail_at_their_seams():
     found = diagnose(*many(gap=2.0))
     assert kinds(found) == [BOUNDARY]
     assert "seams" in found.findings[0].evidence
-    assert f"{temperature_for(1e-6, 66, 2 / 31):.6g}" in found.findings[0].advice
+    assert f"{beta_for(1e-6, 66, 2 / 31):.6g}" in found.findings[0].advice
     assert diagnose(*many()).healthy
 
 
@@ -267,10 +267,10 @@ def test_every_real_number_is_inside_the_real_line():
 
 def test_a_gate_that_is_not_steep_fails_where_pieces_meet():
     model = compiled("kinked")
-    found = diagnose(model, points(model), temperature=1e-3)
+    found = diagnose(model, points(model), beta=1e-3)
     assert kinds(found) == [BOUNDARY]
     assert "seams" in found.findings[0].evidence
-    assert kinds(diagnose(model, points(model), temperature=1e-6)) == [UNIFORM], "until it is one half everywhere"
+    assert kinds(diagnose(model, points(model), beta=1e-6)) == [UNIFORM], "until it is one half everywhere"
 
 
 @given(st.integers(20, 200), st.floats(0.01, 0.4), st.floats(1e-6, 1.0))
@@ -314,10 +314,10 @@ def test_a_tolerance_that_float32_does_not_hold_is_found():
 
 def test_scores_that_overflow_float64_are_found():
     model, x = ramp()
-    found = diagnose(model, x, temperature=1e306)
+    found = diagnose(model, x, beta=1e306)
     assert kinds(found) == [PRECISION]
     assert math.isnan(found.error)
-    assert "lower the temperature" in found.findings[0].advice
+    assert "lower β" in found.findings[0].advice
 
 
 def test_a_stored_number_that_is_none_is_found():
@@ -329,10 +329,10 @@ def test_a_stored_number_that_is_none_is_found():
     assert "stored numbers are finite" in found.findings[0].advice
 
 
-def test_a_dtype_and_a_temperature_that_both_fail_are_two_findings():
+def test_a_dtype_and_a_beta_that_both_fail_are_two_findings():
     w, t, x = at(torch.linspace(-3, 4, 301, dtype=torch.float64), 2)
     model = single_head(w, t, -2, 3, 1024)
-    assert kinds(diagnose(model, x, dtype=torch.float16, temperature=0.1)) == [PRECISION, DRIFT]
+    assert kinds(diagnose(model, x, dtype=torch.float16, beta=0.1)) == [PRECISION, DRIFT]
 
 
 # networks
@@ -359,7 +359,7 @@ def test_a_network_is_healthy_in_its_dtype_and_domain(dtype: torch.dtype):
     found = diagnose(model, square(dtype=dtype))
     assert found.healthy, str(found)
     assert found.examined == 300
-    assert kinds(diagnose(model, square(dtype=dtype), temperature=0.3)) == [UNIFORM]
+    assert kinds(diagnose(model, square(dtype=dtype), beta=0.3)) == [UNIFORM]
     assert kinds(diagnose(model, square(dtype=dtype), dtype="float16")) == [PRECISION]
     assert kinds(diagnose(model, 2 * square(dtype=dtype))) == [BOUNDARY]
 
@@ -389,7 +389,7 @@ def test_an_affine_map_that_was_edited_is_not_blamed_on_a_head():
 def test_maxima_and_kinks_in_a_network():
     model = ah.compile("max(x, y, x + y/2) + relu(x - y)", (-1, 1), tol=1e-3)
     assert diagnose(model, square()).healthy
-    found = diagnose(model, square(), temperature=0.01)
+    found = diagnose(model, square(), beta=0.01)
     assert found.findings
     assert set(kinds(found)) <= {BOUNDARY, UNIFORM}
 
@@ -401,7 +401,7 @@ def test_a_perceptron_is_healthy_until_its_scores_shrink():
     model = ah.compile(mlp, (-1, 1), tol=1e-4)
     x = 2 * torch.rand(400, 8, dtype=torch.float64) - 1
     assert diagnose(model, x).healthy
-    assert kinds(diagnose(model, x, temperature=0.1)) == [UNIFORM]
+    assert kinds(diagnose(model, x, beta=0.1)) == [UNIFORM]
     assert kinds(diagnose(model, x, dtype=torch.bfloat16)) == [PRECISION]
 
 
@@ -411,8 +411,8 @@ def test_a_grid_of_keys(dtype: torch.dtype):
     model = ah.compile("sin(x*y) + y", (-1, 1), tol=5e-2, method="grid", dtype=dtype)
     x = square(dtype=dtype)
     assert diagnose(model, x).healthy
-    assert kinds(diagnose(model, x, temperature=0.1)) == [UNIFORM]
-    assert kinds(diagnose(model, x, temperature=30.0)) == [DRIFT]
+    assert kinds(diagnose(model, x, beta=0.1)) == [UNIFORM]
+    assert kinds(diagnose(model, x, beta=30.0)) == [DRIFT]
     assert kinds(diagnose(model, 2 * x)) == [BOUNDARY]
 
 
@@ -427,7 +427,7 @@ def test_a_target_that_cannot_be_looked_into(method: str, tmp_path):
     model.save(tmp_path / "model.safetensors")
     assert diagnose_file(tmp_path / "model.safetensors", points=100).healthy
     x = torch.rand(100, 2, dtype=torch.float64)
-    assert not diagnose(model, x, temperature=0.02).healthy
+    assert not diagnose(model, x, beta=0.02).healthy
     assert kinds(diagnose(model, 2 * x)) == [BOUNDARY], "nothing is promised there"
 
 
@@ -447,13 +447,13 @@ def test_a_diagnosis_reads_as_a_few_lines():
     text = str(diagnose(*many(gap=2.0)))
     assert text.startswith("1 finding: error ")
     assert "\n- boundary artefacts (worst in head " in text
-    assert "scores times 0.5" in str(diagnose(*ramp(), temperature=0.5))
+    assert "scores times 0.5" in str(diagnose(*ramp(), beta=0.5))
 
 
 def test_the_model_is_left_as_it_was():
     model, x = ramp()
     before = {name: p.clone() for name, p in model.state_dict().items()}
-    diagnose(model, x, dtype=torch.float16, temperature=0.1)
+    diagnose(model, x, dtype=torch.float16, beta=0.1)
     assert all(torch.equal(before[name], p) and p.dtype == before[name].dtype for name, p in model.state_dict().items())
     assert not model.edited
     assert model.bound > 0
@@ -491,7 +491,7 @@ def test_files_are_diagnosed_over_their_domain(name: str, tmp_path):
     found = diagnose_file(path, points=101)
     assert found.healthy
     assert found.examined == 101
-    assert kinds(diagnose_file(path, temperature=30.0)) == [DRIFT]
+    assert kinds(diagnose_file(path, beta=30.0)) == [DRIFT]
     assert kinds(diagnose_file(path, dtype="float16")) == [PRECISION]
 
 
@@ -517,7 +517,7 @@ def test_inputs_that_cannot_be_looked_at_are_refused(x, said: str):
         diagnose(compiled("smooth"), x)
 
 
-def test_shapes_models_dtypes_and_temperatures_that_cannot_be_are_refused():
+def test_shapes_models_dtypes_and_betas_that_cannot_be_are_refused():
     model, x = ramp()
     with pytest.raises(ah.ShapeError, match="takes"):
         diagnose(model, x[:, :1])
@@ -528,17 +528,17 @@ def test_shapes_models_dtypes_and_temperatures_that_cannot_be_are_refused():
     for dtype in (torch.int64, "float8", 3):
         with pytest.raises(ah.PrecisionError, match="one of float64, float32, bfloat16, float16"):
             diagnose(model, x, dtype=dtype)
-    for temperature in (0, -1.0, math.nan, math.inf, "hot", True):
+    for beta in (0, -1.0, math.nan, math.inf, "hot", True):
         with pytest.raises(ah.InputError, match="positive finite number"):
-            diagnose(model, x, temperature=temperature)
+            diagnose(model, x, beta=beta)
     with pytest.raises(ah.InputError, match="points=1"):
         diagnose_file("nowhere.safetensors", points=1)
     with pytest.raises(ah.FileError):
         diagnose_file("nowhere.safetensors")
 
 
-def test_queries_beyond_the_anchors_are_judged_by_what_a_temperature_mends() -> None:
-    head = ah.theorems.single_head([[1.0]], [0.0], -1, 1, anchors=64, temperature=1.0, dtype=torch.float64)
+def test_queries_beyond_the_anchors_are_judged_by_what_a_beta_mends() -> None:
+    head = ah.theorems.single_head([[1.0]], [0.0], -1, 1, anchors=64, beta=1.0, dtype=torch.float64)
     (finding,) = diagnose(head, torch.linspace(1.2, 5, 301, dtype=torch.float64).reshape(-1, 1, 1)).findings
     assert finding.kind == "uniform attention"
     assert "Multiply the scores" in finding.advice
@@ -553,10 +553,10 @@ def test_dtype_that_is_advised_is_one_that_the_library_builds() -> None:
 
 
 def test_a_blend_that_keeps_the_bound_may_be_kept() -> None:
-    head = ah.theorems.single_head([[1.0]], [0.0], -1, 1, anchors=64, temperature=3160.0, dtype=torch.float64)
+    head = ah.theorems.single_head([[1.0]], [0.0], -1, 1, anchors=64, beta=3160.0, dtype=torch.float64)
     found = diagnose(head, torch.linspace(-1, 1, 1001, dtype=torch.float64).reshape(-1, 1, 1))
     assert found.error < found.bound
-    assert "keep the temperature if a blend" in found.findings[0].advice
+    assert "keep β if a blend" in found.findings[0].advice
 
 
 def test_what_a_sampled_function_is_compared_with_is_said() -> None:

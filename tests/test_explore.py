@@ -314,10 +314,10 @@ def test_sliders_change_what_is_drawn(browser: Any, presets_page: Path) -> None:
 
     page = Page(browser, presets_page)
     for slider, looked_at in (
-        ("temperature", "path.head"),
+        ("beta", "path.head"),
         ("size", "path.head"),
         ("query", "circle.handle"),
-        ("temperature", "path.error"),
+        ("beta", "path.error"),
         ("size", "#keys"),
         ("query", "#result"),
     ):
@@ -327,7 +327,7 @@ def test_sliders_change_what_is_drawn(browser: Any, presets_page: Path) -> None:
         assert page.run(shown, looked_at) != before
         assert page.element(f".control:has(#{slider}) output").text != said
     assert page.state["keys"] == 4
-    assert page.state["temperature"] == pytest.approx(10**-0.1)
+    assert page.state["beta"] == pytest.approx(10**-0.1)
 
 
 @pytest.mark.heavy
@@ -387,8 +387,8 @@ def test_only_what_is_proved_is_claimed(browser: Any, presets_page: Path) -> Non
     assert proved <= float(said[1]) * 1e-7 < 1.01 * proved
     error = page.run("return anchorhead.error")
     assert error["largest"] <= error["bound"] == proved
-    page.choose(temperature=2)
-    assert page.claim.startswith("nothing proved at this temperature")
+    page.choose(beta=2)
+    assert page.claim.startswith("nothing proved at this β")
     assert "≤" not in page.claim
     assert "void" in page.element("path.bound").get_attribute("class")
     assert page.run("return anchorhead.error.bound") is None
@@ -426,7 +426,7 @@ def test_phone_needs_no_sideways_scrolling(browser: Any, presets_page: Path, sch
     page = Page(browser, presets_page, (375, 812), scheme)
     for i in range(len(PRESETS)):
         page.choose(function=i)
-        page.choose(method="nearest", size=64, temperature=0.03)
+        page.choose(method="nearest", size=64, beta=0.03)
         assert page.run("return document.documentElement.scrollWidth <= innerWidth")
     assert page.run("return [...document.querySelectorAll('.plot')].every(p => p.clientWidth > 250)")
     panel = page.element(".sliders").rect
@@ -462,7 +462,7 @@ def test_colours_follow_the_scheme(browser: Any, presets_page: Path) -> None:
 @pytest.mark.heavy
 def test_address_holds_the_view(browser: Any, presets_page: Path) -> None:
     page = Page(browser, presets_page)
-    page.choose(function="relu(x)", size=0.01, temperature=2, query=0.5)
+    page.choose(function="relu(x)", size=0.01, beta=2, query=0.5)
     wanted = page.state
     page.wait("return location.hash.includes('relu')")
     address = page.run("return location.href")
@@ -470,6 +470,6 @@ def test_address_holds_the_view(browser: Any, presets_page: Path) -> None:
     browser.get(address)
     page.wait("return !!window.anchorhead")
     assert page.state == wanted
-    page.run("location.hash = 'function=nonsense&method=nothing&size=-3&temperature=x&query='")
+    page.run("location.hash = 'function=nonsense&method=nothing&size=-3&beta=x&query='")
     page.wait("return !location.hash.includes('relu')")
     assert browser.get_log("browser") == []

@@ -39,7 +39,7 @@ def test_plan_is_what_gets_built(theorem, low, width, tol, tokens, features, cau
                                          selection_error=found.selection_error, dtype=dtype)  # fmt: skip
     model = build(torch.float64)
     assert math.isclose(model.bound, found.bound, rel_tol=1e-9)
-    assert math.isclose(model.temperature, found.temperature, rel_tol=1e-9)
+    assert math.isclose(model.beta, found.beta, rel_tol=1e-9)
     assert len(model.anchors) == found.anchors
     assert model.resources.parameters == found.parameters
     assert math.isclose(model.resources.logit_range, found.logit_range, rel_tol=1e-9)
@@ -58,7 +58,7 @@ def test_universal_plan_is_what_gets_built(theorem):
     assert model.bound_for(lipschitz=3.0) <= found.bound <= 0.3
     assert model.resources.parameters == found.parameters
     assert model.grid.points == found.grid_points
-    assert math.isclose(model.temperature, found.temperature)
+    assert math.isclose(model.beta, found.beta)
     assert model.resources.heads == found.heads
 
 
@@ -87,11 +87,11 @@ REFUSALS = [
     (lambda: single_head(W[0], T, 0, 1, 9), r"\(tokens, features\)"),
     (lambda: single_head(W, T[:2], 0, 1, 9), "bias has shape"),
     (lambda: single_head("abc", T, 0, 1, 9), "weights"),
-    (lambda: single_head(W, T, 0, 1, 9, temperature=-1.0), "positive finite"),
+    (lambda: single_head(W, T, 0, 1, 9, beta=-1.0), "positive finite"),
     (lambda: single_head(W, T, 0, 1, 9, selection_error=2.0), "strictly between"),
     (lambda: single_head(W, T, 0, 1, 9, output_row=3), "output_features=1"),
     (lambda: single_head(W, T, 0, 1, 9, output_row=[0, 0]), "2 entries for 9 anchors"),
-    (lambda: single_head(W, T, 0, 1, 9, temperature=1e40, dtype=torch.float32), "logits span"),
+    (lambda: single_head(W, T, 0, 1, 9, beta=1e40, dtype=torch.float32), "logits span"),
     (lambda: single_head(W, T, 0, 1, 9, dtype=torch.int64), "floating dtype"),
     (lambda: single_head(W, T, 0, 1, 9)(torch.zeros(3, 2)), r"\(..., 4, 2\)"),
     (lambda: single_head(W, T, 0, 1, 9)(torch.zeros(4, 2)), "torch.float64"),
@@ -119,7 +119,7 @@ REFUSALS = [
     (lambda: single_head(W, T, 0, 1, 9, output_row="abc"), "output_row"),
     (lambda: single_head(W, T, 0, 1, 9, output_row=1.5), "output_row"),
     (lambda: single_head(W, T, "a", 1, 9), "two numbers"),
-    (lambda: single_head(W, T, 0, 1, 9, temperature="hot"), "positive finite"),
+    (lambda: single_head(W, T, 0, 1, 9, beta="hot"), "positive finite"),
     (lambda: single_head(W, T, 0, 1, 9, dtype="float32"), "floating dtype"),
     (lambda: single_head(W * 1e300, T, 0, 1, 9, dtype=torch.float32), "overflow"),
     (lambda: single_head(W, T, 0, 1e-170, 9), "rescale"),
@@ -151,7 +151,7 @@ def test_plan_command():
     arguments = "plan --theorem single_head --low -25 --high 25 --tol 0.01 --tokens 50 --features 10".split()
     table = anchorhead(*arguments)
     assert table.returncode == 0
-    assert "temperature" in table.stdout
+    assert "beta" in table.stdout
     found = json.loads(anchorhead(*arguments, "--json").stdout)
     same = plan("single_head", low=-25, high=25, tol=0.01, tokens=50, features=10)
     assert found == same.as_dict()

@@ -47,19 +47,19 @@ def test_multi_head_keeps_its_bound(case: RampCase, heads: int, selection_error:
 
 
 @given(ramps(dtype=torch.float64), st.integers(2, 40), st.floats(1e-3, 1e3), st.booleans())
-def test_bound_holds_at_every_temperature(case: RampCase, extra: int, temperature: float, many: bool):
+def test_bound_holds_at_every_beta(case: RampCase, extra: int, beta: float, many: bool):
     if many and len(case.bias) >= 3:
-        model = multi_head(case.weights, case.bias, case.low, case.high, extra, temperature=temperature)
+        model = multi_head(case.weights, case.bias, case.low, case.high, extra, beta=beta)
     else:
         p = len(case.bias) + extra
-        model = single_head(case.weights, case.bias, case.low, case.high, p, temperature=temperature)
-    assert model.temperature == temperature
+        model = single_head(case.weights, case.bias, case.low, case.high, p, beta=beta)
+    assert model.beta == beta
     dense = torch.linspace(case.low - 3, case.high + 3, 400, dtype=torch.float64)
     w, t, x = at(dense, 3)
     probe = (
-        multi_head(w, t, case.low, case.high, extra, temperature=temperature)
+        multi_head(w, t, case.low, case.high, extra, beta=beta)
         if many
-        else single_head(w, t, case.low, case.high, 3 + extra, temperature=temperature)
+        else single_head(w, t, case.low, case.high, 3 + extra, beta=beta)
     )
     assert sup_error(model, case.inputs) <= model.bound
     assert sup_error(probe, x) <= probe.bound
@@ -81,7 +81,7 @@ def test_heads_meet_without_a_step(heads: int, dtype: torch.dtype):
     centre = low + step * ((n - 2) * torch.arange(heads - 1, dtype=torch.float64) + 1.5)  # the same blend within a head
     w, t, y = at((centre[:, None] + offsets).flatten().to(dtype), n)
     reference = model(y)[:, 0, 0].reshape(len(seams), -1) - centre[:, None] + seams[:, None]
-    gap = model.temperature * step**2  # scores off by η move the blend by (η/gap) of a step (precision.py)
+    gap = model.beta * step**2  # scores off by η move the blend by (η/gap) of a step (precision.py)
     rounding = torch.finfo(dtype).eps * (8 * model.resources.logit_range / gap * step + 64 * high)
     assert rounding < 0.1 * step
     assert (out - reference).abs().max() <= 9 * model.selection_error + rounding
@@ -165,15 +165,15 @@ def test_agrees_with_fifty_digits(u: float, p: int):
     with mpmath.workdps(50):
         anchors = [mpmath.mpf(-2) + mpmath.mpf(5) * k / (p - 1) for k in range(p)]
         best = min((u - a) ** 2 for a in anchors)
-        weights = [mpmath.exp(-mpmath.mpf(model.temperature) * ((u - a) ** 2 - best)) for a in anchors]
+        weights = [mpmath.exp(-mpmath.mpf(model.beta) * ((u - a) ** 2 - best)) for a in anchors]
         reference = sum(w * a for w, a in zip(weights, anchors, strict=True)) / sum(weights)
     assert abs(float(reference) - model(x).item()) < 1e-10
 
 
-def test_temperature_is_the_derived_one():
+def test_beta_is_the_derived_one():
     w, t = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     model = single_head(w, t, -2, 3, 11)
-    assert math.isclose(model.temperature, math.log(10 / 1e-6) / 0.25)
+    assert math.isclose(model.beta, math.log(10 / 1e-6) / 0.25)
     assert math.isclose(model.selection_error, 1e-6)
     assert math.isclose(model.bound, 3e-6 + 5 / 11)
 
@@ -236,7 +236,7 @@ def test_empty_batch():
 
 def test_gradient_reaches_the_input():
     w, t, x = at(torch.tensor([0.1, 0.4], dtype=torch.float64), 1)
-    model = single_head(w, t, -2, 3, 30, temperature=50.0)
+    model = single_head(w, t, -2, 3, 30, beta=50.0)
     x.requires_grad_()
     assert torch.autograd.gradcheck(model, x)
 

@@ -25,7 +25,7 @@ from lab_cases import CASE, RUNS, Contrary
 import anchorhead as ah
 from anchorhead.lab import experiments
 from anchorhead.lab.experiment import Experiment, Task
-from anchorhead.lab.experiments import ALL, boundaries, cost, length, maps, rates, sequences, temperature
+from anchorhead.lab.experiments import ALL, beta, boundaries, cost, length, maps, rates, sequences
 from anchorhead.lab.folder import results_folder
 from anchorhead.lab.ledger import Ledger
 from anchorhead.lab.published import PublishedLayer, in_first_feature, train
@@ -288,7 +288,7 @@ def test_published_layer_holds_the_theorem() -> None:
     data = ramp_data(1234)
     model = ah.theorems.single_head(data.weights, data.bias, -25, 25, anchors=60)
     layer = PublishedLayer(50, 10, 60, 1, torch.Generator().manual_seed(0))
-    layer.start_at_anchors(data.weights.float(), data.bias.float(), torch.linspace(-25, 25, 60), model.temperature)
+    layer.start_at_anchors(data.weights.float(), data.bias.float(), torch.linspace(-25, 25, 60), model.beta)
     x = data.inputs[-HELD_OUT:]
     difference = (layer(x.float()).double() - in_first_feature(model(x)[..., 0])).abs()
     assert difference.mean().item() < 1e-3
@@ -346,7 +346,7 @@ def test_slopes_of_one_seed_and_of_two_sizes() -> None:
 
 SMALLER: list[tuple[Any, str, Any]] = [
     (rates, "EPOCHS", 1), (maps, "EPOCHS", 1), (boundaries, "KEYS", 8), (sequences, "FRESH", 200),
-    (temperature, "POINTS", 201), (length, "HUES", {4: "#000000"}), (cost, "STEPS", 20),
+    (beta, "POINTS", 201), (length, "HUES", {4: "#000000"}), (cost, "STEPS", 20),
     (cost, "QUICK", {how: sizes[:2] for how, sizes in cost.QUICK.items()}),
 ]  # fmt: skip
 """What takes time, cut down: the figures and sentences are the same."""

@@ -8,7 +8,7 @@ from anchorhead.in_context.paper import with_paper_heads
 
 D = torch.float64
 RANGES = [(0.0, 5.0), (-2.0, 3.0), (100.0, 105.0), (-9.0, -4.0)]
-TEMPERATURES = [1e-9, 1e-3, 0.1, 1.0, 10.0]
+BETAS = [1e-9, 1e-3, 0.1, 1.0, 10.0]
 
 
 def errors(model, low, high):
@@ -17,25 +17,25 @@ def errors(model, low, high):
     return (model(x) - model.exact(x)).abs().max().item()
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("beta", BETAS)
 @pytest.mark.parametrize(("low", "high"), RANGES)
-def test_a_head_at_any_temperature_keeps_a_bound_within_its_range(low, high, temperature):
+def test_a_head_at_any_beta_keeps_a_bound_within_its_range(low, high, beta):
     weights, bias = torch.ones(3, 1, dtype=D), torch.zeros(3, dtype=D)
-    one = ah.theorems.single_head(weights, bias, low, high, 64, temperature=temperature)
+    one = ah.theorems.single_head(weights, bias, low, high, 64, beta=beta)
     assert errors(one, low, high) <= one.bound <= (high - low) / 2 * (1 + 1e-9)
     assert one.selection_error <= 1
-    rows = ah.theorems.single_head(weights, bias, low, high, 16, temperature=temperature, output_features=2,
+    rows = ah.theorems.single_head(weights, bias, low, high, 16, beta=beta, output_features=2,
                                    output_row=lambda k: k % 2)  # fmt: skip
     assert errors(rows, low, high) <= rows.bound <= (max(high, 0) - min(low, 0)) * (1 + 1e-9)
-    many = ah.theorems.multi_head(weights, bias, low, high, 4, temperature=temperature)
+    many = ah.theorems.multi_head(weights, bias, low, high, 4, beta=beta)
     assert errors(many, low, high) <= many.bound <= 4 * max(abs(low), abs(high)) + max(abs(low), abs(high))
     assert many.selection_error <= 1
 
 
 @pytest.mark.parametrize("build", [ah.theorems.two_layer, ah.theorems.attention_then_softmax])
-@pytest.mark.parametrize("temperature", [0.01, 1.0, 5.0, 40.0])
-def test_a_look_up_at_any_temperature_keeps_a_bound_within_its_values(build, temperature):
-    model = build(torch.sin, 1, 2, 5, temperature=temperature)
+@pytest.mark.parametrize("beta", [0.01, 1.0, 5.0, 40.0])
+def test_a_look_up_at_any_beta_keeps_a_bound_within_its_values(build, beta):
+    model = build(torch.sin, 1, 2, 5, beta=beta)
     x = torch.rand(2000, 1, 2, generator=torch.Generator().manual_seed(0), dtype=D)
     bound = model.bound_for(lipschitz=1.0, metric="sup")
     spread = model.lookup.values.max() - model.lookup.values.min()

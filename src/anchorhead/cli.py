@@ -140,7 +140,7 @@ def plan(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """What a formula or a theorem costs at a wanted error: keys or anchors, temperature, logit range, bound."""
+    """What a formula or a theorem costs at a wanted error: keys or anchors, beta, logit range, bound."""
     if bool(expression) == bool(theorem):
         raise InputError('Plan either a formula, anchorhead plan "gelu(x)", or a construction, --theorem single_head.')
     found: Any
@@ -208,14 +208,14 @@ def diagnose(
     dtype: Annotated[
         str | None, typer.Option(help="As if it ran in float64, float32, bfloat16 or float16; its own unless given.")
     ] = None,
-    temperature: Annotated[float, typer.Option(help="As if all scores were multiplied by this.")] = 1.0,
+    beta: Annotated[float, typer.Option(help="As if all scores were multiplied by this.")] = 1.0,
     points: Annotated[int, typer.Option(help="How many inputs to try, evenly over the domain.")] = 2001,
     as_json: Json = False,
 ) -> None:
     """Look for the known ways to fail, and say what to change. Exit code 1 where something was found."""
     from anchorhead.lab.diagnosis import diagnose_file
 
-    found = diagnose_file(file, dtype=dtype, temperature=temperature, points=points)
+    found = diagnose_file(file, dtype=dtype, beta=beta, points=points)
     print(json.dumps(found.as_dict()) if as_json else found)
     if not found.healthy:
         raise typer.Exit(1)
@@ -228,7 +228,7 @@ def reproduce(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="One experiment; may be given several times: rates, maps, sequences, temperature, boundaries, "
+            help="One experiment; may be given several times: rates, maps, sequences, beta, boundaries, "
             "length, in_context, cost."
         ),
     ] = None,

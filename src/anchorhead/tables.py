@@ -40,7 +40,7 @@ def print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> Non
         ("layers, heads", f"{cost.layers}, {cost.heads}"),
         ("keys", f"{cost.keys}"),
         ("parameters", f"{cost.parameters}"),
-        ("temperature", f"{cost.temperature:.6g}"),
+        ("beta", f"{cost.beta:.6g}"),
         ("logit range" + ("" if certificate.bounded else ", |x| <= 100"), f"±{cost.logit_range:.4g}"),
         ("largest value", f"{model.largest_value:.4g}"),
         ("dtype", certificate.dtype),
@@ -112,13 +112,13 @@ def print_plan(found: Plan) -> None:
     domain += f" and {len(found.domain) - 4} more" if len(found.domain) > 4 else ""
     table = Table(title=plain(f"{found.expression} on {domain} to within {found.tol:g}, {found.dtype}"),
                   title_justify="left")  # fmt: skip
-    for name in ("method", "layers", "heads", "keys", "temperature", "logit range", "largest value", "error"):
+    for name in ("method", "layers", "heads", "keys", "beta", "logit range", "largest value", "error"):
         table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name in ("keys", "error"))
     for o in found.options:
         if o.keys is None:
             table.add_row(o.method, *["-"] * 7)
             continue
-        values = (o.temperature, o.logit_range, o.largest_value, o.bound)
+        values = (o.beta, o.logit_range, o.largest_value, o.bound)
         mark = " *" if o.reason else ""
         table.add_row(o.method + mark, str(o.layers), str(o.heads), f"{o.keys:,}",
                       *(f"{v:.3g}" for v in values if v is not None))  # fmt: skip
@@ -142,7 +142,7 @@ def print_theorem_plan(found: ah.theorems.Plan) -> None:
         ("levels a coordinate", found.levels),
         ("grid points (keys of layer 2)", found.grid_points and short(found.grid_points)),
         ("selection error", f"{found.selection_error:.3g}"),
-        ("temperature", f"{found.temperature:,.6g}"),
+        ("beta", f"{found.beta:,.6g}"),
         ("proved bound", f"{found.bound:.6g}"),
         ("parameters", short(found.parameters)),
         ("logit range", f"±{found.logit_range:.4g}"),

@@ -92,7 +92,7 @@ def _kinked(target: Target) -> Fit:
 
 def _cuts(places: list[float], head: Head) -> list[float]:
     """Each kink, and points around it at the scale of its gate."""
-    scale = 1 / max(head.temperature, 1e-300)
+    scale = 1 / max(head.beta, 1e-300)
     return [c + scale * t for c in places for t in (-30.0, -4.0, 0.0, 4.0, 30.0)]
 
 

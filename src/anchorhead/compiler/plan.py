@@ -44,7 +44,7 @@ class Option:
     layers: int | None
     heads: int | None
     keys: int | None
-    temperature: float | None
+    beta: float | None
     logit_range: float | None
     largest_value: float | None
     bound: float | None
@@ -108,7 +108,7 @@ def _route(target: GraphTarget, method: str, tol: float, dtype: torch.dtype, pro
 
 def _built(model: CompiledModel, method: str) -> Option:
     cost = model.resources
-    return Option(method, cost.layers, cost.heads, cost.keys, cost.temperature, cost.logit_range, model.largest_value,
+    return Option(method, cost.layers, cost.heads, cost.keys, cost.beta, cost.logit_range, model.largest_value,
                   model.certificate.bound)  # fmt: skip
 
 

@@ -1,11 +1,11 @@
 /* The page: what is chosen, the controls that choose it, and the address that remembers it.
  *
  * In the console, window.anchorhead is
- *   evaluate(x)   what the chosen head answers at x, at the chosen temperature
+ *   evaluate(x)   what the chosen head answers at x, at the chosen β
  *   weights(x)    its attention weights, in the order of head.slopes
- *   state         { function, method, size, keys, temperature, query }: temperature is the factor on all scores,
+ *   state         { function, method, size, keys, beta, query }: beta is the factor on all scores,
  *                 1 as compiled; size is the number of keys, or the tolerance of heads whose number of keys is fixed
- *   set(changes)  changes any of function (name or number), method, size, temperature, query, and draws
+ *   set(changes)  changes any of function (name or number), method, size, beta, query, and draws
  *   head          the numbers of the chosen head; functions: all that the page holds
  *   error         { largest, at, bound }: on the page's points; bound is null where nothing is proved
  */
@@ -19,7 +19,7 @@ const METHODS = {
   ],
   smooth: [
     "smooth",
-    "Each key’s value is a constant. A mild temperature blends neighbours all the time, and the constants are chosen " +
+    "Each key’s value is a constant. A mild β blends neighbours all the time, and the constants are chosen " +
       "for the blend.",
   ],
   kinked: [
@@ -29,7 +29,7 @@ const METHODS = {
   ],
   nearest: [
     "the paper’s",
-    "A key for each part of the domain, its value the function there, and a temperature so high that softmax selects " +
+    "A key for each part of the domain, its value the function there, and a β so large that softmax selects " +
       "the nearest: a staircase. Its error falls only like 1/keys.",
   ],
 };
@@ -45,7 +45,7 @@ const byId = (id) => document.getElementById(id);
 const methodOf = (head) => (head.saved ? "saved" : head.method);
 const headsOf = (entry, method) => entry.heads.map((_, i) => i).filter((i) => methodOf(entry.heads[i]) === method);
 
-/** Everything that follows from the choice; curves only when the head or the temperature changed. */
+/** Everything that follows from the choice; curves only when the head or β changed. */
 function refresh() {
   const entry = entries[chosen.entry], head = entry.heads[chosen.head], factor = Math.pow(10, chosen.log);
   if (view.entry !== entry) Object.assign(view, { entry, points: entryPoints(entry), head: null });
@@ -63,7 +63,7 @@ function refresh() {
   remember();
 }
 
-/** What is proved of the head as chosen, and what was measured here. Nothing is claimed of another temperature. */
+/** What is proved of the head as chosen, and what was measured here. Nothing is claimed of another β. */
 function showClaim() {
   const { entry, head, curves, compiled } = view, claim = head.claim, v = entry.variable;
   const where = intervalText(claim.domain), text = byId("claim"), level = document.createElement("b");
@@ -75,10 +75,10 @@ function showClaim() {
   level.textContent = compiled ? claim.level : "nothing proved";
   const rest = compiled
     ? `: |f − head| ≤ ${bound} for every ${v} in ${where}, in ${claim.dtype}. ${measured}`
-    : ` at this temperature: the ${claim.level} bound is about the compiled one, and its line is grey. ${measured}`;
+    : ` at this β: the ${claim.level} bound is about the compiled one, and its line is grey. ${measured}`;
   text.replaceChildren(level, rest);
   text.classList.toggle("void", !compiled);
-  byId("legend-bound").textContent = compiled ? `${claim.level} bound` : "bound, of the compiled temperature only";
+  byId("legend-bound").textContent = compiled ? `${claim.level} bound` : "bound, of the compiled β only";
   byId("legend-bound").previousElementSibling.classList.toggle("void", !compiled);
 }
 
@@ -93,11 +93,11 @@ function showControls() {
   const [low, high] = entry.window;
   const said = { valuemin: low, valuemax: high, valuenow: x, valuetext: where };
   for (const [key, value] of Object.entries(said)) handle.setAttribute(`aria-${key}`, value);
-  const warmth = `× ${numberText(factor, 3)}`;
-  byId("temperature").value = chosen.log;
-  byId("temperature").setAttribute("aria-valuetext", compiled ? `${warmth}, as compiled` : warmth);
-  byId("temperature-value").textContent = warmth;
-  byId("temperature-note").hidden = !compiled;
+  const shown = `× ${numberText(factor, 3)}`;
+  byId("beta").value = chosen.log;
+  byId("beta").setAttribute("aria-valuetext", compiled ? `${shown}, as compiled` : shown);
+  byId("beta-value").textContent = shown;
+  byId("beta-note").hidden = !compiled;
   byId("reset").disabled = compiled;
   size.max = sizes.length - 1;
   size.value = sizes.indexOf(chosen.head);
@@ -187,8 +187,8 @@ function set(changes) {
     chosen.head = same ? closest(entry, changes.method, before.size) : headsOf(entry, changes.method)[0];
   }
   if (changes.size > 0) chosen.head = closest(entry, methodOf(entry.heads[chosen.head]), changes.size);
-  if (changes.temperature > 0) {
-    const log = Math.round(Math.log10(changes.temperature) * 20) / 20; // the slider's steps
+  if (changes.beta > 0) {
+    const log = Math.round(Math.log10(changes.beta) * 20) / 20; // the slider's steps
     chosen.log = Math.min(2, Math.max(-2, log));
   }
   if (Number.isFinite(changes.query)) chosen.query = nearestGridPoint(entry, changes.query);
@@ -205,8 +205,8 @@ function moveQuery(index) {
 
 function listen() {
   byId("query").addEventListener("input", (event) => moveQuery(Number(event.target.value)));
-  byId("temperature").addEventListener("input", (event) => { chosen.log = Number(event.target.value); refresh(); });
-  byId("reset").addEventListener("click", () => { set({ temperature: 1 }); byId("temperature").focus(); });
+  byId("beta").addEventListener("input", (event) => { chosen.log = Number(event.target.value); refresh(); });
+  byId("reset").addEventListener("click", () => { set({ beta: 1 }); byId("beta").focus(); });
   byId("size").addEventListener("input", (event) => {
     const entry = entries[chosen.entry];
     chosen.head = headsOf(entry, methodOf(entry.heads[chosen.head]))[Number(event.target.value)];
@@ -243,8 +243,8 @@ function listenToDragging(chart) {
 
 function state() {
   const entry = entries[chosen.entry], head = entry.heads[chosen.head];
-  const { size, keys } = head, temperature = Math.pow(10, chosen.log), query = view.points.grid[chosen.query];
-  return { function: entry.name, method: methodOf(head), size, keys, temperature, query };
+  const { size, keys } = head, beta = Math.pow(10, chosen.log), query = view.points.grid[chosen.query];
+  return { function: entry.name, method: methodOf(head), size, keys, beta, query };
 }
 
 let waiting = 0;
@@ -254,7 +254,7 @@ function remember() {
   clearTimeout(waiting);
   waiting = setTimeout(() => {
     const { keys, ...rest } = state();
-    for (const name of ["temperature", "query"]) rest[name] = Number(rest[name].toPrecision(6));
+    for (const name of ["beta", "query"]) rest[name] = Number(rest[name].toPrecision(6));
     if (entries.filter((entry) => entry.name === rest.function).length > 1) rest.function = chosen.entry;
     history.replaceState(null, "", `#${new URLSearchParams(rest)}`);
   }, 250);
@@ -262,7 +262,7 @@ function remember() {
 
 function recall() {
   const found = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  for (const name of ["size", "temperature", "query"]) if (name in found) found[name] = Number(found[name]);
+  for (const name of ["size", "beta", "query"]) if (name in found) found[name] = Number(found[name]);
   const known = entries.some((entry) => entry.name === found.function);
   if (!known && /^\d+$/.test(found.function)) found.function = Number(found.function);
   set(found);

@@ -1,8 +1,8 @@
 """A function as the page draws it: the window, its values on an even grid, and more of them close to its kinks.
 
 The browser does not know the function, only these values. Grid point i is `low + (high - low) * i / STEPS`, computed
-the same way there, so that x is the same float64 on both sides. A kinked head errs within a few 1/temperature of a
-kink and nowhere else; points that close in on it geometrically show that error, whatever the temperature.
+the same way there, so that x is the same float64 on both sides. A kinked head errs within a few 1/β of a
+kink and nowhere else; points that close in on it geometrically show that error, whatever β is.
 """
 
 from __future__ import annotations

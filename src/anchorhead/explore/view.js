@@ -1,4 +1,4 @@
-/* The four charts. `computeCurves` is what a head and a temperature give; `drawCurves` draws that, and `drawQuery`
+/* The four charts. `computeCurves` is what a head and a β give; `drawCurves` draws that, and `drawQuery`
  * what changes with the query.
  */
 

@@ -49,7 +49,7 @@ class Head:
         return len(self.slopes)
 
     @property
-    def temperature(self) -> float:
+    def beta(self) -> float:
         """The steepest difference of slopes between neighbouring keys: how sharply the head selects."""
         slopes = self.slopes + np.repeat(self.gate_slopes, self.sizes)
         return float(np.abs(np.diff(np.sort(slopes))).max()) if self.keys > 1 else 0.0

@@ -8,7 +8,7 @@ D = 1 at both of the piece's kinks. Then the head is (1 - σ) g_l + σ g_r with 
 
 **What a gate costs.** At distance τ from a kink where the slope jumps by J the pieces differ by J|τ|, and
 |τ|/(1 + exp(β|τ|)) <= W(1/e)/β: the cost is 0.2785 J/β. Where only the curvature jumps, by C, it is
-C τ²/2 /(1 + exp(βτ)) <= 0.2420 C/β². A temperature for any tolerance, at no cost in keys: ReLU is two keys, clip is
+C τ²/2 /(1 + exp(βτ)) <= 0.2420 C/β². A β for any tolerance, at no cost in keys: ReLU is two keys, clip is
 three, however small the tolerance.
 """
 
@@ -54,7 +54,7 @@ def single_key(constant: float, gain: float) -> Head:
 
 
 def kinked(pieces: Sequence[Head], places: Sequence[float], sharpness: Sequence[float]) -> Head:
-    """One head out of the pieces' heads, gated at `places` with temperatures `sharpness`."""
+    """One head out of the pieces' heads, gated at `places` with β's `sharpness`."""
     betas = [
         b + _steepest(left) + _steepest(right) for b, left, right in zip(sharpness, pieces, pieces[1:], strict=False)
     ]

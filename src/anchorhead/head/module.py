@@ -190,7 +190,7 @@ class HeadAttention(nn.Module):
         return self.slopes.dtype
 
     @property
-    def temperature(self) -> float:
+    def beta(self) -> float:
         """The steepest difference of slopes between neighbouring keys: how sharply the head selects."""
         gaps = self._total(self.slopes, self.gate_slopes).sort().values.diff().abs()
         return gaps.max().item() if len(gaps) else 0.0

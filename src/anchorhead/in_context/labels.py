@@ -1,6 +1,6 @@
 """Layer 0: products y·x of a label and its example, which some losses need. A head looks at y, its values carry x.
 
-Labels of two kinds are told apart by two keys at a temperature at which softmax is exact to exp(-80); any others are
+Labels of two kinds are told apart by two keys at a β at which softmax is exact to exp(-80); any others are
 multiplied by the smooth head for y itself.
 """
 

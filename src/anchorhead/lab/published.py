@@ -52,7 +52,7 @@ class PublishedLayer(nn.Module):
         blended = (query @ key.mT).softmax(-1) @ value
         return self.output(blended.transpose(-2, -3).flatten(-2))
 
-    def start_at_anchors(self, weights: Tensor, bias: Tensor, anchors: Tensor, temperature: float) -> None:
+    def start_at_anchors(self, weights: Tensor, bias: Tensor, anchors: Tensor, beta: float) -> None:
         """Writes the theorem's numbers, for one head: clip(w_i·x_i + t_i) over anchors centred on zero."""
         n, d = weights.shape
         one, place, square = d + 1, d + 2, d + 3
@@ -64,7 +64,7 @@ class PublishedLayer(nn.Module):
             self.gain[:, :d], self.gain[:, d], self.gain[:, one] = weights, bias, 1
             self.gain[:, place], self.gain[:, square] = anchors[:n], -(anchors[:n] ** 2)
             self.appended[:, place], self.appended[:, square] = anchors[n:], -(anchors[n:] ** 2)
-            scale = temperature * math.sqrt(WIDTH)
+            scale = beta * math.sqrt(WIDTH)
             self.query.weight[0, : d + 1], self.query.weight[1, one] = scale, scale
             self.key.weight[0, place], self.key.weight[1, square] = 2, 1
             self.value.weight[0, place] = 1

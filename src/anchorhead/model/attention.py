@@ -4,7 +4,7 @@ For `Z` with tokens as columns, every head has its own matrices and the layer is
 
     Attn(Z) = sum over heads of  W_V Z · softmax((W_K Z)^T (W_Q Z)) · W_O        (softmax over keys)
 
-There is no 1/sqrt(d): a temperature is part of the weights. `W_O` acts on the right, on the sequence. Here
+There is no 1/sqrt(d): β is part of the weights. `W_O` acts on the right, on the sequence. Here
 tokens are rows, `(..., n, d)`, so every product is transposed; the stored matrices keep the paper's
 orientation and any rectangular shape.
 

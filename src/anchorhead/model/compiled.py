@@ -123,7 +123,7 @@ class CompiledModel(Watched):
         cost = self.resources
         return (
             f"{self.certificate}\n{cost.layers} layers, {cost.heads} heads, {cost.keys} keys, {cost.parameters} "
-            f"parameters, temperature {cost.temperature:.4g}, logits up to {cost.logit_range:.4g}"
+            f"parameters, beta {cost.beta:.4g}, logits up to {cost.logit_range:.4g}"
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -87,7 +87,7 @@ class CompiledGrid(CompiledModel):
             heads=1,
             keys=self.grid.keys,
             parameters=sum(p.numel() for p in self.grid.parameters()),
-            temperature=max((s.max().item() for s in steps if len(s)), default=0.0),
+            beta=max((s.max().item() for s in steps if len(s)), default=0.0),
             logit_range=reach,
         )
 

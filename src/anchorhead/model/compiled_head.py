@@ -61,7 +61,7 @@ class CompiledHead(CompiledModel):
             heads=1,
             keys=self.head.keys,
             parameters=sum(p.numel() for p in self.head.parameters()),
-            temperature=self.head.temperature,
+            beta=self.head.beta,
             logit_range=self.head.logit_range(max(-100.0, low), min(100.0, high)),
         )
 

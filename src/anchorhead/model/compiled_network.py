@@ -103,7 +103,7 @@ class CompiledNetwork(CompiledModel):
             heads=sum(group.count for group in groups),
             keys=sum(group.count * group.keys for group in groups),
             parameters=sum(p.numel() for p in self.network.parameters()),
-            temperature=max((_temperature(group) for group in groups), default=0.0),
+            beta=max((_beta(group) for group in groups), default=0.0),
             logit_range=math.nan if self._hopeless else self.report.logit_range,
         )
 
@@ -182,9 +182,9 @@ class CompiledNetwork(CompiledModel):
         return super().__str__() if self._hopeless else f"{super().__str__()}\n{self.report}"
 
 
-def _temperature(group: Any) -> float:
+def _beta(group: Any) -> float:
     if isinstance(group, Heads):
-        return group.head.temperature
+        return group.head.beta
     return group.sharpness.max().item() if isinstance(group, Maxima) else 1.0
 
 

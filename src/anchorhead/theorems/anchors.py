@@ -1,4 +1,4 @@
-"""Uniform anchors and the temperature that makes softmax choose among them (constructions 1.1).
+"""Uniform anchors and the β that makes softmax choose among them (constructions 1.1).
 
 Scores -β(u - L_k)² over anchors L_k of spacing h. Write Λ = βh² and t = exp(-Λ).
 
@@ -25,7 +25,7 @@ from anchorhead.arithmetic import log_of
 from anchorhead.errors import InputError, SizeError
 
 
-def temperature_for(selection_error: float, keys: int, spacing: float) -> float:
+def beta_for(selection_error: float, keys: int, spacing: float) -> float:
     """β = ln(keys/ε)/h², where `keys` counts those that must lose."""
     if not 0 < selection_error < 1:
         raise InputError(
@@ -35,18 +35,16 @@ def temperature_for(selection_error: float, keys: int, spacing: float) -> float:
     return log_of(keys / selection_error) / (spacing * spacing)
 
 
-def check_temperature(temperature: float) -> float:
-    """A temperature given by the user, as a positive finite number."""
-    if not (isinstance(temperature, int | float) and math.isfinite(temperature) and temperature > 0):
-        raise InputError(
-            f"temperature={temperature} must be a positive finite number; leave it out to have it derived."
-        )
-    return float(temperature)
+def check_beta(beta: float) -> float:
+    """A β given by the user, as a positive finite number."""
+    if not (isinstance(beta, int | float) and math.isfinite(beta) and beta > 0):
+        raise InputError(f"beta={beta} must be a positive finite number; leave it out to have it derived.")
+    return float(beta)
 
 
-def selection_error_at(temperature: float, keys: int, spacing: float) -> float:
-    """ε = keys · exp(-βh²), the inverse of `temperature_for`."""
-    return keys * math.exp(-temperature * spacing**2)
+def selection_error_at(beta: float, keys: int, spacing: float) -> float:
+    """ε = keys · exp(-βh²), the inverse of `beta_for`."""
+    return keys * math.exp(-beta * spacing**2)
 
 
 def two_point_error(gap: float) -> float:

@@ -24,7 +24,7 @@ def attention_then_softmax(
     high: float = 1.0,
     output_features: int | None = None,
     selection_error: float = 1e-6,
-    temperature: float | None = None,
+    beta: float | None = None,
     slope: float = 1 / 16,
     ramp_anchors: int | None = None,
     dtype: torch.dtype = torch.float64,
@@ -33,5 +33,5 @@ def attention_then_softmax(
 
     The arguments are those of `two_layer`.
     """
-    return build(f, tokens, features, levels, low, high, output_features, selection_error, temperature, slope,
+    return build(f, tokens, features, levels, low, high, output_features, selection_error, beta, slope,
                  ramp_anchors, dtype, attention=False)  # fmt: skip

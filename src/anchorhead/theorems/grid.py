@@ -104,7 +104,7 @@ class Grid:
                 "wider dtype or fewer levels."
             )
 
-    def temperature(self, selection_error: float, saturation: float) -> float:
+    def beta(self, selection_error: float, saturation: float) -> float:
         """The β at which the weight outside the right cells is at most `selection_error`."""
         if not 0 < selection_error < 1:
             raise InputError(f"selection_error={selection_error} must lie strictly between 0 and 1.")
@@ -118,12 +118,12 @@ class Grid:
         slopes = log_of(max(self.levels - 2, share) / share) / (0.5 - 2 * saturation)
         return max(core, slopes)
 
-    def selection_error(self, temperature: float, saturation: float) -> float:
-        """ε of the bound at this temperature; a weight, so 1 where nothing better follows."""
+    def selection_error(self, beta: float, saturation: float) -> float:
+        """ε of the bound at this β; a weight, so 1 where nothing better follows."""
         if saturation > 1 / 8:
             return 1.0
-        core = (self.levels - 1) * math.exp(-temperature * (1 - 3 * saturation))
-        slopes = (self.levels - 2) * math.exp(-temperature * (0.5 - 2 * saturation))
+        core = (self.levels - 1) * math.exp(-beta * (1 - 3 * saturation))
+        slopes = (self.levels - 2) * math.exp(-beta * (0.5 - 2 * saturation))
         return min(1.0, self.coordinates * max(core, slopes))
 
     def sup_bound(self, modulus: Modulus, error: float, spread: float) -> float:

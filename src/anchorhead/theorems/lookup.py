@@ -57,16 +57,16 @@ class GridColumns(nn.Module):
 class SoftmaxReadOut(nn.Module):
     """Scores (..., N) to (..., 1, m): softmax of β times the scores, then the affine read-out `values`."""
 
-    def __init__(self, values: nn.Parameter, temperature: nn.Parameter) -> None:
+    def __init__(self, values: nn.Parameter, beta: nn.Parameter) -> None:
         super().__init__()
-        self.values, self.temperature = values, temperature
+        self.values, self.beta = values, beta
 
     def forward(self, scores: Tensor) -> Tensor:
-        return ((scores * self.temperature).softmax(-1) @ self.values).unsqueeze(-2)
+        return ((scores * self.beta).softmax(-1) @ self.values).unsqueeze(-2)
 
     def as_attention(self) -> list[nn.Module]:
         """The lift and the attention layer, with one constant query, that compute the same."""
-        lookup = Lookup(self.values.detach().unsqueeze(1), self.temperature.item(), attention=True)
+        lookup = Lookup(self.values.detach().unsqueeze(1), self.beta.item(), attention=True)
         return list(lookup.literal().children())[1:3]
 
 
@@ -78,27 +78,27 @@ class Lookup(AsBuilt):
     the second layer's matrices as they were built; edited ones are evaluated literally.
     """
 
-    def __init__(self, values: Tensor, temperature: float, *, attention: bool) -> None:
+    def __init__(self, values: Tensor, beta: float, *, attention: bool) -> None:
         super().__init__()
         self.tokens = values.shape[1]
         self.values = constant(values.flatten(1))
-        self.second = self._attention(temperature) if attention else None
+        self.second = self._attention(beta) if attention else None
         if not attention:
-            self.sharpness = constant(torch.tensor(temperature, dtype=values.dtype))
+            self.sharpness = constant(torch.tensor(beta, dtype=values.dtype))
         self.built()
 
     def _fixed(self) -> list[Tensor]:
         return [] if self.second is None else list(self.second.parameters())
 
     @property
-    def temperature(self) -> Tensor:
+    def beta(self) -> Tensor:
         """β, as stored in the second stage."""
         return self.sharpness if self.second is None else self.second.query[0, 0, 1]
 
-    def _attention(self, temperature: float) -> Attention:
+    def _attention(self, beta: float) -> Attention:
         entries, dtype = self.values.shape[1], self.values.dtype
         query = torch.zeros(1, 1, 2 + entries, dtype=dtype)
-        query[0, 0, 1] = temperature
+        query[0, 0, 1] = beta
         key = torch.zeros(1, 1, 2 + entries, dtype=dtype)
         key[0, 0, 0] = 1
         value = torch.cat([torch.zeros(entries, 2, dtype=dtype), torch.eye(entries, dtype=dtype)], dim=1)
@@ -108,7 +108,7 @@ class Lookup(AsBuilt):
         if self.edited:
             found: Tensor = self._stages()(bumps)
             return found
-        weights = (self.temperature * bumps).softmax(-1)
+        weights = (self.beta * bumps).softmax(-1)
         batch, (coordinates, levels) = weights.shape[:-2], weights.shape[-2:]
         weights = weights.reshape(-1, coordinates, levels)
         if not len(weights):

@@ -36,13 +36,13 @@ from anchorhead.model.affine import AppendRows, PositionGain
 from anchorhead.model.attention import CHUNK_ENTRIES, Attention
 from anchorhead.model.resources import Resources
 from anchorhead.theorems.anchors import (
+    beta_for,
+    check_beta,
     check_count,
     check_range,
-    check_temperature,
     output_rows,
     score_rows,
     selection_error_at,
-    temperature_for,
 )
 from anchorhead.theorems.precision import AnchorHead
 from anchorhead.theorems.ramps import Ramps, read_ramps
@@ -87,7 +87,7 @@ class MultiHead(Ramps):
             heads=self.heads,
             keys=self.heads * self.tokens,
             parameters=sum(p.numel() for p in self.parameters()),
-            temperature=self.temperature,
+            beta=self.beta,
             logit_range=self.precision.logit_range,
         )
 
@@ -96,7 +96,7 @@ class MultiHead(Ramps):
         """The numbers that decide which dtypes can hold these heads."""
         spacing = (self.high - self.low) / (len(self.anchors) + 1)
         offset = (self.bias.double() - (self.low + self.high) / 2).abs().max().item()
-        return AnchorHead(self.low, self.high, spacing, self.temperature, self.resolution, offset)
+        return AnchorHead(self.low, self.high, spacing, self.beta, self.resolution, offset)
 
 
 def _windows(scores: Tensor, values: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ def multi_head(
     output_features: int = 1,
     output_row: Any = None,
     selection_error: float = 1e-6,
-    temperature: float | None = None,
+    beta: float | None = None,
     dtype: torch.dtype | None = None,
 ) -> MultiHead:
     """H heads that compute clip(w_i·x_i + t_i, low, high) for every token i without lengthening the sequence.
@@ -133,7 +133,7 @@ def multi_head(
     rows = output_rows(output_row, total, output_features)
     spacing = (high - low) / (total + 1)
     losers = 2 * heads * (n - 1)
-    beta = temperature_for(selection_error, losers, spacing) if temperature is None else check_temperature(temperature)
+    beta = beta_for(selection_error, losers, spacing) if beta is None else check_beta(beta)
     offset = (t.double() - (low + high) / 2).abs().max().item()
     AnchorHead(low, high, spacing, beta, (high - low) / total, offset).require(w.dtype)
 
@@ -142,7 +142,7 @@ def multi_head(
     attention = _attention(w, t, points, rows, output_features, beta)
     model = MultiHead([lift, attention], w, t, low, high, points[1:-1], rows, output_features)
     model.heads = heads
-    model.temperature = beta
+    model.beta = beta
     model.astray = selection_error_at(beta, losers, spacing)
     model.resolution = (high - low) / total
     return model

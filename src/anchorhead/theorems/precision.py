@@ -41,7 +41,7 @@ class AnchorHead:
     low: float
     high: float
     spacing: float
-    temperature: float
+    beta: float
     resolution: float
     offset: float = 0.0
 
@@ -53,26 +53,26 @@ class AnchorHead:
     @property
     def logit_range(self) -> float:
         """Largest |score| for u in range: 2βR² + βR²."""
-        return 3 * self.temperature * self.radius**2
+        return 3 * self.beta * self.radius**2
 
     @property
     def room(self) -> float:
         """What the theorem leaves for rounding: its resolution less what two neighbours can be off."""
-        return self.resolution - two_point_error(self.temperature * self.spacing**2) * self.spacing
+        return self.resolution - two_point_error(self.beta * self.spacing**2) * self.spacing
 
     def _in_range(self, dtype: torch.dtype) -> bool:
         limits = torch.finfo(dtype)
         size = max(abs(self.low), abs(self.high))
-        numbers = (self.logit_range, self.temperature, 2 * self.temperature * self.radius, self.radius**2, size)
-        least = min(self.radius**2, self.spacing, 2 * self.temperature * self.spacing)
+        numbers = (self.logit_range, self.beta, 2 * self.beta * self.radius, self.radius**2, size)
+        least = min(self.radius**2, self.spacing, 2 * self.beta * self.spacing)
         return max(numbers) <= limits.max and least >= limits.tiny / limits.eps
 
     def rounding(self, dtype: torch.dtype) -> float:
         """Bound on what rounding adds to the output, by the argument at the top; inf if a number overflows."""
-        unit, gap = torch.finfo(dtype).eps / 2, self.temperature * self.spacing**2
+        unit, gap = torch.finfo(dtype).eps / 2, self.beta * self.spacing**2
         if not self._in_range(dtype):
             return math.inf
-        eta = 8 * unit * self.temperature * self.radius**2
+        eta = 8 * unit * self.beta * self.radius**2
         if eta > 300:
             return math.inf
         others = 4 * self.spacing * math.exp(-gap) * math.expm1(2 * eta)
@@ -90,7 +90,7 @@ class AnchorHead:
 
     def reach(self, dtype: torch.dtype) -> float:
         """The largest |u - middle| whose logits do not overflow in this dtype."""
-        return torch.finfo(dtype).max / (2 * self.temperature * max(self.radius, 1.0))
+        return torch.finfo(dtype).max / (2 * self.beta * max(self.radius, 1.0))
 
     def require(self, dtype: torch.dtype) -> None:
         """Refuses a dtype that cannot hold this head, with the logit range and the way out."""
@@ -107,8 +107,8 @@ class AnchorHead:
             f" (the bias is {self.offset:.3g} from the middle of the range)" if self.offset > 100 * self.radius else ""
         )
         raise PrecisionError(
-            f"{dtype} cannot hold this head: at temperature {self.temperature:.6g} the logits span "
+            f"{dtype} cannot hold this head: at β = {self.beta:.6g} the logits span "
             f"±{self.logit_range:.3g}, and rounding would move the output by {self.rounding(dtype):.3g} where the "
             f"theorem leaves {self.room:.3g}{bias}. {first} fewer anchors, a larger selection_error or a lower "
-            "temperature."
+            "β."
         )

@@ -3,7 +3,7 @@
 The target is the paper's truncated linear function, clip(w_i·x_i + t_i, low, high), one for each token, put
 into output row G(k) where L_k is the anchor nearest to it and G is the caller's choice.
 
-*Where G changes.* Halfway between two anchors softmax gives each half of the weight, at every temperature.
+*Where G changes.* Halfway between two anchors softmax gives each half of the weight, at every β.
 If both write to the same row that is the right blend. If they write to different rows, each row holds about
 half of the target there, so no head can be within the theorem's bound of a one-hot target at that point;
 only the sum over rows is. `bound` adds half the larger of the two anchors for such seams, `sum_bound` is
@@ -69,9 +69,9 @@ class Ramps(AsBuilt, Network, ABC):
     bias: Tensor
     anchors: Tensor
     rows: Tensor
-    temperature: float
+    beta: float
     astray: float
-    """The theorem's ε as its formula gives it; at low temperatures it exceeds any weight."""
+    """The theorem's ε as its formula gives it; at small β it exceeds any weight."""
     resolution: float
     """The theorem's second term: (high - low) over the number of anchors."""
 
@@ -154,7 +154,7 @@ class Ramps(AsBuilt, Network, ABC):
     @property
     def sum_bound(self) -> float:
         """The theorem's number, for the sum over output rows: max(|low|, |high|)·ε + (high - low)/anchors; at low
-        temperatures, where that says nothing, how far any output can be from any target."""
+        β, where that says nothing, how far any output can be from any target."""
         return min(self._theorem(), self.widest(one_row=True))
 
     def _theorem(self) -> float:
@@ -186,7 +186,7 @@ class Ramps(AsBuilt, Network, ABC):
 
     @property
     def selection_error(self) -> float:
-        """ε, the weight of a softmax that all but the two nearest anchors may keep: 1 where the temperature says
+        """ε, the weight of a softmax that all but the two nearest anchors may keep: 1 where β says
         nothing better."""
         return min(1.0, self.astray)
 

@@ -26,7 +26,7 @@ t > 2/p; but then the bound exceeds high - low, further than which no blend of a
 
 *Whatever β.* The output rises with u, and anchors are symmetric about the middle m, where it is m: so it is on u's
 side of m, between m and the end there, and never further than (high - low)/2 from the target. `bound` is the smaller
-of the two, and at low temperatures it is this one.
+of the two, and at small β it is this one.
 
 **Causal.** With `causal=True` the anchors have p columns of their own, before the tokens, and p need not
 exceed n. Each token's column is a key too, visible to it and to later tokens; its score is a constant 800
@@ -45,13 +45,13 @@ from anchorhead.model.affine import AppendColumns, AppendRows, PositionGain
 from anchorhead.model.attention import Attention, fused
 from anchorhead.model.resources import Resources
 from anchorhead.theorems.anchors import (
+    beta_for,
+    check_beta,
     check_count,
     check_range,
-    check_temperature,
     output_rows,
     score_rows,
     selection_error_at,
-    temperature_for,
 )
 from anchorhead.theorems.precision import AnchorHead
 from anchorhead.theorems.ramps import Ramps, read_ramps
@@ -97,7 +97,7 @@ class SingleHead(Ramps):
             heads=1,
             keys=len(self.anchors),
             parameters=sum(p.numel() for p in self.parameters()),
-            temperature=self.temperature,
+            beta=self.beta,
             logit_range=self.precision.logit_range,
         )
 
@@ -106,7 +106,7 @@ class SingleHead(Ramps):
         """The numbers that decide which dtypes can hold this head."""
         spacing = (self.high - self.low) / (len(self.anchors) - 1)
         offset = (self.bias.double() - (self.low + self.high) / 2).abs().max().item()
-        return AnchorHead(self.low, self.high, spacing, self.temperature, self.resolution, offset)
+        return AnchorHead(self.low, self.high, spacing, self.beta, self.resolution, offset)
 
 
 def single_head(
@@ -119,7 +119,7 @@ def single_head(
     output_features: int = 1,
     output_row: Any = None,
     selection_error: float = 1e-6,
-    temperature: float | None = None,
+    beta: float | None = None,
     causal: bool = False,
     dtype: torch.dtype | None = None,
 ) -> SingleHead:
@@ -129,7 +129,7 @@ def single_head(
     puts the anchors into columns of their own before the tokens.
     output_features, output_row: how many output rows, and the row that each anchor's value goes to: an int,
     a sequence of p ints, or a callable from anchor index to row (the paper's G). Row 0 by default.
-    temperature: β; derived from `selection_error` unless given. dtype: that of `weights` unless given.
+    beta: β; derived from `selection_error` unless given. dtype: that of `weights` unless given.
     """
     w, t = read_ramps(weights, bias, dtype)
     n, d = w.shape
@@ -137,7 +137,7 @@ def single_head(
     p = _check_anchors(anchors, n, causal)
     rows = output_rows(output_row, p, output_features)
     spacing = (high - low) / (p - 1)
-    beta = temperature_for(selection_error, p - 1, spacing) if temperature is None else check_temperature(temperature)
+    beta = beta_for(selection_error, p - 1, spacing) if beta is None else check_beta(beta)
     middle = (low + high) / 2
     offset = (t.double() - middle).abs().max().item()
     AnchorHead(low, high, spacing, beta, (high - low) / p, offset).require(w.dtype)
@@ -146,7 +146,7 @@ def single_head(
     attention = _attention(d, output_features, beta, w.dtype, n, p, causal)
     model = SingleHead([lift, attention], w, t, low, high, points, rows, output_features)
     model.causal = causal
-    model.temperature = beta
+    model.beta = beta
     model.astray = selection_error_at(beta, p - 1, spacing)
     model.resolution = (high - low) / p
     return model

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from anchorhead.errors import InputError
-from anchorhead.theorems.anchors import check_count, check_range, temperature_for
+from anchorhead.theorems.anchors import beta_for, check_count, check_range
 from anchorhead.theorems.grid import Grid, saturation
 from anchorhead.theorems.precision import DTYPES, AnchorHead
 from anchorhead.theorems.two_layer import RAMP_ANCHORS
@@ -40,7 +40,7 @@ class Plan:
     levels: int | None
     grid_points: int | None
     selection_error: float
-    temperature: float
+    beta: float
     bound: float
     parameters: int
     logit_range: float
@@ -114,7 +114,7 @@ def _single_head(low: float, high: float, tol: float, n: int, d: int, error: flo
     size = max(abs(low), abs(high))
     p = max(2, math.ceil((high - low) / (tol - size * error)), 2 if causal else n + 1)
     spacing = (high - low) / (p - 1)
-    beta = temperature_for(error, p - 1, spacing)
+    beta = beta_for(error, p - 1, spacing)
     head = AnchorHead(low, high, spacing, beta, (high - low) / p)
     holds, reach = _dtypes(head)
     columns = p + n if causal else p
@@ -138,7 +138,7 @@ def _multi_head(low: float, high: float, tol: float, n: int, d: int, error: floa
     heads = max(1, math.ceil((high - low) / ((n - 2) * (tol - size * error))))
     anchors = (n - 2) * heads
     spacing = (high - low) / (anchors + 1)
-    beta = temperature_for(error, 2 * heads * (n - 1), spacing)
+    beta = beta_for(error, 2 * heads * (n - 1), spacing)
     head = AnchorHead(low, high, spacing, beta, (high - low) / anchors)
     holds, reach = _dtypes(head)
     parameters = n * d + n * n + (2 + heads * (2 + d_o)) * (d + n)
@@ -163,9 +163,9 @@ def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int
     levels = max(2, math.ceil((high - low) * per_cell / room))
     grid = Grid(n, d, levels, low, high, slope)
     p = max(RAMP_ANCHORS, n + 1)
-    ramp = AnchorHead(0.0, 1.0, 1 / (p - 1), temperature_for(error, p - 1, 1 / (p - 1)), 1 / p)
-    settled = saturation(p, ramp.temperature * ramp.spacing**2)
-    beta = grid.temperature(error, settled)
+    ramp = AnchorHead(0.0, 1.0, 1 / (p - 1), beta_for(error, p - 1, 1 / (p - 1)), 1 / p)
+    settled = saturation(p, ramp.beta * ramp.spacing**2)
+    beta = grid.beta(error, settled)
     holds, reach = _dtypes(ramp)
     for dtype in DTYPES:
         name = str(dtype).removeprefix("torch.")

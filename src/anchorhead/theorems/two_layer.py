@@ -24,7 +24,7 @@ from anchorhead.model.attention import Attention
 from anchorhead.model.network import Network, check_sequence
 from anchorhead.model.resources import Resources
 from anchorhead.model.stock import to_stock_attention
-from anchorhead.theorems.anchors import check_count, check_temperature, score_rows, temperature_for
+from anchorhead.theorems.anchors import beta_for, check_beta, check_count, score_rows
 from anchorhead.theorems.grid import Grid, Modulus, grid_values, saturation
 from anchorhead.theorems.lookup import Bumps, Lookup
 from anchorhead.theorems.precision import AnchorHead
@@ -37,8 +37,8 @@ class GridNetwork(Network):
 
     grid: Grid
     f: Callable[[Tensor], Tensor]
-    temperature: float
-    ramp_temperature: float
+    beta: float
+    ramp_beta: float
     selection_error: float
     ramp_anchors: int
 
@@ -73,7 +73,7 @@ class GridNetwork(Network):
         after = fn(self.lookup.values[:0]).dtype
         if after != self.dtype:
             self.grid.require_resolution(after)
-            _ramp_head(self.ramp_anchors, self.ramp_temperature).require(after)
+            _ramp_head(self.ramp_anchors, self.ramp_beta).require(after)
         super()._apply(fn, recurse)
         return self
 
@@ -153,10 +153,10 @@ class GridNetwork(Network):
             heads=sum(layer.heads for layer in self.layers),
             keys=self.layer1.heads * self.ramp_anchors + self.grid.points,
             parameters=sum(p.numel() for p in self.parameters()),
-            temperature=max(self.temperature, self.ramp_temperature),
+            beta=max(self.beta, self.ramp_beta),
             logit_range=max(
-                self.temperature * self.grid.coordinates,
-                _ramp_head(self.ramp_anchors, self.ramp_temperature).logit_range,
+                self.beta * self.grid.coordinates,
+                _ramp_head(self.ramp_anchors, self.ramp_beta).logit_range,
             ),
         )
 
@@ -171,7 +171,7 @@ def two_layer(
     high: float = 1.0,
     output_features: int | None = None,
     selection_error: float = 1e-6,
-    temperature: float | None = None,
+    beta: float | None = None,
     slope: float = 1 / 16,
     ramp_anchors: int | None = None,
     dtype: torch.dtype = torch.float64,
@@ -179,16 +179,16 @@ def two_layer(
     """Two attention layers that approximate f on [low, high]^(tokens x features).
 
     f maps (..., n, d) to (..., n, d_out) in batches. levels: g, cells a coordinate; there are g^(nd) keys.
-    temperature: of layer 2, derived from `selection_error` unless given. slope: width of the slope between two
+    beta: of layer 2, derived from `selection_error` unless given. slope: width of the slope between two
     cells, as a share of a cell. ramp_anchors: keys of a ramp head, more than n (8 or n + 1 unless given).
     Inputs outside the box are treated as the nearest point in it.
     """
-    return build(f, tokens, features, levels, low, high, output_features, selection_error, temperature, slope,
+    return build(f, tokens, features, levels, low, high, output_features, selection_error, beta, slope,
                  ramp_anchors, dtype, attention=True)  # fmt: skip
 
 
 def build(f: Callable[[Tensor], Tensor], tokens: int, features: int, levels: int, low: float, high: float,
-          output_features: int | None, selection_error: float, temperature: float | None, slope: float,
+          output_features: int | None, selection_error: float, beta: float | None, slope: float,
           ramp_anchors: int | None, dtype: torch.dtype, *, attention: bool) -> GridNetwork:  # fmt: skip
     """The network for either second stage."""
     grid = Grid(tokens, features, levels, low, high, slope)
@@ -198,23 +198,23 @@ def build(f: Callable[[Tensor], Tensor], tokens: int, features: int, levels: int
     p = max(RAMP_ANCHORS, tokens + 1) if ramp_anchors is None else check_count(ramp_anchors, "ramp_anchors", 2)
     if p <= tokens:
         raise InputError(f"ramp_anchors={p} must be at least 2 and exceed the {tokens} tokens.")
-    ramp_beta = temperature_for(selection_error, p - 1, 1 / (p - 1))
+    ramp_beta = beta_for(selection_error, p - 1, 1 / (p - 1))
     _ramp_head(p, ramp_beta).require(dtype)
     values = grid_values(f, grid, output_features, dtype)
     settled = saturation(p, ramp_beta / (p - 1) ** 2)
-    beta = grid.temperature(selection_error, settled) if temperature is None else check_temperature(temperature)
+    beta = grid.beta(selection_error, settled) if beta is None else check_beta(beta)
 
     lift, layer1 = _ramps(grid, p, ramp_beta, dtype)
     lookup = Lookup(values, beta, attention=attention)
     model = GridNetwork([lift, layer1, Bumps(levels), lookup])
     model.grid, model.f = grid, f
-    model.temperature, model.ramp_temperature, model.ramp_anchors = beta, ramp_beta, p
+    model.beta, model.ramp_beta, model.ramp_anchors = beta, ramp_beta, p
     model.selection_error = grid.selection_error(beta, settled)
     return model
 
 
-def _ramp_head(anchors: int, temperature: float) -> AnchorHead:
-    return AnchorHead(0.0, 1.0, 1 / (anchors - 1), temperature, 1 / anchors)
+def _ramp_head(anchors: int, beta: float) -> AnchorHead:
+    return AnchorHead(0.0, 1.0, 1 / (anchors - 1), beta, 1 / anchors)
 
 
 def _ramps(grid: Grid, p: int, beta: float, dtype: torch.dtype) -> tuple[nn.Sequential, Attention]:

@@ -34,12 +34,12 @@ def read_dtype(dtype: Any, own: torch.dtype) -> torch.dtype:
     return found
 
 
-def read_temperature(temperature: Any) -> float:
+def read_beta(beta: Any) -> float:
     """The factor for all scores, positive and finite."""
-    number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if not (number and math.isfinite(temperature) and temperature > 0):
+    number = isinstance(beta, int | float) and not isinstance(beta, bool)
+    if not (number and math.isfinite(beta) and beta > 0):
         raise InputError(
-            f"temperature={temperature!r} must be a positive finite number: all scores are multiplied by it, and 1 "
+            f"beta={beta!r} must be a positive finite number: all scores are multiplied by it, and 1 "
             "leaves them as they are."
         )
-    return float(temperature)
+    return float(beta)

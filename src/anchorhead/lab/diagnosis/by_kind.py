@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from anchorhead.compiler.two_layer_route import CompiledTwoLayer
 from anchorhead.errors import InputError
-from anchorhead.lab.diagnosis.arguments import check_inputs, read_dtype, read_temperature
+from anchorhead.lab.diagnosis.arguments import check_inputs, read_beta, read_dtype
 from anchorhead.lab.diagnosis.criteria import examine
 from anchorhead.lab.diagnosis.diagnosis import Diagnosis, Finding
 from anchorhead.lab.diagnosis.domain import apart, beyond
@@ -36,17 +36,17 @@ Seen = tuple[list[Finding], float, float]
 
 
 @torch.no_grad()
-def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, temperature: float = 1.0) -> Diagnosis:
+def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, beta: float = 1.0) -> Diagnosis:
     """Recognises the known ways in which softmax attention of anchors fails, on inputs x, and says what to change.
 
     model: a network of `ah.theorems`, or what `ah.compile` or `ah.load` returns. It is examined as it is, in its
     literal form, edited weights included. x: inputs as the model takes them. dtype: run it in float64, float32,
-    bfloat16 or float16 instead, whether or not the model would accept that. temperature: multiply all scores by this.
+    bfloat16 or float16 instead, whether or not the model would accept that. beta: multiply all scores by this.
     """
     own, check = _reading(model)
     check(x)
     check_inputs(x)
-    run_in, scale = read_dtype(dtype, own), read_temperature(temperature)
+    run_in, scale = read_dtype(dtype, own), read_beta(beta)
     if isinstance(model, CompiledModel):
         findings, error, bound = _compiled(model, x, run_in, scale)
     else:
@@ -130,7 +130,7 @@ def _compiled(model: CompiledModel, x: Tensor, dtype: torch.dtype, scale: float)
 
 
 def _look(sight: Sight) -> Seen:
-    run = sight.run(sight.dtype, sight.temperature, 1)
+    run = sight.run(sight.dtype, sight.beta, 1)
     return examine(sight), float(run.error.max()), float(sight.bound.max())
 
 

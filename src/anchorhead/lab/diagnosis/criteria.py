@@ -3,7 +3,7 @@
 A head that *blends* (smooth, gated, kinked) fails where its error exceeds what was proved, and only there: how its
 weights look is no evidence, since two to four keys blend nearly uniformly by design. A head that *selects* (the
 paper's) promises more than an error: all weight on the one or two nearest anchors. It is therefore also held to that,
-since its error alone says little: at gap 1 it follows a ramp more closely than at the derived temperature.
+since its error alone says little: at gap 1 it follows a ramp more closely than at the derived β.
 
 **Gap.** Scores -β(u - L_k)² at spacing h give weights like a discrete Gaussian of standard deviation 1/sqrt(2β), and
 Λ = βh² =: gap decides. With z = 1 - 2e/h, e the distance from the nearest anchor, the two largest weights are like
@@ -24,8 +24,8 @@ two neighbours hand u over at a seam: what the keys beyond it would weigh, t = e
 order the shares cancel, and max(|low|, |high|)·t² is left, against h·t inside a head: seams fail first, and more so far
 from zero and with many anchors.
 
-**Temperature.** A cause is a cause if removing it helps. Scores of a blending head that fails are multiplied by powers
-of two, and by what undoes `temperature`; if at some factor the worst ratio of error to bound is 1 or less, or a tenth
+**β.** A cause is a cause if removing it helps. Scores of a blending head that fails are multiplied by powers
+of two, and by what undoes `beta`; if at some factor the worst ratio of error to bound is 1 or less, or a tenth
 of what it was, scores were too small (a factor above 1: uniform attention) or too large (below 1: one key takes over
 from the next in steps, drift).
 
@@ -61,8 +61,8 @@ SEARCH = 400_000
 
 def examine(sight: Sight) -> list[Finding]:
     """The causes found in one head: at most one of precision, and one of all others."""
-    as_run = sight.run(sight.dtype, sight.temperature, 1)
-    plain = as_run if sight.dtype == torch.float64 else sight.run(torch.float64, sight.temperature, 1)
+    as_run = sight.run(sight.dtype, sight.beta, 1)
+    plain = as_run if sight.dtype == torch.float64 else sight.run(torch.float64, sight.beta, 1)
     found = [precision(sight, as_run, plain)]
     if plain.finite.all():
         found.append(selecting(sight, sight.snap, plain) if sight.snap else blending(sight, plain))
@@ -96,7 +96,7 @@ def selecting(sight: Sight, snap: Snap, run: Run) -> Finding | None:
             f"key with {SNAPPED:.0%} of the weight, and {keys:.2g} keys share it at the median; {blurred}."
         )
         if not failing.any():
-            advice += " The error keeps the bound all the same: keep the temperature if a blend is what you want."
+            advice += " The error keeps the bound all the same: keep β if a blend is what you want."
         return Finding("interpolation drift", sight.where(worst), evidence, advice)
     if gap < SHARE * snap.gap:
         evidence = f"{_error(sight, run, worst)}, from weight that further keys keep: {blurred}."
@@ -108,7 +108,7 @@ def selecting(sight: Sight, snap: Snap, run: Run) -> Finding | None:
 
 
 def blending(sight: Sight, run: Run) -> Finding | None:
-    """A head that is meant to blend: failing at ends or seams, at a wrong temperature, or for no such reason."""
+    """A head that is meant to blend: failing at ends or seams, at a wrong β, or for no such reason."""
     if not (run.error > sight.bound).any():
         return None
     factor = restoring_factor(sight, run)
@@ -117,7 +117,7 @@ def blending(sight: Sight, run: Run) -> Finding | None:
     if found is not None or factor is None:
         return found or unexplained(sight, run)
     worst = run.worst
-    mended = sight.run(torch.float64, sight.temperature * factor, 1)
+    mended = sight.run(torch.float64, sight.beta * factor, 1)
     now, meant = float(run.effective.median()), float(mended.effective.median())
     error = _error(sight, run, worst)
     if factor > 1:
@@ -162,9 +162,9 @@ def concentrated(error: Tensor, bound: Tensor, band: Tensor) -> bool:
 
 
 def unexplained(sight: Sight, run: Run) -> Finding:
-    """The error is there, and neither the dtype nor the temperature nor the ends explain it: values were changed."""
+    """The error is there, and neither the dtype nor β nor the ends explain it: values were changed."""
     worst = run.worst
-    evidence = f"{_error(sight, run, worst)}, and no temperature mends it: the stored numbers are not those built."
+    evidence = f"{_error(sight, run, worst)}, and no β mends it: the stored numbers are not those built."
     return Finding("interpolation drift", sight.where(worst), evidence, "Build, compile or load the model again.")
 
 
@@ -174,11 +174,11 @@ def restoring_factor(sight: Sight, run: Run) -> float | None:
     bound = sight.thinned(sight.bound, stride)
 
     def ratio(factor: float) -> float:
-        error = sight.run(torch.float64, sight.temperature * factor, stride).error
+        error = sight.run(torch.float64, sight.beta * factor, stride).error
         return float((error / bound).nan_to_num(nan=math.inf).max())
 
     before = float((run.error / sight.bound).max())
-    undo = 1 / sight.temperature
+    undo = 1 / sight.beta
     if undo != 1 and ratio(undo) <= 1:
         return undo
     found = {}

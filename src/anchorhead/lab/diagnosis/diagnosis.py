@@ -29,7 +29,7 @@ class Diagnosis:
 
     error: the largest distance from the target, NaN or infinite where an output is; where there is no target to look
     into, from what `against` says. bound: what was promised there.
-    examined: how many inputs were looked at. dtype, temperature: how the network was run; temperature multiplies the
+    examined: how many inputs were looked at. dtype, beta: how the network was run; beta multiplies the
     scores.
     """
 
@@ -38,7 +38,7 @@ class Diagnosis:
     bound: float
     examined: int
     dtype: str
-    temperature: float
+    beta: float
     against: str = "the target"
 
     @property
@@ -54,13 +54,13 @@ class Diagnosis:
             "bound": _plain(self.bound),
             "examined": self.examined,
             "dtype": self.dtype,
-            "temperature": self.temperature,
+            "beta": self.beta,
             "against": self.against,
             "findings": [asdict(finding) for finding in self.findings],
         }
 
     def __str__(self) -> str:
-        how = f"{self.dtype}" + (f", scores times {self.temperature:g}" if self.temperature != 1 else "")
+        how = f"{self.dtype}" + (f", scores times {self.beta:g}" if self.beta != 1 else "")
         figures = f"error {self.error:.3g}, bound {self.bound:.3g}, {self.examined:,} inputs, {how}"
         if self.against != "the target":
             figures += f"; compared with {self.against}"

@@ -25,7 +25,7 @@ CORNERS = 6
 
 
 def diagnose_file(
-    path: str | os.PathLike[str], *, dtype: Any = None, temperature: float = 1.0, points: int = 2001
+    path: str | os.PathLike[str], *, dtype: Any = None, beta: float = 1.0, points: int = 2001
 ) -> Diagnosis:
     """Diagnoses a saved model on points over its domain: evenly for one variable; for several a seeded sample, the
     diagonal, the middles of the faces and, if there are few variables, the corners. [-8, 8] of an unbounded one."""
@@ -34,7 +34,7 @@ def diagnose_file(
         raise InputError(f"points={count:,} is more than {MOST:,}; a few thousand show what there is to see.")
     model = load(path)
     x = laid(model, count)
-    return diagnose(model, x, dtype=dtype, temperature=temperature)
+    return diagnose(model, x, dtype=dtype, beta=beta)
 
 
 def laid(model: CompiledModel, points: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Keys on a grid as a sight: compiled tensor grids, and the paper's universal networks (Theorem 3.3).
 
 *A compiled grid* is one softmax over p_1·…·p_m keys, promised to keep its certificate. Where its target cannot be
-looked into, its own numbers in float64 stand for it: a dtype or a temperature can be judged so, an edit cannot.
+looked into, its own numbers in float64 stand for it: a dtype or a β can be judged so, an edit cannot.
 
 *The paper's networks* look up f at the centre of x's cell, and between two cells on the slope between them. How fast f
 varies is not known, so what they are held to is the look-up itself: the output lies between the values of the cells
@@ -28,7 +28,7 @@ from anchorhead.theorems.lookup import SoftmaxReadOut
 from anchorhead.theorems.two_layer import GridNetwork
 
 
-def grid_sight(model: CompiledGrid, x: Tensor, dtype: torch.dtype, temperature: float) -> Sight:
+def grid_sight(model: CompiledGrid, x: Tensor, dtype: torch.dtype, beta: float) -> Sight:
     """What is to be seen of a compiled grid on inputs (..., *input_shape)."""
     x = x.detach().reshape(-1, *model.input_shape)
     flat = x.reshape(len(x), -1)
@@ -53,14 +53,14 @@ def grid_sight(model: CompiledGrid, x: Tensor, dtype: torch.dtype, temperature: 
         run=run,
         rows=len(x),
         dtype=dtype,
-        temperature=temperature,
+        beta=beta,
         bound=torch.full((len(x),), model.claimed.bound * (1 + 2**-40), dtype=torch.float64),
         ends=(edge <= 1 / 20).any(-1),
         seams=torch.zeros(len(x), dtype=torch.bool),
         logits=model.resources.logit_range,
         keys=model.grid.keys,
         place=lambda i: _point(flat[i]),
-        rescale=lambda factor: solved_for(factor, temperature),
+        rescale=lambda factor: solved_for(factor, beta),
         smaller=coarser,
     )
 
@@ -115,15 +115,15 @@ def _weights(stage: nn.Module, z: Tensor, before: Tensor | None) -> Tensor | Non
     """The weights of the last softmax so far."""
     if isinstance(stage, LiteralAttention):
         return stage.weights(z)[:, 0, 0]
-    return (z * stage.temperature).softmax(-1) if isinstance(stage, SoftmaxReadOut) else before
+    return (z * stage.beta).softmax(-1) if isinstance(stage, SoftmaxReadOut) else before
 
 
-def lookup_sight(model: GridNetwork, x: Tensor, dtype: torch.dtype, temperature: float) -> Sight:
+def lookup_sight(model: GridNetwork, x: Tensor, dtype: torch.dtype, beta: float) -> Sight:
     """What is to be seen of `two_layer` or `attention_then_softmax` on inputs (..., n, d)."""
     view, grid = LookupView(model, x), model.grid
     first, last = view.cells(view.x)
     p = model.ramp_anchors
-    derived = grid.temperature(SELECTION_ERROR, saturation(p, math.log((p - 1) / SELECTION_ERROR)))
+    derived = grid.beta(SELECTION_ERROR, saturation(p, math.log((p - 1) / SELECTION_ERROR)))
     spread = (view.values.amax(0) - view.values.amin(0)).max().item()
     unit = torch.finfo(model.dtype).eps / 2
     rounding = 8 * (grid.coordinates + 1) * unit * view.values.abs().max().item()
@@ -132,8 +132,8 @@ def lookup_sight(model: GridNetwork, x: Tensor, dtype: torch.dtype, temperature:
 
     def rescale(factor: float) -> str:
         return (
-            f"Multiply the scores by {factor:.6g}: the temperature of the look-up for a selection error of "
-            f"{SELECTION_ERROR:g} is {derived:.6g}, which is derived where temperature= is left out."
+            f"Multiply the scores by {factor:.6g}: the β of the look-up for a selection error of "
+            f"{SELECTION_ERROR:g} is {derived:.6g}, which is derived where beta= is left out."
         )
 
     return Sight(
@@ -141,11 +141,11 @@ def lookup_sight(model: GridNetwork, x: Tensor, dtype: torch.dtype, temperature:
         run=view.run,
         rows=len(view.x),
         dtype=dtype,
-        temperature=temperature,
+        beta=beta,
         bound=torch.full((len(flat),), SELECTION_ERROR * spread + rounding, dtype=torch.float64),
         ends=nowhere,
         seams=(first != last).any(-1),
-        logits=max(model.resources.logit_range, model.ramp_temperature * grid.levels / grid.slope),
+        logits=max(model.resources.logit_range, model.ramp_beta * grid.levels / grid.slope),
         keys=grid.points,
         place=lambda i: _point(flat[i]),
         rescale=rescale,

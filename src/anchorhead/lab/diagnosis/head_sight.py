@@ -1,7 +1,7 @@
 """A head of one variable as a sight: of a compiled function, or of a node of a network.
 
 Promised is the certificate's bound. A `nearest` head is the paper's, with anchors evenly on the domain and
-ln((p - 1)/ε) for its gap. The other heads are meant to blend: their temperature was searched together with their
+ln((p - 1)/ε) for its gap. The other heads are meant to blend: their β was searched together with their
 values, and nothing but those numbers says what it should be.
 """
 
@@ -25,7 +25,7 @@ NARROW = 10
 """A band next to an end is one spacing of the keys wide, and at most this part of the range."""
 
 
-def head_sight(model: CompiledHead, x: Tensor, dtype: torch.dtype, temperature: float) -> Sight:
+def head_sight(model: CompiledHead, x: Tensor, dtype: torch.dtype, beta: float) -> Sight:
     """What is to be seen of a compiled head on inputs of any shape."""
     x = x.detach().reshape(-1)
     u = x.double()
@@ -41,14 +41,14 @@ def head_sight(model: CompiledHead, x: Tensor, dtype: torch.dtype, temperature: 
         run=run,
         rows=len(x),
         dtype=dtype,
-        temperature=temperature,
+        beta=beta,
         bound=promised(model, u),
         ends=near_ends(u, low, high, model.head.keys),
-        seams=near_seams(u, seams_of(model.head, temperature)),
+        seams=near_seams(u, seams_of(model.head, beta)),
         logits=model.head.logit_range(float(u.min()), float(u.max())),
         keys=model.head.keys,
         place=lambda i: f"{model.variable} = {u[i].item():.4g}",
-        rescale=lambda factor: solved_for(factor, temperature),
+        rescale=lambda factor: solved_for(factor, beta),
         smaller=coarser,
         snap=_snap(model, u) if model.method == "nearest" else None,
     )
@@ -65,10 +65,10 @@ def promised(model: CompiledHead, u: Tensor) -> Tensor:
     return certificate.bound + grown + 2**-50 * (1 + model.exact(u).abs())
 
 
-def solved_for(factor: float, temperature: float) -> str:
-    """Advice for heads whose values belong to one temperature."""
-    if temperature != 1 and (factor < 1) == (temperature > 1):
-        return "Run it at temperature 1: its values belong to the scores that it was compiled with."
+def solved_for(factor: float, beta: float) -> str:
+    """Advice for heads whose values belong to one β."""
+    if beta != 1 and (factor < 1) == (beta > 1):
+        return "Run it at beta=1: its values belong to the scores that it was compiled with."
     return (
         f"Multiply the scores (slopes, intercepts and gates) by {factor:.3g}, or compile it again: its values belong "
         "to the scores that it was compiled with."
@@ -82,13 +82,13 @@ def coarser(dtype: torch.dtype) -> str:
     return ""
 
 
-def seams_of(head: HeadAttention, temperature: float) -> list[tuple[float, float]]:
+def seams_of(head: HeadAttention, beta: float) -> list[tuple[float, float]]:
     """Where the pieces of a kinked head meet, which is where their gates are level, and how far the gate reaches.
 
     A gate of steepness β costs t/(1 + exp(t)) over β at distance t/β: but for 4% of the area, within t = 5.
     """
     steep, level = head.gate_slopes.double().diff(), head.gate_levels.double().diff()
-    return [(-(b / a).item(), 5 / (abs(a.item()) * temperature)) for a, b in zip(steep, level, strict=True) if a != 0]
+    return [(-(b / a).item(), 5 / (abs(a.item()) * beta)) for a, b in zip(steep, level, strict=True) if a != 0]
 
 
 def near_ends(u: Tensor, low: float, high: float, keys: int) -> Tensor:

@@ -15,10 +15,10 @@ MOST = 4
 
 
 def network_findings(
-    model: CompiledNetwork, x: Tensor, dtype: torch.dtype, temperature: float
+    model: CompiledNetwork, x: Tensor, dtype: torch.dtype, beta: float
 ) -> tuple[list[Finding], float, float]:
     """Findings, the largest error of an output, and the bound."""
-    view = NetworkView(model, x, dtype, temperature)
+    view = NetworkView(model, x, dtype, beta)
     error, exact = view.run(dtype).outputs, view.exact(dtype)[1]
     allowed = torch.tensor(model.claimed.outputs or (model.claimed.bound,)) + SLACK * (1 + exact.abs())
     found: list[Finding] = []

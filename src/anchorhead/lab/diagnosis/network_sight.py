@@ -37,8 +37,8 @@ class NetworkRun:
 class NetworkView:
     """A compiled network and the inputs (rows, *input_shape) that it is examined on."""
 
-    def __init__(self, model: CompiledNetwork, x: Tensor, dtype: torch.dtype, temperature: float) -> None:
-        self.model, self.dtype, self.temperature = model, dtype, temperature
+    def __init__(self, model: CompiledNetwork, x: Tensor, dtype: torch.dtype, beta: float) -> None:
+        self.model, self.dtype, self.beta = model, dtype, beta
         self.x = x.detach().reshape(-1, *model.input_shape)
         self._runs: dict[torch.dtype, NetworkRun] = {}
         self._exact: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
@@ -61,9 +61,9 @@ class NetworkView:
         return self._exact[dtype]
 
     def run(self, dtype: torch.dtype) -> NetworkRun:
-        """The literal network in a dtype, its scores times the temperature that is examined."""
+        """The literal network in a dtype, its scores times the β that is examined."""
         if dtype not in self._runs:
-            network: LayeredNetwork = recast(self.model.literal(), dtype, self.temperature)
+            network: LayeredNetwork = recast(self.model.literal(), dtype, self.beta)
             parts = [network.states(part) for part in self.x.to(dtype).split(self._per)]
             states = [torch.cat(states) for states in zip(*parts, strict=True)]
             outputs = (network.last(states[-1]).double() - self.exact(dtype)[1]).abs()
@@ -103,7 +103,7 @@ class NetworkView:
         rows = recast(layer.rows, torch.float64, 1.0)(self.run(torch.float64).states[number])
         u = seen(group, rows.split(layer.sizes, dim=-1)[index].double())
         names = [shortened(model.circuit.wire_name(w), 40) for w in wires]
-        keys, (ends, seams) = _keys(group), marked(group, u, self.temperature)
+        keys, (ends, seams) = _keys(group), marked(group, u, self.beta)
         exact = self.exact(torch.float64)[0][..., wires]
         proved = torch.tensor([self.proved[w] for w in wires], dtype=torch.float64)
         return Sight(
@@ -111,14 +111,14 @@ class NetworkView:
             run=self._runner(number, index, wires),
             rows=len(self.x),
             dtype=self.dtype,
-            temperature=self.temperature,
+            beta=self.beta,
             bound=(proved + SLACK * (1 + exact.abs())).reshape(-1),
             ends=ends,
             seams=seams,
             logits=_logits(group, u),
             keys=keys,
             place=lambda i: f"u = {u.reshape(-1)[i].item():.4g}",
-            rescale=lambda factor: solved_for(factor, self.temperature),
+            rescale=lambda factor: solved_for(factor, self.beta),
             smaller=coarser,
         )
 
@@ -162,14 +162,14 @@ def seen(group: Group, rows: Tensor) -> Tensor:
     return rows.new_zeros(*rows.shape[:-1], group.count * group.width)
 
 
-def marked(group: Group, u: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def marked(group: Group, u: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     """Which queries lie next to the ends of what a head sees, and next to its seams."""
     nowhere = torch.zeros_like(u, dtype=torch.bool)
     if isinstance(group, Maxima):
-        return nowhere.reshape(-1), (u <= 5 / (group.sharpness.double() * temperature)).reshape(-1)
+        return nowhere.reshape(-1), (u <= 5 / (group.sharpness.double() * beta)).reshape(-1)
     if not isinstance(group, Heads):
         return nowhere.reshape(-1), nowhere.reshape(-1)
-    seams, ranges = seams_of(group.head, temperature), [(float(c.min()), float(c.max())) for c in u.unbind(-1)]
+    seams, ranges = seams_of(group.head, beta), [(float(c.min()), float(c.max())) for c in u.unbind(-1)]
     columns = list(zip(u.unbind(-1), ranges, strict=True))
     ends = [near_ends(c, a, b, group.head.keys) if b > a else torch.zeros_like(c).bool() for c, (a, b) in columns]
     joints = [near_seams(c, seams) for c in u.unbind(-1)]

@@ -24,7 +24,7 @@ def precision(sight: Sight, as_run: Run, plain: Run) -> Finding | None:
 
 
 def _broken(sight: Sight, broken: Tensor, worst: int) -> str:
-    top, factor = torch.finfo(sight.dtype).max, sight.temperature
+    top, factor = torch.finfo(sight.dtype).max, sight.beta
     found = f"{int(broken.sum()):,} of {len(broken):,} outputs are NaN or infinite, such as at {sight.place(worst)}"
     if not sight.logits * factor > top:
         return f"{found}: a number on the way there is not finite in {_name(sight.dtype)}."
@@ -33,7 +33,7 @@ def _broken(sight: Sight, broken: Tensor, worst: int) -> str:
 
 
 def _digits(sight: Sight, as_run: Run, plain: Run, worst: int) -> str:
-    unit, logits = torch.finfo(sight.dtype).eps / 2, sight.logits * sight.temperature
+    unit, logits = torch.finfo(sight.dtype).eps / 2, sight.logits * sight.beta
     lead = float((plain.top[worst] / plain.second[worst].clamp_min(1e-300)).log())
     kept, before = len(as_run.leader.unique()), len(plain.leader.unique())
     stuck = f" {kept} keys ever lead where in float64 {before} do." if kept < before else ""
@@ -48,13 +48,13 @@ def _digits(sight: Sight, as_run: Run, plain: Run, worst: int) -> str:
 def _advice(sight: Sight, plain: Run) -> str:
     """The narrowest wider dtype that was tried and keeps what float64 keeps, and what else helps."""
     if not plain.finite.all():
-        if not sight.run(torch.float64, sight.temperature * 1e-12, 1).finite.all():
+        if not sight.run(torch.float64, sight.beta * 1e-12, 1).finite.all():
             return "Build, compile or load the model again: not all of its stored numbers are finite."
         limit = torch.finfo(torch.float64).max / max(sight.logits, 1.0)
-        return f"Float64 does not hold it either: lower the temperature, to below {limit:.2g} times the built one."
+        return f"Float64 does not hold it either: lower β, to below {limit:.2g} times the built one."
     wider = [d for d in DTYPES if torch.finfo(d).eps < torch.finfo(sight.dtype).eps]
     for dtype in reversed(wider):
-        run = plain if dtype == torch.float64 else sight.run(dtype, sight.temperature, 1)
+        run = plain if dtype == torch.float64 else sight.run(dtype, sight.beta, 1)
         if (
             sight.allows(dtype)
             and run.finite.all()

@@ -1,7 +1,7 @@
 """The two ramp theorems as a sight: every token of every sequence is a query with its own u = w_i·x_i + t_i.
 
-Promised is the theorem's bound at the default selection error, whatever temperature the network was built with (its
-own `bound` grows as the temperature falls, and is kept at every temperature). A query is looked at in the head whose
+Promised is the theorem's bound at the default selection error, whatever β the network was built with (its
+own `bound` grows as β falls, and is kept at every β). A query is looked at in the head whose
 anchors hold it. For u in the range z = 1 - 2e/h, with e the distance from the nearest anchor (`theorems/anchors.py`).
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, Snap, joined, observe
 from anchorhead.model.network import Literal
-from anchorhead.theorems.anchors import temperature_for
+from anchorhead.theorems.anchors import beta_for
 from anchorhead.theorems.multi_head import MultiHead
 from anchorhead.theorems.precision import AnchorHead
 from anchorhead.theorems.ramps import Ramps
@@ -80,12 +80,12 @@ class RampView:
         return observe(self.error(out, x), weights.gather(1, holder).squeeze(1))
 
 
-def ramp_sight(model: Ramps, x: Tensor, dtype: torch.dtype, temperature: float) -> Sight:
+def ramp_sight(model: Ramps, x: Tensor, dtype: torch.dtype, beta: float) -> Sight:
     """What is to be seen of a ramp network on sequences (..., n, d)."""
     view = RampView(model, x)
     u = view.u(view.x).reshape(-1)
     losers = 2 * view.heads * (model.tokens - 1) if view.multi else view.points - 1
-    derived = temperature_for(SELECTION_ERROR, losers, view.spacing)
+    derived = beta_for(SELECTION_ERROR, losers, view.spacing)
     band = min(view.spacing, (model.high - model.low) / 20)
     off = (u.clamp(model.low, model.high) - model.low) / view.spacing
     z = 1 - 2 * (off - off.round()).abs()
@@ -93,8 +93,8 @@ def ramp_sight(model: Ramps, x: Tensor, dtype: torch.dtype, temperature: float) 
 
     def rescale(factor: float) -> str:
         return (
-            f"Multiply the scores by {factor:.6g}: the temperature for a selection error of {SELECTION_ERROR:g} is "
-            f"{derived:.6g}, which is derived where temperature= is left out."
+            f"Multiply the scores by {factor:.6g}: the β for a selection error of {SELECTION_ERROR:g} is "
+            f"{derived:.6g}, which is derived where beta= is left out."
         )
 
     return Sight(
@@ -102,7 +102,7 @@ def ramp_sight(model: Ramps, x: Tensor, dtype: torch.dtype, temperature: float) 
         run=view.run,
         rows=len(view.x),
         dtype=dtype,
-        temperature=temperature,
+        beta=beta,
         allows=model.precision.holds,
         bound=torch.full_like(u, promised(model)),
         ends=(u < model.low + band) | (u > model.high - band),
@@ -139,13 +139,13 @@ def _near_seams(view: RampView, u: Tensor) -> Tensor:
 
 
 def _fewer(view: RampView, dtype: torch.dtype) -> str:
-    """The most anchors, in halvings, that a dtype holds at the derived temperature."""
+    """The most anchors, in halvings, that a dtype holds at the derived β."""
     model, count = view.model, len(view.model.anchors)
     offset = model.precision.offset
     while count > 3:
         count //= 2
         spacing = (model.high - model.low) / (count + (1 if view.multi else -1))
-        beta = temperature_for(SELECTION_ERROR, 2 * count if view.multi else count - 1, spacing)
+        beta = beta_for(SELECTION_ERROR, 2 * count if view.multi else count - 1, spacing)
         resolution = (model.high - model.low) / count
         if math.isfinite(beta) and AnchorHead(model.low, model.high, spacing, beta, resolution, offset).holds(dtype):
             what = f"{count} anchors" if not view.multi else f"{count} anchors in all heads"

@@ -30,7 +30,7 @@ SCORES: dict[type[nn.Module], tuple[str, ...]] = {
     LiteralHead: ("slopes", "intercepts", "gate_slopes", "gate_levels"),
     LiteralGrid: ("slopes", "intercepts"),
     Maxima: ("sharpness",),
-    SoftmaxReadOut: ("temperature",),
+    SoftmaxReadOut: ("beta",),
 }
 """The numbers by which all scores of a module are multiplied when they are."""
 

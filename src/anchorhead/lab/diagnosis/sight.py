@@ -39,13 +39,13 @@ class Run:
 @dataclass(frozen=True)
 class Snap:
     """Of a head that selects: z = 1 - 2e/h of every query, e its distance from the nearest anchor; which queries count
-    (`among`); `gap` that the theory derives, with weights of the two nearest like exp(gap·z) : 1; and the temperature
+    (`among`); `gap` that the theory derives, with weights of the two nearest like exp(gap·z) : 1; and the β
     of that gap, in the units of the head's own."""
 
     z: Tensor
     among: Tensor
     gap: float
-    temperature: float
+    beta: float
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class Sight:
     """A head, or several that look at one number each, on the queries that they see.
 
     where: which head. run: from dtype, a factor for the scores and a stride over rows to what happens; queries come
-    row by row, `rows` of them. dtype, temperature: the run that is examined. bound: what was promised of each query.
+    row by row, `rows` of them. dtype, beta: the run that is examined. bound: what was promised of each query.
     ends, seams: the queries next to an end of the range, and next to a place where heads or pieces meet.
-    logits: the largest absolute score at temperature 1. keys: of one head. place: where a query lies, in words.
+    logits: the largest absolute score at β = 1. keys: of one head. place: where a query lies, in words.
     rescale: advice, from the factor that scores need. smaller: advice for a dtype that cannot hold it, or nothing.
     """
 
@@ -63,7 +63,7 @@ class Sight:
     run: Callable[[torch.dtype, float, int], Run]
     rows: int
     dtype: torch.dtype
-    temperature: float
+    beta: float
     bound: Tensor
     ends: Tensor
     seams: Tensor

@@ -5,6 +5,7 @@ from __future__ import annotations
 from anchorhead.errors import InputError
 from anchorhead.lab.experiment import Experiment
 from anchorhead.lab.experiments import (
+    beta,
     boundaries,
     cost,
     in_context,
@@ -12,11 +13,10 @@ from anchorhead.lab.experiments import (
     maps,
     rates,
     sequences,
-    temperature,
 )
 
 ALL: tuple[Experiment, ...] = tuple(
-    module.EXPERIMENT for module in (rates, maps, sequences, temperature, boundaries, length, in_context, cost)
+    module.EXPERIMENT for module in (rates, maps, sequences, beta, boundaries, length, in_context, cost)
 )
 
 

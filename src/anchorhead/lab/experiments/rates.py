@@ -89,7 +89,7 @@ def _trained(how: str, p: int, heads: int, high: float, data: RampData, target: 
 
 def _built(how: str, p: int, heads: int, high: float, data: RampData) -> tuple[Tensor, float, int]:
     """Errors, bound and keys of the theorem's network; of one head with as many anchors at a moderate
-    temperature; of three keys joined by gates."""
+    β; of three keys joined by gates."""
     x = data.inputs[-HELD_OUT:]
     if how == "kinked":
         u = ((x * data.weights).sum(-1) + data.bias).double()
@@ -99,7 +99,7 @@ def _built(how: str, p: int, heads: int, high: float, data: RampData) -> tuple[T
     if how.startswith("smooth"):
         count = p if how == "smooth" else (TOKENS - 2) * heads
         model = ah.theorems.single_head(data.weights, data.bias, -high, high, anchors=count, causal=True,
-                                        temperature=((count - 1) / (2 * high)) ** 2)  # fmt: skip
+                                        beta=((count - 1) / (2 * high)) ** 2)  # fmt: skip
     elif how in BY_HEADS:
         model = ah.theorems.multi_head(data.weights, data.bias, -high, high, heads=heads)
     else:
@@ -158,7 +158,7 @@ EXPERIMENT = Experiment(
     "The paper's own experiment: n = 50 ramps on [a, b], one attention layer. *Constructed* is the network of the "
     "theorem; *trained* is the authors' layer trained as published, for 50 epochs, and ten times longer; *from the "
     "construction* starts that training at the theorem's numbers, which the layer can hold exactly. *Smooth* is one "
-    "head with as many anchors at a temperature at which neighbours blend, *kinked* the three keys that compile gives "
+    "head with as many anchors at a β at which neighbours blend, *kinked* the three keys that compile gives "
     "for clip.",
     tasks,
     run,

@@ -1,6 +1,6 @@
-"""Temperature and dtype: where selection fails, where digits or the range run out, and where the optimum lies.
+"""β and dtype: where selection fails, where digits or the range run out, and where the optimum lies.
 
-A head of p anchors on [-1, 1] (Theorem 3.1), spacing h = 2/(p - 1), at temperatures 10, 50, 100, 1000, the derived one
+A head of p anchors on [-1, 1] (Theorem 3.1), spacing h = 2/(p - 1), at β of 10, 50, 100, 1000, the derived one
 ln((p - 1)/1e-6)/h², and a fine scale between and beyond, evaluated literally in four dtypes. The library refuses a
 dtype that cannot hold a head; here it is run all the same, to see what would happen.
 """
@@ -28,7 +28,7 @@ POINTS = 2001
 
 
 def derived(p: int) -> float:
-    """The theorem's temperature."""
+    """The theorem's β."""
     return math.log((p - 1) / 1e-6) * ((p - 1) / 2) ** 2
 
 
@@ -37,14 +37,14 @@ def tasks(quick: bool) -> list[Task]:
     for p in (16, 64, 256):
         scale = [float(f"{b:.3g}") for b in np.geomspace(1, 1e7, 15 if quick else 43)]
         for name, value in (*((f"{b:g}", b) for b in NAMED), ("derived", derived(p)), *(("", b) for b in scale)):
-            found += [Task({"p": p, "dtype": dtype, "named": name, "temperature": value}, 0) for dtype in DTYPES]
+            found += [Task({"p": p, "dtype": dtype, "named": name, "beta": value}, 0) for dtype in DTYPES]
     return found
 
 
 def run(setting: Setting, seed: int) -> list[Row]:
     """Errors against clip(x, -1, 1) on a fine grid a little past both ends, and what the weights look like."""
-    p, beta = int(setting["p"]), float(setting["temperature"])
-    model = ah.theorems.single_head([[1.0]], [0.0], -1, 1, anchors=p, temperature=beta, dtype=torch.float64)
+    p, beta = int(setting["p"]), float(setting["beta"])
+    model = ah.theorems.single_head([[1.0]], [0.0], -1, 1, anchors=p, beta=beta, dtype=torch.float64)
     x = torch.linspace(-1.1, 1.1, POINTS, dtype=torch.float64)[:, None, None]
     narrow, z = in_dtype(model, DTYPES[str(setting["dtype"])]), x.to(DTYPES[str(setting["dtype"])])
     output, weights = narrow(z).double()[..., 0, 0], narrow.attention_weights(z)[0].double()[:, 0, 0]
@@ -75,11 +75,11 @@ def in_dtype(model: ah.theorems.SingleHead, dtype: torch.dtype) -> Any:
 def figures(rows: Rows) -> dict[str, Figure]:
     found = {}
     for p, mine in rows.by("p"):
-        figure, axes = panel(f"{p} anchors on [-1, 1]", "temperature β", "sup error")
+        figure, axes = panel(f"{p} anchors on [-1, 1]", "β, the inverse temperature", "sup error")
         for dtype, part in mine.by("dtype"):
-            ordered = Rows(sorted(part, key=lambda r: float(r["temperature"])))
+            ordered = Rows(sorted(part, key=lambda r: float(r["beta"])))
             axes.plot(
-                ordered.column("temperature"),
+                ordered.column("beta"),
                 ordered.column("sup"),
                 color=HUES[dtype],
                 lw=3.5 if dtype == "float64" else 1.3,
@@ -87,13 +87,11 @@ def figures(rows: Rows) -> dict[str, Figure]:
             )
         for row in mine.where(dtype="float64"):
             if row["named"]:
-                axes.axvline(
-                    float(row["temperature"]), color="0.75", lw=0.8, ls="-" if row["named"] == "derived" else ":"
-                )
+                axes.axvline(float(row["beta"]), color="0.75", lw=0.8, ls="-" if row["named"] == "derived" else ":")
         axes.axhline(mine.values("spacing")[0] / 2, color="0.45", lw=1, ls="--", label="half a spacing")
         axes.set_ylim(top=3)
         legend(figure, 3)
-        found[f"temperature_{p}"] = figure
+        found[f"beta_{p}"] = figure
     return found
 
 
@@ -102,20 +100,20 @@ def findings(rows: Rows) -> list[Finding]:
     for p, mine in rows.by("p"):
         for dtype, part in mine.by("dtype"):
             least = min(part, key=lambda r: float(r["sup"]))
-            finite = [float(r["temperature"]) for r in part if r["not_finite"]]
-            flat = float(least["temperature"]) * float(least["spacing"]) ** 2
+            finite = [float(r["beta"]) for r in part if r["not_finite"]]
+            flat = float(least["beta"]) * float(least["spacing"]) ** 2
             optima += [flat] if dtype == "float64" else []
-            best.append([str(p), dtype, f"{least['temperature']:.3g}", f"{flat:.2g}", f"{least['sup']:.2g}",
+            best.append([str(p), dtype, f"{least['beta']:.3g}", f"{flat:.2g}", f"{least['sup']:.2g}",
                          f"{min(finite):.2g}" if finite else "never"])  # fmt: skip
             for name in (*(f"{b:g}" for b in NAMED), "derived"):
                 (row,) = (r for r in part if str(r["named"]) == name)
-                table.append([str(p), dtype, f"{row['temperature']:.4g}" + (", derived" if name == "derived" else ""),
+                table.append([str(p), dtype, f"{row['beta']:.4g}" + (", derived" if name == "derived" else ""),
                               f"{row['sup']:.2g}", f"{100 * float(row['selects']):.0f}%",
                               f"{100 * float(row['zero_weights']):.0f}%"])  # fmt: skip
     return [
         "The optimum for a ramp is not where softmax selects but where neighbours blend, in float64 at βh² from "
-        f"{min(optima):.1f} to {max(optima):.1f} among the temperatures tried: the blend of neighbours is nearly "
-        "linear in u, and only the ends are blurred. Towards higher temperatures the error rises to half a spacing, "
+        f"{min(optima):.1f} to {max(optima):.1f} among those tried: the blend of neighbours is nearly "
+        "linear in u, and only the ends are blurred. Towards larger β the error rises to half a spacing, "
         "and is the theorem's; narrow dtypes lose the digits that distinguish neighbouring scores, the earlier the "
         "more anchors there are, or overflow.",
         Table(["p", "dtype", "best β", "βh² there", "sup error there", "first not finite at β"], best),
@@ -125,9 +123,9 @@ def findings(rows: Rows) -> list[Finding]:
 
 
 EXPERIMENT = Experiment(
-    "temperature",
-    "Temperature and dtype",
-    "How sharp should softmax be? The paper takes temperatures to infinity; the theorem's proof needs "
+    "beta",
+    "β and dtype",
+    "How sharp should softmax be? The paper takes β to infinity; the theorem's proof needs "
     "ln((p - 1)/ε)/h². Vertical lines mark 10, 50, 100, 1000 (dotted) and the derived one (solid).",
     tasks,
     run,
