@@ -8,9 +8,12 @@ added: a setting asks for no more than this machine has.
 
 from __future__ import annotations
 
+import getpass
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
@@ -38,6 +41,8 @@ def environment(setting: str) -> dict[str, str]:
         "NPY_DISABLE_CPU_FEATURES": " ".join(switched_off),
         "OMP_NUM_THREADS": "1" if setting == OLDER else "2",
         "PYTHONHASHSEED": str(SETTINGS.index(setting)),
+        # torch's cache of compiled loops does not know which processor they are for (activation_head.py)
+        "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}_{setting}"),
     }
     found.pop("GLIBC_TUNABLES", None)
     if level == 0:
