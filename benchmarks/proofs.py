@@ -5,16 +5,14 @@ import time
 from pathlib import Path
 
 import anchorhead as ah
-from anchorhead.compiler.prove import statement
 from anchorhead.compiler.target import read_target
 from anchorhead.enclosure.balls import enclose
 from anchorhead.enclosure.precision import ball, precision, upper
-from anchorhead.head.head import Head
 from anchorhead.proof.approximation import Proof, prove
-from anchorhead.proof.statement import Statement
+from anchorhead.proof.head_claim import HeadClaim
 
 
-def plain(claim: Statement, low: float, high: float, goal: float, most: int) -> tuple[int, float]:
+def plain(claim: HeadClaim, low: float, high: float, goal: float, most: int) -> tuple[int, float]:
     """Interval evaluation of |target - head|, bisected: boxes looked at, and the share of the domain proved."""
     stack, boxes, proved = [(low, high)], 0, 0.0
     with precision():
@@ -22,8 +20,8 @@ def plain(claim: Statement, low: float, high: float, goal: float, most: int) -> 
             a, b = stack.pop()
             boxes += 1
             x = ball(a, b)
-            denominator, numerator = claim.head.taylor(x, claim.head.leader((a + b) / 2), 0, 106)
-            if upper(abs(enclose(claim.target, {claim.variable: x}) - numerator[0] / denominator[0])) <= goal:
+            denominator, numerator = claim.head.balls.taylor(x, claim.head.balls.leader((a + b) / 2), 0, 106)
+            if upper(abs(enclose(claim.function, {claim.variable: x}) - numerator[0] / denominator[0])) <= goal:
                 proved += b - a
             else:
                 stack += [((a + b) / 2, b), (a, (a + b) / 2)]
@@ -34,10 +32,8 @@ def main(tiny: bool = False) -> None:
     cases = [("sin(3*x)", 1e-3), ("sin(3*x)", 1e-6), ("1/(1+25*x**2)", 1e-6)]
     for expression, tol in cases[:1] if tiny else cases:
         model = ah.compile(expression, (-1, 1), tol=tol)
-        head = Head(
-            *(getattr(model.head, n).double().numpy() for n in ("slopes", "intercepts", "constants", "gains")), True
-        )
-        claim = statement(read_target(expression, (-1, 1)), head, "float64")
+        read = read_target(expression, (-1, 1))
+        claim = HeadClaim(read.node, read.variable, -1.0, 1.0, model.head.numbers)
         start = time.perf_counter()
         found = prove(claim, -1.0, 1.0, tol)
         taylor = time.perf_counter() - start

@@ -41,7 +41,7 @@ def environment(setting: str) -> dict[str, str]:
         "NPY_DISABLE_CPU_FEATURES": " ".join(switched_off),
         "OMP_NUM_THREADS": "1" if setting == OLDER else "2",
         "PYTHONHASHSEED": str(SETTINGS.index(setting)),
-        # torch's cache of compiled loops does not know which processor they are for (activation_head.py)
+        # torch's cache of compiled loops does not know which processor they are for (model/activation.py)
         "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}_{setting}"),
     }
     found.pop("GLIBC_TUNABLES", None)

@@ -19,8 +19,8 @@ from anchorhead.explore.gallery import formula_entry
 from anchorhead.explore.page import page_entries, page_text, write_page
 from anchorhead.explore.presets import PRESETS, preset_entries
 from anchorhead.explore.samples import grid
-from anchorhead.head.module import HeadAttention
-from anchorhead.head.numbers import NUMBERS
+from anchorhead.head.head import NUMBERS, Head
+from anchorhead.head.module import HeadModule
 
 WHERE = (0.0, 0.001, 0.02, 0.13, 0.31, 0.5, 0.501, 0.77, 0.96, 1.0)
 """Places in a window, as shares of it."""
@@ -65,10 +65,9 @@ def saved_network(folder: Path) -> Path:
     return folder / "network.safetensors"
 
 
-def attention(head: dict[str, Any]) -> HeadAttention:
+def attention(head: dict[str, Any]) -> HeadModule:
     """The head that an entry's numbers describe."""
-    numbers = {name: torch.tensor(head[name], dtype=torch.float64) for name in NUMBERS}
-    return HeadAttention(**numbers, uniform=False, sizes=head["sizes"])
+    return HeadModule(Head.of(**{name: head[name] for name in NUMBERS}, horner=False, sizes=head["sizes"]))
 
 
 # What the page holds
@@ -245,7 +244,7 @@ class Page:
         return self.element("#claim").text
 
 
-def assert_same_as_python(page: Page, head: HeadAttention) -> None:
+def assert_same_as_python(page: Page, head: HeadModule) -> None:
     """Values and weights of the chosen head at places all over the window, to twelve digits."""
     low, high = page.run("const e = anchorhead.functions.find(e => e.heads.includes(anchorhead.head)); return e.window")
     x = torch.tensor([low + (high - low) * t for t in WHERE], dtype=torch.float64)

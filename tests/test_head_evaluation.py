@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anchorhead as ah
-from anchorhead.head.module import HeadAttention
+from anchorhead.head.head import NUMBERS, Head
+from anchorhead.head.module import HeadModule
 
 pytestmark = pytest.mark.processor
 
@@ -35,8 +36,9 @@ def heads(draw):
         else [torch.tensor([-50.0, 50.0]), torch.tensor([1.0, -1.0])]
     )
     gains = normal(keys) * draw(st.sampled_from([0.0, 1.0]))
-    numbers = [v.to(dtype) for v in (slopes, intercepts, normal(keys), gains, *gates)]
-    return HeadAttention(*numbers, uniform=uniform, sizes=sizes)
+    numbers = (v.to(dtype) for v in (slopes, intercepts, normal(keys), gains, *gates))
+    name = str(dtype).removeprefix("torch.")
+    return HeadModule(Head.of(**dict(zip(NUMBERS, numbers, strict=True)), horner=uniform, sizes=sizes, dtype=name))
 
 
 @given(heads(), st.integers(0, 2**31))

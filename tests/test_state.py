@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import anchorhead as ah
-from anchorhead.head.module import HeadAttention
+from anchorhead.head.head import NUMBERS, Head
+from anchorhead.head.module import HeadModule
 from anchorhead.model.activation import ActivationHead, evaluate
 from anchorhead.theorems import multi_head, single_head, two_layer
 
@@ -92,8 +93,8 @@ def test_a_state_of_another_size_is_refused():
 def test_pieces_of_other_sizes_are_part_of_the_state():
     made = []
     for sizes in ([1, 3], [3, 1]):
-        numbers = [double(v) for v in ([0, -1, 0, 1], [0, 1, 2, 1], [1, 2, 3, 4], [0, 1, 0, 1], [-9, 9], [0, 0])]
-        made.append(HeadAttention(*numbers, uniform=False, sizes=sizes))
+        numbers = [0, -1, 0, 1], [0, 1, 2, 1], [1, 2, 3, 4], [0, 1, 0, 1], [-9, 9], [0, 0]
+        made.append(HeadModule(Head.of(**dict(zip(NUMBERS, numbers, strict=True)), horner=False, sizes=sizes)))
     made[0].load_state_dict(made[1].state_dict())
     assert made[0].sizes == (3, 1)
     torch.testing.assert_close(made[0](X), made[1].literal()(X))
@@ -125,10 +126,10 @@ def test_copies_keep_what_was_edited(models, name, copied):
 
 def test_slopes_that_are_no_longer_evenly_spaced_are_summed_key_by_key():
     model = head()
-    assert model.head.uniform
+    assert model.head.numbers.horner
     with torch.no_grad():
         model.head.slopes[2] += 0.3
-    assert not model.head.uniform
+    assert not model.head.numbers.horner
     torch.testing.assert_close(model(X), model.literal()(X), rtol=0, atol=1e-10)
     with torch.no_grad():
         model.head.slopes[2] -= 0.3
@@ -139,7 +140,7 @@ def test_slopes_that_are_no_longer_evenly_spaced_are_summed_key_by_key():
 @pytest.mark.parametrize("name", ["head", "kinked", "network", "grid"])
 def test_gradients_of_the_numbers_are_those_of_the_literal_form(models, name):
     x, model = MODELS[name][1], copy.deepcopy(models[name])
-    heads = [m for m in model.modules() if isinstance(m, HeadAttention)]
+    heads = [m for m in model.modules() if isinstance(m, HeadModule)]
     pairs = [(m, m) for m in heads] or [(model.grid, model.grid)]
     for part, _ in pairs:
         fast, plain = copy.deepcopy(part).requires_grad_(), part.literal().requires_grad_()

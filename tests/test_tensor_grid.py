@@ -39,9 +39,10 @@ def random_grid(seed, counts, outputs=1, size=3.0):
     keys = []
     for count in counts:
         c, spacing = math.exp(rng.uniform(-3, 1)), rng.uniform(0.6, 1.6) / count
-        keys.append(uniform_keys(count, c / spacing, c, rng.uniform(-0.2, 0.2)))
+        scores = uniform_keys(count, np.array([c / spacing]), np.array([c]), rng.uniform(-0.2, 0.2))
+        keys.append([part[0] for part in scores])
     values = size * rng.standard_normal((*counts, outputs))
-    return GridHead(tuple(k.slopes for k in keys), tuple(k.intercepts for k in keys), values)
+    return GridHead(tuple(k[0] for k in keys), tuple(k[1] for k in keys), values)
 
 
 def exactly(grid, point):

@@ -16,7 +16,7 @@ import anchorhead as ah
 
 if TYPE_CHECKING:
     from anchorhead.compiler.plan import Plan
-    from anchorhead.head.module import HeadAttention
+    from anchorhead.head.module import HeadModule
     from anchorhead.model.report import NodeReport
 
 
@@ -91,7 +91,7 @@ def _print_nodes(nodes: tuple[NodeReport, ...]) -> None:
     _show(table)
 
 
-def _print_keys(head: HeadAttention) -> None:
+def _print_keys(head: HeadModule) -> None:
     table = Table(title="keys: score slope·x + intercept, value constant + gain·x", title_justify="left")
     for name in ("key", "slope", "intercept", "constant", "gain"):
         table.add_column(name, justify="right")

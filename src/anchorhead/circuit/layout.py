@@ -4,11 +4,8 @@ The state before the first layer holds the inputs. A layer reads rows, each an a
 its groups on them, keeps some places of its state and puts what the groups gave behind them. So the arrangement alone
 says which wire stands at which place of which state, and which line of which step each row has to hold: what builds a
 network and what checks one read it off here. A *group* is steps that one module evaluates together: functions that use
-one head, maxima of as many numbers, attentions of one shape. Its rows, in order:
-
-    Apply, Times    every step's query, then every step's partner
-    Largest         every step's arguments
-    Attend          all queries, all keys, all offsets, all values
+one head, maxima of as many numbers, attentions of one shape (`Step.alike`). Its rows are those of the steps' first
+parts one after the other, then those of their second parts, and so on (`Step.parts`).
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from anchorhead.circuit.circuit import Apply, Attend, Circuit, Largest, Step, Times
+from anchorhead.circuit.circuit import Circuit
 
 Group = tuple[int, ...]
 """Steps by their number."""
@@ -40,21 +37,12 @@ def lay_out(circuit: Circuit, heads: Sequence[int]) -> list[LayerPlan]:
         groups: dict[tuple[object, ...], list[int]] = {}
         for i, d in enumerate(depths):
             if d == depth:
-                groups.setdefault(kind_of(circuit.steps[i], heads[i]), []).append(i)
+                groups.setdefault(circuit.steps[i].alike(heads[i]), []).append(i)
         kept = tuple(k for k, wire in enumerate(held) if last_use.get(wire, 0) > depth)
         plan = LayerPlan(tuple(tuple(group) for group in groups.values()), kept)
         found.append(plan)
         held = wires_after(circuit, plan, held)
     return found
-
-
-def kind_of(step: Step, head: int) -> tuple[object, ...]:
-    """What steps must have in common to be evaluated together."""
-    if isinstance(step, Largest):
-        return Largest, len(step.arguments)
-    if isinstance(step, Attend):
-        return Attend, len(step.query), len(step.offsets), step.width
-    return type(step), head
 
 
 def wires_after(circuit: Circuit, plan: LayerPlan, held: Sequence[int]) -> list[int]:
@@ -74,15 +62,7 @@ def states(circuit: Circuit, plans: Sequence[LayerPlan]) -> Iterator[list[int]]:
 
 def rows_of(circuit: Circuit, group: Group) -> list[tuple[int, int]]:
     """For each row that a group reads the step, and the number of the line among those that the step reads."""
-    first = circuit.steps[group[0]]
-    if isinstance(first, Apply | Times):
-        return [(i, k) for k in range(2 if isinstance(first, Times) else 1) for i in group]
-    if isinstance(first, Largest):
-        return [(i, k) for i in group for k in range(len(first.arguments))]
-    d, m, width = len(first.query), len(first.offsets), first.width
-    parts = (range(d), range(d, d + m * d), range(d + m * d, d + m * d + m))
-    last = range(d + m * d + m, d + m * d + m + m * width)
-    return [(i, k) for part in (*parts, last) for i in group for k in part]
+    return [(i, k) for part in circuit.steps[group[0]].parts() for i in group for k in part]
 
 
 def problem_with(circuit: Circuit, plans: Sequence[LayerPlan], heads: Sequence[int]) -> str | None:
@@ -95,7 +75,7 @@ def problem_with(circuit: Circuit, plans: Sequence[LayerPlan], heads: Sequence[i
         if not all(0 <= k < width for k in plan.kept) or len(set(plan.kept)) < len(plan.kept):
             return "a layer keeps a place twice, or one that its state does not have"
         for group in plan.groups:
-            if not group or len({kind_of(circuit.steps[i], heads[i]) for i in group}) != 1:
+            if not group or len({circuit.steps[i].alike(heads[i]) for i in group}) != 1:
                 return "a group holds steps that cannot be evaluated together"
         width = len(plan.kept) + sum(circuit.steps[i].width for group in plan.groups for i in group)
     return None

@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from anchorhead.circuit.circuit import Apply, Attend, Circuit, Largest, Line, Step, Times, U, combination
+from anchorhead.circuit.apply import Apply, Times, U
+from anchorhead.circuit.attend import Attend
+from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.largest import Largest
+from anchorhead.circuit.line import Line, combination
+from anchorhead.circuit.step import Step
 from anchorhead.enclosure.balls import enclose
 from anchorhead.enclosure.exact import Number, as_ball, as_node, largest, over, plus, simplified, times
 from anchorhead.errors import ExpressionError
@@ -325,26 +330,9 @@ def _needed(circuit: Circuit) -> Circuit:
         for k in range(circuit.steps[i].width):
             new[circuit.starts[i] + k] = wire + k
         wire += circuit.steps[i].width
-    steps = tuple(renumbered(circuit.steps[i], new) for i in kept)
-    outputs = tuple(_moved(line, new) for line in circuit.outputs)
+    steps = tuple(circuit.steps[i].mapped(lambda line: line.on_wires(new)) for i in kept)
+    outputs = tuple(line.on_wires(new) for line in circuit.outputs)
     return Circuit(circuit.inputs, steps, outputs, circuit.input_shape, circuit.output_shape)
-
-
-def renumbered(step: Step, new: Mapping[int, int]) -> Step:
-    """The step with other wires."""
-    if isinstance(step, Apply):
-        return Apply(step.function, _moved(step.argument, new), step.label)
-    if isinstance(step, Times):
-        return Times(step.function, _moved(step.argument, new), _moved(step.partner, new), step.label)
-    if isinstance(step, Largest):
-        return Largest(tuple(_moved(line, new) for line in step.arguments), step.label)
-    keys, values = (tuple(tuple(_moved(x, new) for x in row) for row in rows) for rows in (step.keys, step.values))
-    return Attend(tuple(_moved(x, new) for x in step.query), keys, tuple(_moved(x, new) for x in step.offsets), values,
-                  step.label)  # fmt: skip
-
-
-def _moved(line: Line, new: Mapping[int, int]) -> Line:
-    return Line({new[w]: c for w, c in line.terms.items()}, line.bias)
 
 
 def _parts(function: Node) -> tuple[Number, Number, Number, Node | None]:

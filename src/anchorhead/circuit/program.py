@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from anchorhead.circuit.circuit import Apply, Attend, Circuit, Largest, Line, Step, Times
+from anchorhead.circuit.circuit import KINDS, Circuit
+from anchorhead.circuit.line import Line
+from anchorhead.circuit.step import Step
 from anchorhead.enclosure.exact import Number
 from anchorhead.errors import AnchorheadError, FileError
 from anchorhead.expression.graph import Node
@@ -42,16 +44,7 @@ def to_program(circuit: Circuit) -> dict[str, Any]:
 
 def _step_out(step: Step, functions: dict[Node, int]) -> list[Any]:
     label = "".join(c for c in step.label[:LONGEST_LABEL] if c.isprintable())
-    if isinstance(step, Largest):
-        return ["largest", label, [_line_out(line) for line in step.arguments]]
-    if isinstance(step, Attend):
-        rows = [[[_line_out(x) for x in row] for row in part] for part in (step.keys, step.values)]
-        return ["attend", label, [_line_out(q) for q in step.query], rows[0],
-                [_line_out(o) for o in step.offsets], rows[1]]  # fmt: skip
-    function = functions.setdefault(step.function, len(functions))
-    if isinstance(step, Apply):
-        return ["apply", label, function, _line_out(step.argument)]
-    return ["times", label, function, _line_out(step.argument), _line_out(step.partner)]
+    return [step.name, label, *step.written(_line_out, lambda node: functions.setdefault(node, len(functions)))]
 
 
 def _line_out(line: Line) -> list[Any]:
@@ -97,61 +90,64 @@ def _require(fits: bool, problem: str) -> None:
 def _read(data: Any) -> Circuit:
     inputs = tuple(_shown(name) for name in _listed(data["inputs"]))
     _require(0 < len(inputs) <= MOST_INPUTS and len(set(inputs)) == len(inputs), "inputs without or with equal names")
-    functions = [_function(text) for text in _listed(data["functions"])]
-    wires = len(inputs)
-    steps: list[Step] = []
-    for item in _listed(data["steps"]):
-        step = _step_in(item, functions, wires)
-        steps.append(step)
-        wires += step.width
-        _require(wires <= MOST_WIRES, "too many wires")
-    outputs = tuple(_line_in(line, wires) for line in _listed(data["outputs"]))
+    reader = Reader([_function(text) for text in _listed(data["functions"])], len(inputs))
+    steps = tuple(reader.step(item) for item in _listed(data["steps"]))
+    outputs = reader.lines(data["outputs"])
     shapes = [tuple(_natural(n) for n in _listed(data[name])) for name in ("input_shape", "output_shape")]
     _require(len(outputs) > 0, "no outputs")
     _require(len(shapes[0]) > 0 and math.prod(shapes[0]) == len(inputs), "the shape does not fit the inputs")
     _require(math.prod(shapes[1]) == len(outputs), "the shape does not fit the outputs")
-    return Circuit(inputs, tuple(steps), outputs, *shapes)
+    return Circuit(inputs, steps, outputs, *shapes)
 
 
 def _function(text: Any) -> Node:
     return parse(_text(text), ("u",)).node
 
 
-def _step_in(item: Any, functions: Sequence[Node], wires: int) -> Step:
-    sizes = {"apply": 4, "times": 5, "largest": 3, "attend": 6}
-    kind = _listed(item)[0] if item else None
-    _require(isinstance(kind, str) and len(item) == sizes.get(kind), "a step of no known kind")
-    label = _shown(item[1])
-    if kind in ("apply", "times"):
-        number = _natural(item[2])
-        _require(number < len(functions), "a step names a function that is not there")
-        argument = _line_in(item[3], wires)
-        if kind == "apply":
-            return Apply(functions[number], argument, label)
-        return Times(functions[number], argument, _line_in(item[4], wires), label)
-    if kind == "largest":
-        arguments = tuple(_line_in(line, wires) for line in _listed(item[2]))
-        _require(len(arguments) > 1, "a maximum of fewer than two")
-        return Largest(arguments, label)
-    query = tuple(_line_in(q, wires) for q in _listed(item[2]))
-    keys, values = (
-        tuple(tuple(_line_in(x, wires) for x in _listed(row)) for row in _listed(rows)) for rows in (item[3], item[5])
-    )
-    offsets = tuple(_line_in(o, wires) for o in _listed(item[4]))
-    _require(len(keys) == len(offsets) == len(values) > 0, "keys and values differ in number")
-    _require({len(row) for row in keys} == {len(query)}, "queries and keys differ in size")
-    _require(len({len(row) for row in values}) == 1 and len(values[0]) > 0, "values differ in size, or have none")
-    return Attend(query, keys, offsets, values, label)
+class Reader:
+    """Reads the parts of steps one after the other: a line may name the inputs and the wires of steps before it."""
 
+    def __init__(self, functions: Sequence[Node], wires: int) -> None:
+        self.functions, self.wires = functions, wires
 
-def _line_in(data: Any, wires: int) -> Line:
-    _require(len(_listed(data)) % 2 == 1, "a line without a bias")
-    terms = {}
-    for wire, c in zip(data[1::2], data[2::2], strict=True):
-        _require(_natural(wire) < wires, "a step uses a later one")
-        terms[wire] = _number_in(c)
-    _require(len(terms) == len(data) // 2, "a wire is named twice")
-    return Line(terms, _number_in(data[0]))
+    def step(self, item: Any) -> Step:
+        """The next step; its wires can be named from now on."""
+        found = KINDS.get(item[0]) if _listed(item) and isinstance(item[0], str) else None
+        if found is None or len(item) != found.items:
+            raise ValueError("a step of no known kind")
+        step = found.read(item[2:], _shown(item[1]), self)
+        self.wires += step.width
+        _require(self.wires <= MOST_WIRES, "too many wires")
+        return step
+
+    def line(self, data: Any) -> Line:
+        """[bias, wire, coefficient, ...] as a line."""
+        _require(len(_listed(data)) % 2 == 1, "a line without a bias")
+        terms = {}
+        for wire, c in zip(data[1::2], data[2::2], strict=True):
+            _require(_natural(wire) < self.wires, "a step uses a later one")
+            terms[wire] = _number_in(c)
+        _require(len(terms) == len(data) // 2, "a wire is named twice")
+        return Line(terms, _number_in(data[0]))
+
+    def lines(self, data: Any) -> tuple[Line, ...]:
+        """A list of lines."""
+        return tuple(self.line(item) for item in _listed(data))
+
+    def function(self, number: Any) -> Node:
+        """A function by its number."""
+        _require(_natural(number) < len(self.functions), "a step names a function that is not there")
+        return self.functions[number]
+
+    @staticmethod
+    def listed(value: Any) -> list[Any]:
+        """A list."""
+        return _listed(value)
+
+    @staticmethod
+    def require(fits: bool, problem: str) -> None:
+        """Refuses what does not fit."""
+        _require(fits, problem)
 
 
 def _number_in(value: Any) -> Number:

@@ -8,45 +8,14 @@ proof (`proof/flow.py`) is about them, whatever they are: how far they lie from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
-from anchorhead.circuit.circuit import Apply, Circuit, Line, Step, Times
+from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.layout import LayerPlan, rows_of, states
+from anchorhead.circuit.line import Line
+from anchorhead.circuit.step import Use, Values
 from anchorhead.enclosure.exact import stored
-
-Values = tuple[float, float, float]
-PLAIN: Values = (1.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True)
-class Use:
-    """How a step uses its head: which one it is, and the centre c and radius r of what it looks at, t = (u - c)/r.
-
-    kind: "plain", "identity" or "square"; "largest" for a maximum; "attend" for the target's own attention.
-    """
-
-    kind: str
-    head: int = -1
-    centre: float = 0.0
-    radius: float = 1.0
-
-    def query(self, argument: Line) -> Line:
-        """t = (u - c)/r as a line."""
-        if self.centre == 0 and self.radius == 1:
-            return argument
-        return argument.shifted(-Fraction(self.centre)).scaled(1 / Fraction(self.radius))
-
-    @property
-    def values(self) -> tuple[Fraction, Fraction, Fraction]:
-        """α, β, γ with phi(u) = α g(t) + β t + γ, exactly, where the head is one for g."""
-        c, r = Fraction(self.centre), Fraction(self.radius)
-        if self.kind == "identity":
-            return r, Fraction(0), c
-        if self.kind == "square":
-            return r**2, 2 * c * r, c**2
-        return Fraction(1), Fraction(0), Fraction(0)
 
 
 @dataclass(frozen=True)
@@ -65,17 +34,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Wiring:
-    """rows: for each step those that it reads, in the order of `lines_of`; outputs: one for each; values: by step."""
+    """rows: for each step those that it reads, as `Step.read_lines` has them; outputs: one for each; values: by step."""
 
     uses: tuple[Use, ...]
     rows: tuple[tuple[Row, ...], ...]
     outputs: tuple[Row, ...]
     values: tuple[Values, ...]
 
-    def sharpened(self, sharpness: float) -> Wiring:
-        """With every maximum of that sharpness."""
-        found = [(sharpness, 0.0, 0.0) if use.kind == "largest" else v
-                 for use, v in zip(self.uses, self.values, strict=True)]  # fmt: skip
+    def sharpened(self, steps: Collection[int], beta: float) -> Wiring:
+        """With that β for these steps."""
+        found = [(beta, 0.0, 0.0) if i in steps else values for i, values in enumerate(self.values)]
         return replace(self, values=tuple(found))
 
 
@@ -106,15 +74,6 @@ class StoredMap:
         return Row({held[self.columns[k]]: self.entries[k] for k in part if self.entries[k] != 0}, self.bias[index])
 
 
-def lines_of(step: Step, use: Use) -> list[Line]:
-    """The exact lines that a step reads: its query in place of its argument."""
-    if isinstance(step, Apply):
-        return [use.query(step.argument)]
-    if isinstance(step, Times):
-        return [use.query(step.argument), step.partner]
-    return list(step.lines())
-
-
 def rounded(circuit: Circuit, uses: Sequence[Use], dtype: str) -> Wiring:
     """The wiring with every number rounded to the dtype."""
     known: dict[Line, Row] = {}
@@ -124,7 +83,7 @@ def rounded(circuit: Circuit, uses: Sequence[Use], dtype: str) -> Wiring:
             known[line] = rounded_row(line, dtype)
         return known[line]
 
-    rows = [tuple(row(line) for line in lines_of(step, use)) for step, use in zip(circuit.steps, uses, strict=True)]
+    rows = [tuple(row(line) for line in step.read_lines(use)) for step, use in zip(circuit.steps, uses, strict=True)]
     values = []
     for use in uses:
         scale, tilt, shift = use.values

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from anchorhead.compiler.assemble import attention_of
 from anchorhead.compiler.circuit_target import GraphTarget, arguments, input_shape, source_digest
 from anchorhead.compiler.fits import fit_for
 from anchorhead.compiler.grid_route import compile_opaque
-from anchorhead.compiler.prove import Proved, prove_head, sampled_error
+from anchorhead.compiler.prove import certificate, prove_head, sampled_error
 from anchorhead.compiler.read import read_any
 from anchorhead.compiler.routes import compile_routed, dtype_name
 from anchorhead.compiler.search import Progress, Search
@@ -27,6 +26,7 @@ from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.compiled_head import CompiledHead
 from anchorhead.model.outside import check_policy
 from anchorhead.proof.approximation import Refutation
+from anchorhead.proof.head_claim import HeadClaim
 from anchorhead.tracing.opaque import read_opaque
 
 OPAQUE_METHODS = ("grid", "two_layer")
@@ -107,8 +107,7 @@ def _one(read: Target, method: str, tol: float | None, keys: int | None, dtype: 
         found = _at_size(Search(read, fit, 1e-3, dtype, report), keys)
     else:
         found = Search(read, fit, check_tol(1e-6 if tol is None else tol), dtype, report).run()
-    certificate = replace(found.certificate, source=source)
-    return CompiledHead(attention_of(found.statement), certificate, fit.method, found.edges)
+    return CompiledHead(found, replace(certificate(read, found), source=source))
 
 
 def _is_function(target: Any) -> bool:
@@ -133,7 +132,7 @@ def _opaque(target: Any, domain: Any, shape: Any, method: str, tol: float | None
         return route(read, check_tol(1e-2 if tol is None else tol), lipschitz, dtype, progress)
 
 
-def _at_size(search: Search, keys: int) -> Proved:
+def _at_size(search: Search, keys: int) -> HeadClaim:
     """The best proved head with that many keys: fitted for ever smaller goals until it stops improving."""
     if isinstance(keys, bool) or not isinstance(keys, int) or keys < 1:
         raise InputError(f"keys={keys!r} must be a whole number of at least 1.")
@@ -151,7 +150,8 @@ def _at_size(search: Search, keys: int) -> Proved:
             break
         search.goal.error = max(min(errors) / 3, search.goal.error / 30, 1e-14)
     error, head = min(candidates, key=lambda c: c[0])
-    found = prove_head(search.target, head, search.dtype, max(1.5 * error, 1e-14), search.fit.cuts(head))
+    goal = max(1.5 * error, 1e-14)
+    found = prove_head(search.target, head, goal, search.fit.cuts(head), search.fit.method)
     if isinstance(found, Refutation):
         raise ToleranceError(
             f"A head with {keys} keys reaches about {error:.3g} on samples, but near {found.place:g} no bound close to "

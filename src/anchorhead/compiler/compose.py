@@ -11,12 +11,13 @@ import numpy as np
 from anchorhead.arithmetic import Array, binary_ceiling
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.rows import rounded
+from anchorhead.circuit.step import HeadFacts, OutsideDomain, Pair, Use
 from anchorhead.compiler.head_requests import Request, Wanted, assign
 from anchorhead.compiler.proved_heads import Choice, choose
 from anchorhead.compiler.search import Progress
 from anchorhead.compiler.tolerance_shares import sensitivities, shares
 from anchorhead.errors import SingularityError, ToleranceError
-from anchorhead.proof.flow import HeadFacts, OutsideDomain, Pair, Tracker, shortfall
+from anchorhead.proof.flow import Tracker
 from anchorhead.proof.network_claim import NetworkClaim, flows, output_errors, worst
 
 ROUNDS = 6
@@ -38,15 +39,8 @@ class Composed:
     @property
     def keys(self) -> int:
         """Keys of all heads, counted for every step that uses them."""
-        return sum(step_keys(self, i) for i in range(len(self.claim.circuit.steps)))
-
-
-def step_keys(composed: Composed, index: int) -> int:
-    """Keys of one step's head."""
-    use, step = composed.claim.wiring.uses[index], composed.claim.circuit.steps[index]
-    if use.head >= 0:
-        return composed.choices[use.head].keys
-    return len(getattr(step, "arguments", None) or step.offsets)  # type: ignore[union-attr]
+        pairs = zip(self.claim.circuit.steps, self.claim.wiring.uses, strict=True)
+        return sum(step.keys(self.claim.heads, use) for step, use in pairs)
 
 
 def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progress: Progress) -> Composed:
@@ -123,17 +117,14 @@ class _Work:
         return lambda text: self.progress(f"{name}: {text}")
 
     def _sharpness(self, error: float) -> float:
-        """A power of two at which every maximum keeps the error."""
-        sizes = [len(self.circuit.steps[i].arguments) for i in self.wanted.maxima]  # type: ignore[union-attr]
-        if not sizes:
-            return 0.0
-        needed = max(shortfall(m) for m in sizes) / error
-        return min(binary_ceiling(max(needed, 1.0)), SHARPEST)
+        """A power of two at which every step with a β of its own keeps the error."""
+        needed = [self.circuit.steps[i].beta_for(error) for i in self.wanted.sharp]
+        return min(binary_ceiling(max(1.0, *needed)), SHARPEST) if needed else 0.0
 
     def _rounding(self) -> float:
         """What the affine maps alone round, at most."""
         facts = [HeadFacts(-math.inf, math.inf, 0.0, 0.0)] * len(self.wanted.requests)
-        tracker = Tracker(self.circuit, self.dtype, self.wiring.sharpened(SHARPEST), facts)
+        tracker = Tracker(self.circuit, self.dtype, self.wiring.sharpened(self.wanted.sharp, SHARPEST), facts)
         errors = worst([flow.output_errors for flow in flows(tracker, self.box)])
         if not max(errors, default=0.0) < math.inf:
             raise self._unbounded(tracker)
@@ -157,14 +148,15 @@ class _Work:
 
     def composed(self, choices: list[Choice], sharpness: float) -> Composed:
         """The bounds that follow from the heads."""
-        wiring = self.wiring.sharpened(sharpness)
+        wiring = self.wiring.sharpened(self.wanted.sharp, sharpness)
         claim = NetworkClaim(self.circuit, self.box, self.dtype, tuple(c.claim for c in choices), wiring)
         approximation = output_errors(claim, rounding=False)
-        tracker = Tracker(self.circuit, self.dtype, wiring, [c.claim.facts for c in choices])
+        tracker = Tracker(self.circuit, self.dtype, wiring, [c.claim for c in choices])
         total = worst([flow.output_errors for flow in flows(tracker, self.box)])
         errors = {g: c.error for g, c in enumerate(choices)}
-        if self.wanted.maxima:
-            errors[len(choices)] = shortfall(2) / sharpness
+        if self.wanted.sharp:
+            steps = [self.circuit.steps[i] for i in self.wanted.sharp]
+            errors[len(choices)] = min(step.own_error((), Use(step.name), (sharpness, 0.0, 0.0)) for step in steps)
         return Composed(claim, tuple(choices), approximation, total, self._spending(errors))
 
     def _spending(self, errors: dict[int, float]) -> list[float]:
@@ -213,7 +205,7 @@ class _Work:
             return "rounding", 0.0
         g = int(np.argmax(contributions))
         if g >= len(self.wanted.requests):
-            return self.circuit.steps[self.wanted.maxima[0]].label, contributions[g]
+            return self.circuit.steps[self.wanted.sharp[0]].label, contributions[g]
         request = self.wanted.requests[g]
         more = f" (and {len(request.steps) - 1} like it)" if len(request.steps) > 1 else ""
         return self.circuit.steps[request.steps[0]].label + more, contributions[g]

@@ -21,12 +21,11 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from anchorhead.compiler.assemble import attention_of
 from anchorhead.compiler.fits import fit_for, kink_between
 from anchorhead.compiler.piece import Goal
-from anchorhead.compiler.prove import prove_head, sampled_error
-from anchorhead.compiler.search import NUMPY, UNIT
+from anchorhead.compiler.prove import certificate, prove_head, sampled_error
 from anchorhead.compiler.target import Target, affine_form, read_target
+from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.pieces import Piece
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.expression.graph import Expression
@@ -70,12 +69,12 @@ def _searched(
     unclear = 0
     with threadpool_limits(1):
         for method, head, cuts in _candidates(target, goal):
-            rounded = head.rounded(NUMPY[name])
+            rounded = head.rounded(name)
             if not sampled_error(target, rounded, cuts) <= 0.9 * goal.error:
                 continue
-            proved = prove_head(target, rounded, name, goal.error, cuts)
+            proved = prove_head(target, rounded, goal.error, cuts, method)
             if not isinstance(proved, Refutation):
-                return CompiledHead(attention_of(proved.statement), proved.certificate, method, proved.edges)
+                return CompiledHead(proved, certificate(target, proved))
             unclear += not proved.certain
             if unclear == PATIENCE:
                 break
@@ -107,7 +106,7 @@ def _settled(target: Target, goal: Goal) -> Iterator[tuple[str, Head, list[float
     for keys in FEW:
         if keys >= fit.least:
             head = fit.build(keys, Goal(goal.error / 2, goal.limit))
-            if not np.isfinite(head.constants).all() or head.gains.any():
+            if not np.isfinite(head.constants).all() or any(head.gains):
                 return
             yield "gated", head, []
 

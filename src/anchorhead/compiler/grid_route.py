@@ -9,7 +9,7 @@ import torch
 
 from anchorhead.arithmetic import Array, power
 from anchorhead.compiler.circuit_target import GraphTarget
-from anchorhead.compiler.search import NUMPY, Progress
+from anchorhead.compiler.search import Progress
 from anchorhead.enclosure.arrays import sample
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.expression.graph import Expression, ordered
@@ -115,7 +115,7 @@ def _fitted(f: GridFunction, box: tuple[tuple[float, float], ...], goal: float, 
             f"tol={tol:g} would need more than {most:,} keys, the most that a grid in {len(box)} variables can have "
             "here: its size is a power of that number. Use a larger tol, or a formula, whose structure costs far less."
         )
-    return head.rounded(NUMPY[dtype])
+    return head.rounded(dtype)
 
 
 def _measured(target: Opaque, head: GridHead, rounding: float, dtype: str) -> Certificate:

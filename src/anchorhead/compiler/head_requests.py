@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from anchorhead.arithmetic import binary_ceiling, binary_floor
-from anchorhead.circuit.circuit import Apply, Attend, Circuit, Largest, Times, U
-from anchorhead.circuit.rows import Use
+from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.step import Pair, Use
 from anchorhead.compiler.target import Target
 from anchorhead.enclosure.singularities import singularities
 from anchorhead.errors import SingularityError
-from anchorhead.expression.graph import Expression, Node, constant
-from anchorhead.proof.flow import Flow, Pair
+from anchorhead.expression.graph import Expression, Node
+from anchorhead.proof.flow import Flow
 
-SQUARES = (Node("pow", (U, constant(2))), Node("square", (U,)), Node("mul", (U, U)))
 WIDER = 4.0
 MARGIN = 1e-3
 
@@ -46,41 +45,29 @@ class Wanted:
 
     requests: list[Request]
     uses: list[Use]
-    maxima: list[int]
-    """Steps that are maxima."""
+    sharp: list[int]
+    """Steps with a β of their own."""
 
 
 def assign(circuit: Circuit, found: Sequence[Flow]) -> Wanted:
     """The heads that a circuit needs, given its ranges on every cell."""
-    ranges = [_hull([flow.arguments[i][0] for flow in found]) if isinstance(step, Apply | Times) else (0.0, 0.0)
-              for i, step in enumerate(circuit.steps)]  # fmt: skip
-    uses: list[Use] = [Use("attend")] * len(circuit.steps)
+    ranges = [_hull([flow.arguments[i][0] for flow in found]) for i in range(len(circuit.steps))]
+    uses: list[Use] = [Use(step.name) for step in circuit.steps]
     clusters: dict[tuple[Node, bool], list[int]] = {}
-    maxima = []
     for i, step in enumerate(circuit.steps):
-        if isinstance(step, Largest):
-            maxima.append(i)
-            uses[i] = Use("largest")
-        elif not isinstance(step, Attend):
-            kind = _kind(step)
-            if kind != "plain":
-                uses[i] = _scaled(kind, ranges[i])
-            function = {"identity": U, "square": SQUARES[0]}.get(kind, step.function)
-            clusters.setdefault((function, isinstance(step, Times)), []).append(i)
+        wanted = step.wanted()
+        if wanted is not None:
+            kind, function, carries = wanted
+            uses[i] = Use(kind) if kind == "plain" else _scaled(kind, ranges[i])
+            clusters.setdefault((function, carries), []).append(i)
     requests: list[Request] = []
     for (function, carries), steps in clusters.items():
         for members in _clusters(function, steps, uses, ranges):
             for i in members:
-                use = uses[i] if uses[i].kind in ("identity", "square") else Use("plain")
-                uses[i] = Use(use.kind, len(requests), use.centre, use.radius)
+                uses[i] = replace(uses[i], head=len(requests))
             requests.append(_request(circuit, function, carries, members, uses, ranges))
-    return Wanted(requests, uses, maxima)
-
-
-def _kind(step: Apply | Times) -> str:
-    if isinstance(step, Times):
-        return "identity" if step.function is U else "plain"
-    return "square" if step.function in SQUARES else "plain"
+    sharp = [i for i, step in enumerate(circuit.steps) if step.beta_for(1.0)]
+    return Wanted(requests, uses, sharp)
 
 
 def _scaled(kind: str, pair: Pair) -> Use:
@@ -98,7 +85,7 @@ def _scaled(kind: str, pair: Pair) -> Use:
 
 def _clusters(function: Node, steps: list[int], uses: Sequence[Use], ranges: Sequence[Pair]) -> list[list[int]]:
     """Steps whose intervals one head can serve."""
-    if len(steps) == 1 or uses[steps[0]].kind in ("identity", "square") or _settles(function):
+    if len(steps) == 1 or uses[steps[0]].kind != "plain" or _settles(function):
         return [steps]
     found: list[list[int]] = []
     for i in sorted(steps, key=lambda i: ranges[i]):
@@ -120,7 +107,7 @@ def _settles(function: Node) -> bool:
 
 def _request(circuit: Circuit, function: Node, carries: bool, members: list[int], uses: Sequence[Use],
              ranges: Sequence[Pair]) -> Request:  # fmt: skip
-    if uses[members[0]].kind in ("identity", "square"):
+    if uses[members[0]].kind != "plain":
         return Request(function, -1.0, 1.0, carries, members)
     low, high = _hull([ranges[i] for i in members])
     if all(_is_input(circuit, i) for i in members) and low < high:
@@ -143,13 +130,8 @@ def _request(circuit: Circuit, function: Node, carries: bool, members: list[int]
 
 def _is_input(circuit: Circuit, index: int) -> bool:
     """Whether a step looks at an input as it is, which has no error."""
-    step = circuit.steps[index]
-    if not isinstance(step, Apply | Times):
-        return False
-    terms = step.argument.terms
-    return (
-        len(terms) == 1 and step.argument.bias == 0 and next(iter(terms)) < len(circuit.inputs) and 1 in terms.values()
-    )
+    first = next(circuit.steps[index].lines())
+    return first.bias == 0 and list(first.terms.values()) == [1] and next(iter(first.terms)) < len(circuit.inputs)
 
 
 def _hull(pairs: Sequence[Pair]) -> Pair:

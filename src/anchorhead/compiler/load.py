@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from anchorhead.compiler.assemble import DTYPES, attention_of, network_model
+from anchorhead.compiler.assemble import network_model
 from anchorhead.compiler.two_layer_route import stored_two_layer
 from anchorhead.errors import FileError
 from anchorhead.file.container import ModelFile, read
 from anchorhead.file.stored import certificate_of, dtype_of, head_claim, method_of, stored_network
 from anchorhead.file.stored_grid import grid_claim, shapes_of
+from anchorhead.head.evaluation import TORCH
 from anchorhead.head.grid_module import GridAttention
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.compiled_grid import CompiledGrid
@@ -35,8 +36,7 @@ def load(path: str | os.PathLike[str], *, outside: str = "warn") -> CompiledMode
 
 
 def _head(found: ModelFile, certificate: Certificate) -> CompiledModel:
-    claim = head_claim(found)
-    return CompiledHead(attention_of(claim), certificate, method_of(found.record), found.numbers["edges"])
+    return CompiledHead(head_claim(found), certificate)
 
 
 def _network(found: ModelFile, certificate: Certificate) -> CompiledModel:
@@ -51,7 +51,7 @@ def _network(found: ModelFile, certificate: Certificate) -> CompiledModel:
 def _grid(found: ModelFile, certificate: Certificate) -> CompiledModel:
     claim = grid_claim(found)
     record = {name: found.record.get(name) for name in ("expressions", "variables")}
-    grid = GridAttention.of(claim.head, DTYPES[claim.dtype])
+    grid = GridAttention.of(claim.head, TORCH[claim.dtype])
     shapes = shapes_of(found.record, claim.head.axes, claim.head.outputs)
     return CompiledGrid(grid, certificate, method_of(found.record), record, *shapes)
 
@@ -67,4 +67,4 @@ def _two_layer(found: ModelFile, certificate: Certificate) -> CompiledModel:
         raise FileError("The file's numbers of levels and outputs are not those of a two-layer network.")
     state = [found.numbers[name] for name in names]
     shapes = shapes_of(found.record, inputs, outputs)
-    return stored_two_layer(state, levels, outputs, certificate, shapes, DTYPES[dtype_of(found)])
+    return stored_two_layer(state, levels, outputs, certificate, shapes, TORCH[dtype_of(found)])

@@ -4,40 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from anchorhead.arithmetic import geometric
 from anchorhead.compiler.target import Target
 from anchorhead.head.head import Head
-from anchorhead.head.numbers import NUMBERS
 from anchorhead.proof.approximation import Refutation, prove
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.far import far
+from anchorhead.proof.head_claim import HeadClaim
 from anchorhead.proof.rounding import ASSUMPTIONS, Rounding, rounding_on
-from anchorhead.proof.statement import Statement
 
 FAR = geometric(2.0, 8e8, 110).tolist()
 """Where a proof by boxes may hand over to a proof by asymptotes."""
-
-
-@dataclass(frozen=True)
-class Proved:
-    """A head as stored, the statement about its numbers, its certificate, and the edges of its boxes."""
-
-    head: Head
-    statement: Statement
-    certificate: Certificate
-    edges: list[float]
-
-
-def statement(target: Target, head: Head, dtype: str) -> Statement:
-    """What is to be proved of the head; its numbers are those of the dtype."""
-    numbers = {name: tuple(float(v) for v in getattr(head, name)) for name in NUMBERS}
-    uniform = head.uniform and head.keys > 1
-    return Statement(target.node, target.variable, target.low, target.high, dtype, uniform=uniform,
-                     sizes=head.sizes, **numbers)  # fmt: skip
 
 
 def sampled_error(target: Target, head: Head, cuts: Sequence[float]) -> float:
@@ -53,9 +34,11 @@ def sampled_error(target: Target, head: Head, cuts: Sequence[float]) -> float:
     return float(np.abs(head(u) - target.function()(u)).max())
 
 
-def prove_head(target: Target, head: Head, dtype: str, goal: float, cuts: Sequence[float]) -> Proved | Refutation:
-    """Proves |target - head| <= goal for the head's stored numbers, as tightly as sampling suggests."""
-    claim = statement(target, head, dtype)
+def prove_head(
+    target: Target, head: Head, goal: float, cuts: Sequence[float], method: str = ""
+) -> HeadClaim | Refutation:
+    """Proves |target - head| <= goal for the head's numbers, as tightly as sampling suggests."""
+    claim = HeadClaim(target.node, target.variable, target.low, target.high, head, method)
     sampled = sampled_error(target, head, cuts)
     if not sampled <= goal:
         return Refutation(math.nan, sampled, True)
@@ -72,25 +55,29 @@ def prove_head(target: Target, head: Head, dtype: str, goal: float, cuts: Sequen
         return found
     sides = [s for s, end in ((-1, target.low), (1, target.high)) if math.isinf(end)]
     distant = [far(claim, sign, abs(low if sign < 0 else high)) for sign in sides]
-    approximation = max([found.bound, *(d.error for d in distant)])
     rounding = rounding_on(claim, found.edges, relative=bool(sides))
     for sign, d in zip(sides, distant, strict=True):
         rounding = max(rounding, Rounding(claim).beyond(sign, abs(low if sign < 0 else high)) + d.drift)
-    certificate = Certificate(
+    approximation = max([found.bound, *(d.error for d in distant)])
+    return replace(claim, edges=tuple(found.edges), approximation=approximation, rounding=rounding)
+
+
+def certificate(target: Target, claim: HeadClaim) -> Certificate:
+    """What a proved head's claim says of the target."""
+    return Certificate(
         expression=str(target.expression),
         domain=((target.low, target.high),),
-        dtype=dtype,
+        dtype=claim.head.dtype,
         level="proved",
-        approximation=approximation,
-        rounding=rounding,
-        boxes=len(found.edges) - 1,
+        approximation=claim.approximation,
+        rounding=claim.rounding,
+        boxes=len(claim.edges) - 1,
         assumptions=(*ASSUMPTIONS, *target.assumptions),
         variables=(target.variable,),
     )
-    return Proved(head, claim, certificate, found.edges)
 
 
-def _hand_over(claim: Statement, sign: int, aim: float) -> float | None:
+def _hand_over(claim: HeadClaim, sign: int, aim: float) -> float | None:
     """The nearest start beyond which asymptotes prove `aim` on that side; 0 if it is bounded, None if there is none."""
     if math.isfinite(claim.high if sign > 0 else claim.low):
         return 0.0

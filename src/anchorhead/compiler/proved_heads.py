@@ -8,12 +8,11 @@ from decimal import ROUND_DOWN, Decimal
 
 from anchorhead.compiler.fits import fit_for
 from anchorhead.compiler.head_requests import Request
-from anchorhead.compiler.prove import Proved
 from anchorhead.compiler.search import Progress, Search
 from anchorhead.enclosure.singularities import singularities
 from anchorhead.errors import ToleranceError
 from anchorhead.expression.graph import Node
-from anchorhead.proof.network_claim import HeadClaim
+from anchorhead.proof.head_claim import HeadClaim
 
 _known: dict[tuple[Node, float, float, bool, str, float], Choice] = {}
 MOST_KNOWN = 2000
@@ -26,12 +25,11 @@ class Choice:
     """A head that keeps an error, and the error that one key fewer had on samples (infinite if not tried)."""
 
     claim: HeadClaim
-    proved: Proved
     fewer: float
 
     @property
     def keys(self) -> int:
-        return self.proved.head.keys
+        return self.claim.head.keys
 
     @property
     def error(self) -> float:
@@ -63,20 +61,12 @@ def _search(request: Request, error: float, dtype: str, progress: Progress) -> C
     fit = fit_for(target, "smooth" if request.carries else "auto")
     search = Search(target, fit, error, dtype, progress)
     try:
-        proved = search.run()
+        claim = search.run()
     except ToleranceError as refusal:
         hopeless = not math.isfinite(search.best) and search.rounding > 0  # below the dtype: nothing was even tried
         refusal.best = 3 * search.rounding if hopeless else search.best  # type: ignore[attr-defined]
         raise
-    head = proved.head
-    claim = HeadClaim(
-        proved.statement,
-        tuple(proved.edges),
-        proved.certificate.approximation,
-        proved.certificate.rounding,
-        fit.method,
-    )
-    return Choice(claim, proved, search.errors.get(head.keys - 1, math.inf))
+    return Choice(claim, search.errors.get(claim.head.keys - 1, math.inf))
 
 
 def _two_digits(error: float) -> float:

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from anchorhead.arithmetic import geometric, log_of
 from anchorhead.compiler.fits import Fit
 from anchorhead.compiler.piece import Goal
-from anchorhead.compiler.prove import Proved, prove_head, sampled_error
+from anchorhead.compiler.prove import prove_head, sampled_error
 from anchorhead.compiler.target import Target
+from anchorhead.dtypes import BITS, UNIT
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.head.head import Head
 from anchorhead.head.symmetry import symmetric
 from anchorhead.proof.approximation import Refutation
+from anchorhead.proof.head_claim import HeadClaim
 
 Progress = Callable[[str], None]
-NUMPY: dict[str, type[np.floating[Any]]] = {"float64": np.float64, "float32": np.float32}
-BITS = {"float64": 53, "float32": 24}
-UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
 LARGEST_VALUE = 1e3
 
 
@@ -45,7 +43,7 @@ class Search:
         self.rounding = 8 * UNIT[dtype] * scale if target.bounded else 0.0
         floor = 1.5 * scale if fit.method in ("smooth", "nearest") else 2.0
         self.goal = Goal(tol - self.rounding, min(LARGEST_VALUE, max(floor, tol / (40 * UNIT[dtype]))))
-        self.tried: dict[int, Proved | None] = {}
+        self.tried: dict[int, HeadClaim | None] = {}
         self.errors: dict[int, float] = {}
         self.best = math.inf
         self.best_keys = 0
@@ -53,7 +51,7 @@ class Search:
     def _scale(self) -> float:
         return float(np.abs(self.target.function()(np.linspace(*self.target.window, 1001))).max())
 
-    def run(self) -> Proved:
+    def run(self) -> HeadClaim:
         """The smallest proved head; ToleranceError with the best that was found if there is none."""
         if self.goal.error <= 0:
             raise self._refusal()
@@ -97,7 +95,7 @@ class Search:
         if keys in self.tried:
             return self.tried[keys] is not None
         self.progress(f"{self.fit.method}: {keys} keys")
-        proved: Proved | None = None
+        proved: HeadClaim | None = None
         for _ in range(6):
             try:
                 head = self.head(keys)
@@ -110,13 +108,13 @@ class Search:
                 self._note(self.errors[keys] + self.tol - self.goal.error, head)
                 break
             self.progress(f"{self.fit.method}: {keys} keys, proving {self.errors[keys]:.2e}")
-            found = prove_head(self.target, head, self.dtype, self.goal.error, cuts)
-            if isinstance(found, Proved):
-                self._note(found.certificate.bound, head)
-                if found.certificate.bound <= self.tol:
+            found = prove_head(self.target, head, self.goal.error, cuts, self.fit.method)
+            if isinstance(found, HeadClaim):
+                self._note(found.bound, head)
+                if found.bound <= self.tol:
                     proved = found
                     break
-                if not self._smaller_values(found.certificate.rounding):
+                if not self._smaller_values(found.rounding):
                     break
                 continue
             if not found.certain or not math.isfinite(found.place):
@@ -140,7 +138,7 @@ class Search:
         head = self.fit.build(keys, self.goal)
         if -self.target.low == self.target.high:
             head = symmetric(head, self.target.function(), self.target.high, BITS[self.dtype]) or head
-        return head.rounded(NUMPY[self.dtype])
+        return head.rounded(self.dtype)
 
     def _include(self, missed: Refutation) -> None:
         """Samples around a point that the fit missed: a spike between two samples is no longer between them."""

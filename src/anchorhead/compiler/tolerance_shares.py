@@ -17,18 +17,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from anchorhead.arithmetic import Array
-from anchorhead.circuit.circuit import Attend, Circuit, Largest, Line, Step, Times
-from anchorhead.circuit.rows import Use
+from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.line import Line
+from anchorhead.circuit.step import Pair, Use
 from anchorhead.enclosure.exact import as_float
-from anchorhead.enclosure.variation import steepest, value_range
-from anchorhead.proof.flow import Flow, Pair
+from anchorhead.proof.flow import Flow
 
 TOKEN = 0.02
 
 
 def sensitivities(circuit: Circuit, uses: Sequence[Use], domains: Sequence[Pair], found: Sequence[Flow]) -> Array:
-    """S as (outputs, heads + 1): heads with these domains, then one column for the maxima together."""
+    """S as (outputs, heads + 1): heads with these domains, then one column for steps with a β of their own."""
     count = len(domains) + 1
+    own = np.eye(count)
     arrives = [np.zeros(count) for _ in circuit.inputs]
 
     def along(line: Line) -> Array:
@@ -39,50 +40,21 @@ def sensitivities(circuit: Circuit, uses: Sequence[Use], domains: Sequence[Pair]
         return total
 
     for i, step in enumerate(circuit.steps):
-        sizes = _sizes([flow.arguments[i] for flow in found])
-        arrives += [_through(step, uses[i], sizes, [along(line) for line in step.lines()], domains)] * step.width
+        use, sizes = uses[i], _sizes([flow.arguments[i] for flow in found])
+        domain = domains[use.head] if use.head >= 0 else (0.0, 0.0)
+        with np.errstate(invalid="ignore"):
+            through = step.arrives(own[use.head], use, sizes, [along(line) for line in step.lines()], domain, _most)
+        arrives += [np.where(np.isnan(through), 0.0, through)] * step.width  # what does not arrive, times infinity
     return np.array([along(line) for line in circuit.outputs])
 
 
-def _through(step: Step, use: Use, sizes: list[Pair], lines: list[Array], domains: Sequence[Pair]) -> Array:
-    one = np.zeros(len(domains) + 1)
-    if isinstance(step, Largest):
-        one[-1] = 1.0
-        return np.max(lines, axis=0) + one
-    if isinstance(step, Attend):
-        return _attended(step, lines, sizes)
-    one[use.head] = float(use.values[0])
-    low, high = sizes[0]
-    near = steepest(step.function, low, high)
-    if use.kind == "plain":
-        near = min(near, steepest(step.function, *domains[use.head]))
-    total = one + near * lines[0]
-    if isinstance(step, Times):
-        values = value_range(step.function, low, high) or (0.0, 0.0)
-        total = total * _size(sizes[1]) + _size(values) * lines[1]
-    return total
-
-
-def _attended(step: Attend, lines: list[Array], sizes: list[Pair]) -> Array:
-    d, m = len(step.query), len(step.offsets)
-    scores = []
-    for j in range(m):
-        total = lines[d + m * d + j].copy()
-        for t in range(d):
-            k = d + j * d + t
-            total += _size(sizes[t]) * lines[k] + _size(sizes[k]) * lines[t]
-        scores.append(total)
-    values = list(range(d + m * d + m, len(lines)))
-    spread = max(sizes[k][1] for k in values) - min(sizes[k][0] for k in values)
-    return np.max([lines[k] for k in values], axis=0) + spread * np.max(scores, axis=0)
+def _most(lines: Sequence[Array]) -> Array:
+    found: Array = np.max(lines, axis=0)
+    return found
 
 
 def _sizes(cells: Sequence[tuple[Pair, ...]]) -> list[Pair]:
     return [(min(c[k][0] for c in cells), max(c[k][1] for c in cells)) for k in range(len(cells[0]))]
-
-
-def _size(pair: Pair) -> float:
-    return max(abs(pair[0]), abs(pair[1]))
 
 
 def shares(arrives: Array, costs: Sequence[float], budget: float, fixed: dict[int, float]) -> dict[int, float]:

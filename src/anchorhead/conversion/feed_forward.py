@@ -16,7 +16,7 @@ from anchorhead.compiler.compile import compile_head
 from anchorhead.conversion.linear import sizes
 from anchorhead.conversion.sites import find_sites
 from anchorhead.errors import InputError
-from anchorhead.head.module import HeadAttention
+from anchorhead.head.module import HeadModule
 from anchorhead.head.parameters import constant
 from anchorhead.model.activation import ActivationHead
 
@@ -24,7 +24,7 @@ from anchorhead.model.activation import ActivationHead
 class FeedForwardAttention(nn.Module):
     """(..., d) to (..., d_out): h heads of multi-query attention over K fixed keys, then W_2."""
 
-    def __init__(self, first: tuple[Tensor, Tensor], head: HeadAttention, second: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, first: tuple[Tensor, Tensor], head: HeadModule, second: tuple[Tensor, Tensor]) -> None:
         super().__init__()
         self.first_weight, self.first_bias = (constant(t) for t in first)
         self.second_weight, self.second_bias = (constant(t) for t in second)

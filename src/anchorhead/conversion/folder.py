@@ -24,8 +24,8 @@ from anchorhead.conversion.place_heads import put
 from anchorhead.conversion.report import ConversionReport, Replaced
 from anchorhead.conversion.sites import find_sites
 from anchorhead.errors import FileError, InputError
-from anchorhead.head.module import HeadAttention
-from anchorhead.head.numbers import NUMBERS
+from anchorhead.head.head import NUMBERS, Head
+from anchorhead.head.module import HeadModule
 from anchorhead.model.activation import ActivationHead, GateHead
 from anchorhead.model.outside import check_policy
 
@@ -167,11 +167,10 @@ def _heads(model: Any) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
     placed = []
     for replaced in model.report.replaced:
         module = _at(model, replaced)
-        head = module.head
-        index = known.setdefault(id(head), len(known))
+        index, head = known.setdefault(id(module.head), len(known)), module.head.numbers
         for name in NUMBERS:
-            tensors[f"{index}.{name}"] = getattr(head, name).detach().clone()
-        placed.append({"head": index, "formula": module.formula, "uniform": head.uniform, "sizes": list(head.sizes),
+            tensors[f"{index}.{name}"] = getattr(module.head, name).detach().clone()
+        placed.append({"head": index, "formula": module.formula, "uniform": head.horner, "sizes": list(head.sizes),
                        "gate": isinstance(module, GateHead)})  # fmt: skip
     return tensors, placed
 
@@ -188,9 +187,10 @@ def _at(model: nn.Module, replaced: Replaced) -> Any:
 def _head(
     entry: dict[str, Any], numbers: dict[str, torch.Tensor], domain: tuple[float, float]
 ) -> ActivationHead | GateHead:
-    tensors = {name: numbers[f"{entry['head']}.{name}"] for name in NUMBERS}
-    head = HeadAttention(**tensors, uniform=bool(entry["uniform"]), sizes=[int(n) for n in entry["sizes"]])
-    return (GateHead if entry["gate"] else ActivationHead)(head, str(entry["formula"]), *domain)
+    tensors: dict[str, Any] = {name: numbers[f"{entry['head']}.{name}"] for name in NUMBERS}
+    dtype = str(tensors["slopes"].dtype).removeprefix("torch.")
+    head = Head.of(**tensors, horner=bool(entry["uniform"]), sizes=[int(n) for n in entry["sizes"]], dtype=dtype)
+    return (GateHead if entry["gate"] else ActivationHead)(HeadModule(head), str(entry["formula"]), *domain)
 
 
 def _weights(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from anchorhead.head.module import HeadAttention
-from anchorhead.head.numbers import NUMBERS
+from anchorhead.head.head import NUMBERS, Head
 from anchorhead.model.compiled_head import CompiledHead
 
 
@@ -14,10 +13,10 @@ def model_numbers(model: CompiledHead, tol: float | None = None) -> dict[str, An
     """A compiled head, with what its certificate claims."""
     known = model.certificate
     stated = claim(known.domain[0], known.level, known.approximation, known.rounding, known.dtype)
-    return head_numbers(model.head, model.method, stated, tol)
+    return head_numbers(model.head.numbers, model.method, stated, tol)
 
 
-def head_numbers(head: HeadAttention, method: str, stated: dict[str, Any], tol: float | None = None) -> dict[str, Any]:
+def head_numbers(head: Head, method: str, stated: dict[str, Any], tol: float | None = None) -> dict[str, Any]:
     """One head of the page. `size` is what its slider shows: the number of keys, or the tolerance if `tol` is given.
 
     Scores are slope·x + intercept, and for the keys of piece i gate_slopes[i]·x + gate_levels[i] more.
@@ -29,7 +28,7 @@ def head_numbers(head: HeadAttention, method: str, stated: dict[str, Any], tol: 
         "keys": head.keys,
         "sizes": list(head.sizes),
         "claim": stated,
-        **{name: getattr(head, name).double().tolist() for name in NUMBERS},
+        **{name: list(getattr(head, name)) for name in NUMBERS},
     }
 
 

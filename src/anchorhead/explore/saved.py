@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from anchorhead.compiler.load import load
 from anchorhead.compiler.target import Target, read_target
@@ -14,8 +13,7 @@ from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.explore.gallery import Progress, compiled_heads, entry
 from anchorhead.explore.numbers import claim, head_numbers, model_numbers
 from anchorhead.expression.parse import parse
-from anchorhead.head.module import HeadAttention
-from anchorhead.head.numbers import NUMBERS
+from anchorhead.head.head import NUMBERS, Head
 from anchorhead.model.compiled_head import CompiledHead
 from anchorhead.model.compiled_network import CompiledNetwork
 
@@ -73,8 +71,8 @@ def _node_entry(
     target: Target = read_target(parse(stated["function"], ["u"]), (stated["low"], stated["high"]))
     uses = zip(record["uses"], model.circuit.steps, strict=True)
     labels = list(dict.fromkeys(step.label for use, step in uses if use[1] == index))
-    tensors = {name: torch.as_tensor(arrays[f"heads.{index}.{name}"]) for name in NUMBERS}
-    head = HeadAttention(**tensors, uniform=stated["uniform"], sizes=stated["sizes"])
+    numbers: dict[str, Any] = {name: arrays[f"heads.{index}.{name}"] for name in NUMBERS}
+    head = Head.of(**numbers, horner=stated["uniform"], sizes=stated["sizes"])
     bounds = (model.certificate.level, stated["approximation"], stated["rounding"], model.certificate.dtype)
     saved = head_numbers(head, stated["method"], claim((target.low, target.high), *bounds)) | {"saved": True}
     shown = entry(target, [saved], notes, 0)

@@ -13,10 +13,12 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from anchorhead.circuit.program import circuit_digest
+from anchorhead.circuit.step import OutsideDomain
+from anchorhead.dtypes import LARGEST
 from anchorhead.enclosure.precision import precision
 from anchorhead.enclosure.singularities import singularities
 from anchorhead.errors import AnchorheadError, DependencyError, VerificationError
@@ -25,10 +27,9 @@ from anchorhead.file.stored import certificate_of, head_claim, shapes_text, stor
 from anchorhead.proof.approximation import box_error
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.far import Far, far
-from anchorhead.proof.flow import OutsideDomain
+from anchorhead.proof.head_claim import HeadClaim
 from anchorhead.proof.network_claim import NetworkClaim, output_errors
-from anchorhead.proof.rounding import ASSUMPTIONS, LARGEST, Rounding, rounding_on
-from anchorhead.proof.statement import Statement
+from anchorhead.proof.rounding import ASSUMPTIONS, Rounding, rounding_on
 
 Progress = Callable[[int, int], None]
 
@@ -64,11 +65,11 @@ def _checked(claimed: Certificate, boxes: int) -> Certificate:
 
 
 def _check_head_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
-    claim, edges = head_claim(found), found.numbers["edges"]
-    check_head(claim, edges, claimed.approximation, claimed.rounding, progress)
+    claim = head_claim(found)
+    check_head(claim, progress)
     if claimed.outputs:
         raise VerificationError("A head has one output, and the file claims bounds for several.")
-    return _checked(claimed, len(edges) - 1)
+    return _checked(claimed, len(claim.edges) - 1)
 
 
 def _check_network_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
@@ -80,7 +81,7 @@ def _check_network_file(found: ModelFile, claimed: Certificate, progress: Progre
             if progress is not None:
                 progress(before + count, claim.boxes)
 
-        check_head(head.statement, head.edges, head.approximation, head.rounding, report)
+        check_head(head, report)
         done += len(head.edges) - 1
     _check_composition(claim, claimed)
     checked = _checked(claimed, claim.boxes)
@@ -112,15 +113,12 @@ CHECKS: dict[str, Callable[[ModelFile, Certificate, Progress | None], Certificat
 }
 
 
-def check_head(
-    claim: Statement, edges: Sequence[float], approximation: float, rounding: float, progress: Progress | None = None
-) -> None:
+def check_head(claim: HeadClaim, progress: Progress | None = None) -> None:
     """Everything that is claimed of one head."""
-    low, high = _check_cover(claim, edges)
+    low, high = _check_cover(claim)
     _check_defined(claim)
-    _check_boxes(claim, edges, approximation, progress)
-    distant = _check_far(claim, low, high, approximation)
-    _check_rounding(claim, edges, distant, rounding)
+    _check_boxes(claim, progress)
+    _check_rounding(claim, _check_far(claim, low, high))
 
 
 def _check_composition(claim: NetworkClaim, certificate: Certificate) -> None:
@@ -151,8 +149,9 @@ def _check_composition(claim: NetworkClaim, certificate: Certificate) -> None:
             raise VerificationError(f"Output {i} may err by {found:.3g}, above the claimed {claimed:.3g}.")
 
 
-def _check_cover(claim: Statement, edges: Sequence[float]) -> tuple[float, float]:
+def _check_cover(claim: HeadClaim) -> tuple[float, float]:
     """The boxes run from end to end of the domain, or on unbounded sides out to where the asymptotes begin."""
+    edges = claim.edges
     if len(edges) < 2 or any(not a < b for a, b in itertools.pairwise(edges)):
         raise VerificationError("The boxes of the proof are not in order.")
     low, high = edges[0], edges[-1]
@@ -164,15 +163,16 @@ def _check_cover(claim: Statement, edges: Sequence[float]) -> tuple[float, float
     return low, high
 
 
-def _check_defined(claim: Statement) -> None:
+def _check_defined(claim: HeadClaim) -> None:
     """The target is defined on the whole domain: balls speak only of points where it is."""
     try:
-        singularities(claim.target, claim.variable, claim.low, claim.high)
+        singularities(claim.function, claim.variable, claim.low, claim.high)
     except AnchorheadError as error:
         raise VerificationError(f"The stored expression is not defined on the whole domain: {error}") from error
 
 
-def _check_boxes(claim: Statement, edges: Sequence[float], bound: float, progress: Progress | None) -> None:
+def _check_boxes(claim: HeadClaim, progress: Progress | None) -> None:
+    edges, bound = claim.edges, claim.approximation
     with precision():
         for i, (a, b) in enumerate(itertools.pairwise(edges)):
             error = box_error(claim, a, b)
@@ -184,8 +184,8 @@ def _check_boxes(claim: Statement, edges: Sequence[float], bound: float, progres
                 progress(i + 1, len(edges) - 1)
 
 
-def _check_far(claim: Statement, low: float, high: float, bound: float) -> list[tuple[int, float, Far]]:
-    found = []
+def _check_far(claim: HeadClaim, low: float, high: float) -> list[tuple[int, float, Far]]:
+    found, bound = [], claim.approximation
     for sign, end, start in ((-1, claim.low, -low), (1, claim.high, high)):
         if math.isinf(end):
             distant = far(claim, sign, start)
@@ -199,12 +199,12 @@ def _check_far(claim: Statement, low: float, high: float, bound: float) -> list[
     return found
 
 
-def _check_rounding(
-    claim: Statement, edges: Sequence[float], distant: list[tuple[int, float, Far]], bound: float
-) -> None:
+def _check_rounding(claim: HeadClaim, distant: list[tuple[int, float, Far]]) -> None:
     with precision():
-        rounding = rounding_on(claim, edges, relative=bool(distant))
+        rounding = rounding_on(claim, claim.edges, relative=bool(distant))
         for sign, start, found in distant:
             rounding = max(rounding, Rounding(claim).beyond(sign, start) + found.drift)
-    if not rounding <= bound:
-        raise VerificationError(f"Rounding in {claim.dtype} may reach {rounding:.3g}, above the claimed {bound:.3g}.")
+    if not rounding <= claim.rounding:
+        raise VerificationError(
+            f"Rounding in {claim.head.dtype} may reach {rounding:.3g}, above the claimed {claim.rounding:.3g}."
+        )

@@ -6,41 +6,40 @@ file returns, and the checker proves just that. Where parts of a file contradict
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anchorhead.circuit.circuit import Apply, Attend, Circuit, Largest, Times, U
+from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.layout import LayerPlan, problem_with, rows_of, states
 from anchorhead.circuit.lower import lower
 from anchorhead.circuit.program import circuit_digest, from_program
-from anchorhead.circuit.rows import StoredMap, Use, Values, wiring_of
+from anchorhead.circuit.rows import StoredMap, wiring_of
+from anchorhead.circuit.step import Use, Values
+from anchorhead.dtypes import NAMES
 from anchorhead.errors import AnchorheadError, FileError, VerificationError
-from anchorhead.expression.graph import Expression, Node, ordered
+from anchorhead.expression.graph import Expression, ordered
 from anchorhead.expression.parse import parse
 from anchorhead.file.container import ModelFile, printable
-from anchorhead.head.numbers import HORNER_DEPTH, NUMBERS
+from anchorhead.head.head import NUMBERS, Head
 from anchorhead.proof.certificate import Certificate
-from anchorhead.proof.network_claim import HeadClaim, NetworkClaim
-from anchorhead.proof.statement import Statement
+from anchorhead.proof.head_claim import HeadClaim
+from anchorhead.proof.network_claim import NetworkClaim
 
-DTYPES = ("float64", "float32")
 LEVELS = ("proved", "conditional", "measured", "unproved")
 METHODS = ("gated", "smooth", "kinked", "nearest", "graph", "grid", "two_layer")
 MOST_KEYS = 1 << 14
 MOST_BOXES = 1 << 16
 MOST_WORK = 1 << 21
 """Boxes times keys and parts of the function, over all heads of a file."""
-SQUARE = parse("u**2").node
-SQUARES = (SQUARE, parse("square(u)").node, parse("u*u").node)
 
 
 def dtype_of(found: ModelFile) -> str:
     """The dtype that a model computes in."""
     dtype = found.record.get("dtype")
-    if dtype not in DTYPES:
-        raise FileError(f"The file's dtype is {dtype!r:.40}, and must be {' or '.join(DTYPES)}.")
+    if dtype not in NAMES:
+        raise FileError(f"The file's dtype is {dtype!r:.40}, and must be {' or '.join(NAMES)}.")
     return str(dtype)
 
 
@@ -52,16 +51,19 @@ def method_of(record: dict[str, Any]) -> str:
     return str(method)
 
 
-def head_claim(found: ModelFile) -> Statement:
-    """The statement of a file that holds one head."""
+def head_claim(found: ModelFile) -> HeadClaim:
+    """What a file that holds one head claims of it."""
     dtype = dtype_of(found)
     found.require({name: dtype for name in NUMBERS} | {"edges": "float64"})
     expression, box = expression_of(found.record), domain_of(found.record)
     if len(expression.outputs) != 1 or len(expression.variables) != 1 or len(box) != 1:
         raise FileError("A head is one function of one variable on one interval, and the file says otherwise.")
-    statement = _statement(found, "", found.record, expression.outputs[0], expression.variables[0], box[0])
-    _require_bounded_work([(statement, found.numbers["edges"])])
-    return statement
+    certificate = certificate_of(found)
+    head = _head(found, "", found.record)
+    claim = HeadClaim(expression.outputs[0], expression.variables[0], *box[0], head, method_of(found.record),
+                      found.numbers["edges"], certificate.approximation, certificate.rounding)  # fmt: skip
+    _require_bounded_work([claim])
+    return claim
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def stored_network(found: ModelFile) -> StoredNetwork:
         | {name: dtype for name in ("scales", "tilts", "shifts")}
     )
     heads = tuple(_stored_head(found, i, part) for i, part in enumerate(described))
-    _require_bounded_work([(head.statement, head.edges) for head in heads])
+    _require_bounded_work(heads)
     plans = tuple(LayerPlan(g, found.integers(f"layers.{i}.kept")) for i, g in enumerate(groups))
     if len(uses) != len(circuit.steps) or not all(-1 <= use.head < len(heads) for use in uses):
         raise FileError(f"The file says how {len(uses)} steps use its heads, and its target has {len(circuit.steps)}.")
@@ -175,14 +177,12 @@ def _stored_head(found: ModelFile, index: int, part: Any) -> HeadClaim:
     approximation, rounding = number(part, "approximation"), number(part, "rounding")
     if not low < high:
         raise FileError(f"The interval of head {index} in the file is empty.")
-    statement = _statement(found, f"heads.{index}.", part, target, "u", (low, high))
-    edges = found.numbers[f"heads.{index}.edges"]
-    return HeadClaim(statement, edges, approximation, rounding, method_of(part))
+    head, edges = _head(found, f"heads.{index}.", part), found.numbers[f"heads.{index}.edges"]
+    return HeadClaim(target, "u", low, high, head, method_of(part), edges, approximation, rounding)
 
 
-def _statement(found: ModelFile, prefix: str, part: dict[str, Any], function: Node, variable: str,
-               ends: tuple[float, float]) -> Statement:  # fmt: skip
-    """The statement about the numbers under a prefix, once they fit each other."""
+def _head(found: ModelFile, prefix: str, part: dict[str, Any]) -> Head:
+    """The head of the numbers under a prefix, once they fit each other."""
     dtype = dtype_of(found)
     numbers = {name: found.numbers[prefix + name] for name in NUMBERS}
     sizes, keys = part.get("sizes"), len(numbers["slopes"])
@@ -193,18 +193,18 @@ def _statement(found: ModelFile, prefix: str, part: dict[str, Any], function: No
     if len(sizes) == 1 and (numbers["gate_slopes"], numbers["gate_levels"]) != ((0.0,), (0.0,)):
         raise VerificationError("A head of one piece has no gate, and this one's gate is not zero.")
     uniform = part.get("uniform")
-    if type(uniform) is not bool or (uniform and not _evenly_spaced(numbers["slopes"], sizes)):
-        raise VerificationError("The head says that its slopes are evenly spaced, and they are not.")
-    levels = numbers["intercepts"]
-    if uniform and max(levels) - min(levels[0], levels[-1]) >= HORNER_DEPTH[dtype]:
-        raise VerificationError("The head says that it is evaluated by Horner's rule, and its coefficients overflow.")
-    low, high = ends
-    return Statement(function, variable, low, high, dtype, uniform=uniform, sizes=tuple(sizes), **numbers)
+    head = Head(**numbers, horner=uniform is True, sizes=tuple(sizes), dtype=dtype)
+    if type(uniform) is not bool or (uniform and not head.evenly_spaced):
+        raise VerificationError(
+            "The head says that it is evaluated by Horner's rule, and its slopes are not evenly spaced, or its "
+            "coefficients overflow."
+        )
+    return head
 
 
-def _require_bounded_work(heads: list[tuple[Statement, tuple[float, ...]]]) -> None:
+def _require_bounded_work(heads: Sequence[HeadClaim]) -> None:
     """A proof that no compiler would have found, and that would take hours to check, is refused at once."""
-    sizes = [(len(claim.slopes), len(edges), len(ordered([claim.target]))) for claim, edges in heads]
+    sizes = [(claim.head.keys, len(claim.edges), len(ordered([claim.function]))) for claim in heads]
     keys, boxes, work = (max((k for k, _, _ in sizes), default=0), max((b for _, b, _ in sizes), default=0),
                          sum(b * (k + parts) for k, b, parts in sizes))  # fmt: skip
     if keys > MOST_KEYS or boxes > MOST_BOXES or work > MOST_WORK:
@@ -212,11 +212,6 @@ def _require_bounded_work(heads: list[tuple[Statement, tuple[float, ...]]]) -> N
             f"The file's largest head has {keys:,} keys and {boxes:,} boxes; at most {MOST_KEYS:,} keys and "
             f"{MOST_BOXES:,} boxes are checked, and {MOST_WORK:,} boxes times keys and parts of the functions in all."
         )
-
-
-def _evenly_spaced(slopes: tuple[float, ...], sizes: list[int]) -> bool:
-    steps = {b - a for a, b in itertools.pairwise(slopes)}
-    return len(sizes) == 1 and len(steps) == 1 and all(step > 0 for step in steps)
 
 
 def _use(item: Any) -> Use:
@@ -229,25 +224,8 @@ def _check_uses(claim: NetworkClaim) -> None:
     """Every step is computed by a head for its own function."""
     wiring = claim.wiring
     for step, use, values in zip(claim.circuit.steps, wiring.uses, wiring.values, strict=True):
-        if isinstance(step, Attend):
-            fits = use == Use("attend")
-        elif isinstance(step, Largest):
-            fits = use == Use("largest") and values[0] > 0 and math.frexp(values[0])[0] == 0.5
-        else:
-            fits = use.head >= 0 and use.radius > 0 and _fits(step, use, claim)
-        if not fits:
+        if not step.fits(use, values, claim.heads):
             raise VerificationError(f"The step {step.label[:80]!r} is not computed by a head for its own function.")
-
-
-def _fits(step: Apply | Times, use: Use, claim: NetworkClaim) -> bool:
-    statement = claim.heads[use.head].statement
-    if isinstance(step, Times) and any(statement.gains):
-        return False  # a partner is carried in constants only
-    if use.kind == "plain":
-        return statement.target is step.function and (use.centre, use.radius) == (0.0, 1.0)
-    if use.kind == "identity":
-        return step.function is U and statement.target is U
-    return use.kind == "square" and step.function in SQUARES and statement.target is SQUARE
 
 
 def certificate_of(found: ModelFile) -> Certificate:

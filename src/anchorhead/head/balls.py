@@ -12,34 +12,30 @@ keys with huge relative slopes have vanishing weight, and the coefficients stay 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from flint import arb, arb_mat
 
+from anchorhead.enclosure.precision import precision
+
+if TYPE_CHECKING:
+    from anchorhead.head.head import Head
+
 
 class HeadBalls:
-    """The exact stored numbers of a head, as balls; a score's slope is the key's own plus its piece's gate."""
+    """The exact numbers of a head as balls; a score's slope is the key's own plus its piece's gate."""
 
-    def __init__(
-        self,
-        slopes: Sequence[float],
-        intercepts: Sequence[float],
-        constants: Sequence[float],
-        gains: Sequence[float],
-        sizes: Sequence[int],
-        gate_slopes: Sequence[float],
-        gate_levels: Sequence[float],
-    ) -> None:
-        self.piece = [i for i, size in enumerate(sizes) for _ in range(size)]
-        gates = [(gate_slopes[i], gate_levels[i]) for i in self.piece]
-        self.floats = [(s + g, c + b) for s, c, (g, b) in zip(slopes, intercepts, gates, strict=True)]
-        self.slopes = [arb(s) + arb(g) for s, (g, _) in zip(slopes, gates, strict=True)]
-        self.intercepts = [arb(c) + arb(b) for c, (_, b) in zip(intercepts, gates, strict=True)]
-        self.own = [(abs(arb(s)), abs(arb(c))) for s, c in zip(slopes, intercepts, strict=True)]
-        self.gate_balls = [(arb(g), arb(b)) for g, b in gates]
-        self.gates = [(abs(g), abs(b)) for g, b in self.gate_balls]
-        """Sizes of the two parts of a score, the key's own and its piece's, for rounding."""
-        self.constants, self.gains = [arb(v) for v in constants], [arb(g) for g in gains]
+    def __init__(self, head: Head) -> None:
+        with precision():
+            own, gates = list(zip(head.slopes, head.intercepts, strict=True)), head.gates
+            self.floats = [(s + g, c + b) for (s, c), (g, b) in zip(own, gates, strict=True)]
+            self.slopes = [arb(s) + arb(g) for (s, _), (g, _) in zip(own, gates, strict=True)]
+            self.intercepts = [arb(c) + arb(b) for (_, c), (_, b) in zip(own, gates, strict=True)]
+            self.own = [(abs(arb(s)), abs(arb(c))) for s, c in own]
+            self.gate_balls = [(arb(g), arb(b)) for g, b in gates]
+            self.gates = [(abs(g), abs(b)) for g, b in self.gate_balls]
+            """Sizes of the two parts of a score, the key's own and its piece's, for rounding."""
+            self.constants, self.gains = [arb(v) for v in head.constants], [arb(g) for g in head.gains]
         self._derivatives: dict[tuple[int, int, int], arb_mat] = {}
 
     @property

@@ -47,7 +47,7 @@ from anchorhead.arithmetic import (
 from anchorhead.errors import InputError, ShapeError, ToleranceError
 from anchorhead.head.grid_head import MOST_ENTRIES, Box, GridFunction, GridHead, axis_weights, checked_box, contracted
 from anchorhead.head.solve import FLOOR, samples
-from anchorhead.head.uniform_keys import uniform_scores
+from anchorhead.head.uniform_keys import uniform_keys
 
 _Keys = tuple[Array, Array]
 
@@ -215,7 +215,7 @@ class _Fitting:
         """Slopes and intercepts of several sets of keys, (sets, count) each."""
         low, high = self.box[axis]
         steps = 2 * curvatures / (spacings * ((high - low) / 2)) if count > 1 else np.ones_like(curvatures)
-        return uniform_scores(count, steps, curvatures, (low + high) / 2)
+        return uniform_keys(count, steps, curvatures, (low + high) / 2)
 
     def layout(self, axis: int, count: int, growth: float) -> _Layout:
         """The best keys found for an axis whose values may be `growth` times as large as f."""

@@ -92,7 +92,7 @@ class GridHead:
         """h at all combinations of the axes' points, (n_1, .., n_m, q)."""
         return contracted([self.weights(i, u) for i, u in enumerate(points)], self.values)
 
-    def rounded(self, dtype: type[np.floating]) -> GridHead:
+    def rounded(self, dtype: str) -> GridHead:
         """The same head with every number rounded to the dtype."""
 
         def nearest(numbers: Array) -> Array:

@@ -1,47 +1,73 @@
-"""A head for one variable: the numbers of softmax attention over a fixed set of keys.
+"""A head for one variable: the numbers of softmax attention over a fixed set of keys, as one value.
 
     h(u) = sum over k of  softmax_k(slope_k u + intercept_k) · (constant_k + gain_k u)
 
 The query is u, key k scores slope_k u + intercept_k, and its value is affine in the token's own u (the token
 attends to copies of itself); a head with gains of zero has plain constant values.
 
-`uniform` heads have slopes first + k·step, all exact in the dtype. With z = exp(step·u) they are a ratio of
-two polynomials in z, which is how they are evaluated fast.
-
 A head may consist of several *pieces*, runs of keys whose scores are raised together by a steep gate,
 gate_slope u + gate_level. The two parts of a score are stored apart: a gate may be a million times as steep as the
 slopes within a piece, and their sum would lose the latter's digits.
+
+The numbers are those of a dtype, and the head says how it is evaluated in it: with `horner`, slopes are evenly spaced
+and it is a ratio of two polynomials in z = exp(step·u), by Horner's rule; otherwise key by key, piece by piece. This is
+the one place that holds a head's numbers. It can be balls for a proof (`balls.py`), arrays for a fit, and a module
+(`module.py`), whose parameters are made of it and give it back; it needs neither NumPy nor torch itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
+if TYPE_CHECKING:
+    from anchorhead.arithmetic import Array
+    from anchorhead.head.balls import HeadBalls
 
-from anchorhead.arithmetic import Array, softmax
-from anchorhead.head.numbers import HORNER_DEPTH, NUMBERS
+NUMBERS = ("slopes", "intercepts", "constants", "gains", "gate_slopes", "gate_levels")
+"""The names of a head's numbers, also in files."""
+HORNER_DEPTH = {"float64": 500.0, "float32": 60.0}
+"""How far intercepts may lie above those at the ends for exp of the difference to be a coefficient in the dtype."""
+
+
+class Reflection(NamedTuple):
+    """h(x) = shift - h(-x) if odd, h(x) = h(-x) + tilt·x if not; the other number is zero."""
+
+    odd: bool
+    shift: float
+    tilt: float
 
 
 @dataclass(frozen=True)
 class Head:
-    """slopes, intercepts, constants, gains: each (keys,), float64. `uniform`: slopes are evenly spaced.
+    """slopes, intercepts, constants, gains: one for each key. sizes: keys of each piece, all in one unless given.
 
-    sizes: the number of keys of each piece, one piece unless given; gate_slopes, gate_levels: (pieces,).
+    gate_slopes, gate_levels: one for each piece. horner: evaluated by Horner's rule. dtype: that of the numbers.
     """
 
-    slopes: Array
-    intercepts: Array
-    constants: Array
-    gains: Array
-    uniform: bool
+    slopes: tuple[float, ...]
+    intercepts: tuple[float, ...]
+    constants: tuple[float, ...]
+    gains: tuple[float, ...]
+    horner: bool
     sizes: tuple[int, ...] = ()
-    gate_slopes: Array = field(default_factory=lambda: np.zeros(1))
-    gate_levels: Array = field(default_factory=lambda: np.zeros(1))
+    gate_slopes: tuple[float, ...] = (0.0,)
+    gate_levels: tuple[float, ...] = (0.0,)
+    dtype: str = "float64"
 
     def __post_init__(self) -> None:
         if not self.sizes:
             object.__setattr__(self, "sizes", (len(self.slopes),))
+
+    @classmethod
+    def of(cls, *, horner: bool, sizes: Sequence[int] = (), dtype: str = "float64", **numbers: Any) -> Head:
+        """A head of arrays, tensors or lists, by the names in `NUMBERS`; gains and gates may be left out."""
+        found = {name: tuple(map(float, getattr(v, "tolist", lambda v=v: v)())) for name, v in numbers.items()}
+        found.setdefault("gains", (0.0,) * len(found["slopes"]))
+        return cls(horner=horner, sizes=tuple(sizes), dtype=dtype, **found)
 
     @property
     def keys(self) -> int:
@@ -49,36 +75,105 @@ class Head:
         return len(self.slopes)
 
     @property
+    def pieces(self) -> list[range]:
+        """The keys of each piece."""
+        return [range(a, b) for a, b in itertools.pairwise(itertools.accumulate(self.sizes, initial=0))]
+
+    @property
+    def gates(self) -> list[tuple[float, float]]:
+        """For each key the slope and level of its piece's gate."""
+        pairs = zip(self.gate_slopes, self.gate_levels, self.sizes, strict=True)
+        return [(slope, level) for slope, level, size in pairs for _ in range(size)]
+
+    @property
     def beta(self) -> float:
         """The steepest difference of slopes between neighbouring keys: how sharply the head selects."""
-        slopes = self.slopes + np.repeat(self.gate_slopes, self.sizes)
-        return float(np.abs(np.diff(np.sort(slopes))).max()) if self.keys > 1 else 0.0
+        slopes = sorted(slope + gate for slope, (gate, _) in zip(self.slopes, self.gates, strict=True))
+        return max((b - a for a, b in itertools.pairwise(slopes)), default=0.0)
 
     @property
     def largest_value(self) -> float:
         """The largest |constant| or |gain|, which decides how much rounding costs."""
-        return float(max(np.abs(self.constants).max(), np.abs(self.gains).max()))
+        return max(abs(v) for v in (*self.constants, *self.gains))
+
+    @property
+    def depth(self) -> float:
+        """How far intercepts lie above the lower of those at the ends."""
+        return max(self.intercepts) - min(self.intercepts[0], self.intercepts[-1])
+
+    @property
+    def evenly_spaced(self) -> bool:
+        """Whether Horner's rule applies: one piece, equal steps upwards, coefficients that do not overflow."""
+        steps = {b - a for a, b in itertools.pairwise(self.slopes)}
+        even = len(self.sizes) == 1 and len(steps) == 1 and min(steps) > 0
+        return even and self.depth < HORNER_DEPTH[self.dtype]
+
+    def logit_range(self, low: float, high: float) -> float:
+        """The largest absolute score for u in [low, high]."""
+        lines = [(s + g, c + b) for s, c, (g, b) in zip(self.slopes, self.intercepts, self.gates, strict=True)]
+        return max(abs(slope * u + level) for slope, level in lines for u in (low, high))
+
+    @property
+    def reflection(self) -> Reflection | None:
+        """How the head's right half follows exactly from its left one, if it does.
+
+        Only where the left end is the smaller one: mirroring a large value into a small one would lose its digits.
+        The intercepts' mirror image is enough, since slopes are evenly spaced where this is used.
+        """
+        constants, gains = self.constants, self.gains
+        if self.intercepts != self.intercepts[::-1]:
+            return None
+        tilts = {a + b for a, b in zip(gains, reversed(gains), strict=True)}
+        if constants == constants[::-1] and len(tilts) == 1 and abs(gains[0]) <= abs(gains[-1]):
+            return Reflection(False, 0.0, tilts.pop())
+        shifts = {a + b for a, b in zip(constants, reversed(constants), strict=True)}
+        if gains == gains[::-1] and len(shifts) == 1 and abs(constants[0]) <= abs(constants[-1]):
+            return Reflection(True, shifts.pop(), 0.0)
+        return None
+
+    @cached_property
+    def balls(self) -> HeadBalls:
+        """The numbers as balls."""
+        from anchorhead.head.balls import HeadBalls
+
+        return HeadBalls(self)
+
+    @cached_property
+    def arrays(self) -> dict[str, Array]:
+        """The numbers as arrays, by name."""
+        import numpy as np
+
+        found = {name: np.array(getattr(self, name)) for name in NUMBERS}
+        for array in found.values():
+            array.flags.writeable = False
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without balls, which cannot be copied, and arrays: both are made anew."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("balls", "arrays")}
+
+    def rounded(self, dtype: str) -> Head:
+        """The same head with every number rounded to the dtype; without Horner's rule where it would overflow."""
+        found: dict[str, Any] = {name: tuple(part.astype(dtype).tolist()) for name, part in self.arrays.items()}
+        head = replace(self, dtype=dtype, **found)
+        return replace(head, horner=head.horner and head.keys > 1 and head.depth < HORNER_DEPTH[dtype])
 
     def weights(self, u: Array) -> Array:
-        """Attention weights (..., keys)."""
-        flat = np.asarray(u, dtype=np.float64).reshape(-1)
-        return np.moveaxis(self._by_key(flat).reshape(self.keys, *np.shape(u)), 0, -1)
+        """Attention weights at points (n,), in float64, as (keys, n); the same bits on every machine."""
+        import numpy as np
 
-    def _by_key(self, u: Array) -> Array:
-        """Attention weights at points (n,), as (keys, n)."""
-        scores = self.slopes[:, None] * u + self.intercepts[:, None]
-        if self.gate_slopes.any() or self.gate_levels.any():
-            scores += np.repeat(self.gate_slopes[:, None] * u + self.gate_levels[:, None], self.sizes, axis=0)
+        from anchorhead.arithmetic import softmax
+
+        slopes, intercepts, _, _, gate_slopes, gate_levels = (n[:, None] for n in self.arrays.values())
+        scores = slopes * u + intercepts
+        if gate_slopes.any() or gate_levels.any():
+            scores += np.repeat(gate_slopes * u + gate_levels, self.sizes, axis=0)
         return softmax(scores)
 
     def __call__(self, u: Array) -> Array:
         """h(u) in float64, literally; the same bits on every machine."""
-        flat = np.asarray(u, dtype=np.float64).reshape(-1)
-        values = self.constants[:, None] + self.gains[:, None] * flat
-        return np.add.reduce(self._by_key(flat) * values, 0).reshape(np.shape(u))
+        import numpy as np
 
-    def rounded(self, dtype: type[np.floating]) -> Head:
-        """The same head with every number rounded to the dtype; no longer `uniform` if Horner's rule would overflow."""
-        head = replace(self, **{n: getattr(self, n).astype(dtype).astype(np.float64) for n in NUMBERS})
-        depth = float(head.intercepts.max() - min(head.intercepts[0], head.intercepts[-1]))
-        return replace(head, uniform=head.uniform and depth < HORNER_DEPTH[np.dtype(dtype).name])
+        flat = np.asarray(u, dtype=np.float64).reshape(-1)
+        values = self.arrays["constants"][:, None] + self.arrays["gains"][:, None] * flat
+        return np.add.reduce(self.weights(flat) * values, 0).reshape(np.shape(u))

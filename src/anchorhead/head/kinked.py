@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anchorhead.arithmetic import Array, exp, log_of
+from anchorhead.arithmetic import exp, log_of
 from anchorhead.head.head import Head
 
 LAMBERT = 0.27846454276107
@@ -50,7 +50,7 @@ class Kink:
 
 def single_key(constant: float, gain: float) -> Head:
     """An affine piece: one key."""
-    return Head(np.zeros(1), np.zeros(1), np.array([constant]), np.array([gain]), uniform=False)
+    return Head((0.0,), (0.0,), (constant,), (gain,), horner=False)
 
 
 def kinked(pieces: Sequence[Head], places: Sequence[float], sharpness: Sequence[float]) -> Head:
@@ -65,35 +65,35 @@ def kinked(pieces: Sequence[Head], places: Sequence[float], sharpness: Sequence[
     for i, piece in enumerate(pieces):
         ends = [places[j] for j in (i - 1, i) if 0 <= j < len(places)]
         slope, level = _normaliser(piece, ends)
-        slopes.append(piece.slopes - slope)
-        intercepts.append(piece.intercepts - level)
-    return Head(
-        np.concatenate(slopes),
-        np.concatenate(intercepts),
-        np.concatenate([p.constants for p in pieces]),
-        np.concatenate([p.gains for p in pieces]),
-        uniform=False,
-        sizes=tuple(p.keys for p in pieces),
+        slopes.append(piece.arrays["slopes"] - slope)
+        intercepts.append(piece.arrays["intercepts"] - level)
+    return Head.of(
+        slopes=np.concatenate(slopes),
+        intercepts=np.concatenate(intercepts),
+        constants=[constant for piece in pieces for constant in piece.constants],
+        gains=[gain for piece in pieces for gain in piece.gains],
+        horner=False,
+        sizes=[piece.keys for piece in pieces],
         gate_slopes=gate_slopes - gate_slopes[middle],
         gate_levels=gate_levels - gate_levels[middle],
     )
 
 
 def _steepest(piece: Head) -> float:
-    return float(piece.slopes.max() - piece.slopes.min())
+    return max(piece.slopes) - min(piece.slopes)
 
 
 def _normaliser(piece: Head, ends: Sequence[float]) -> tuple[float, float]:
     """Slope and level of the affine function that equals log D at the piece's kinks."""
     if piece.keys == 1:
-        return float(piece.slopes[0]), float(piece.intercepts[0])
-    values = [_log_normaliser(piece, np.array(u)) for u in ends]
+        return piece.slopes[0], piece.intercepts[0]
+    values = [_log_normaliser(piece, u) for u in ends]
     if len(ends) == 1:
         return 0.0, values[0]
     slope = (values[1] - values[0]) / (ends[1] - ends[0])
     return slope, values[0] - slope * ends[0]
 
 
-def _log_normaliser(piece: Head, u: Array) -> float:
-    scores = piece.slopes * u + piece.intercepts
+def _log_normaliser(piece: Head, u: float) -> float:
+    scores = piece.arrays["slopes"] * u + piece.arrays["intercepts"]
     return float(scores.max()) + log_of(float(exp(scores - scores.max()).sum()))

@@ -23,7 +23,8 @@ def nearest(f: Function, low: float, high: float, keys: int, *, selection_error:
     centred = anchors - centre
     # -β(u - L)² = 2β(L - m)u - β(L - m)² - 2β(L - m)m, but for what all keys share
     slopes = 2 * beta * centred
-    head = Head(slopes, -beta * (centred * centred) - slopes * centre, f(anchors), np.zeros(keys), uniform=False)
+    intercepts = -beta * (centred * centred) - slopes * centre
+    head = Head.of(slopes=slopes, intercepts=intercepts, constants=f(anchors), horner=False)
     error = 0.0
     for chunk in np.array_split(np.linspace(low, high, 8 * keys), max(1, keys * keys // 500_000)):
         error = max(error, float(np.abs(head(chunk) - f(chunk)).max()))

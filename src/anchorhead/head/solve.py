@@ -11,7 +11,7 @@ arithmetic that is the same on every machine (`arithmetic.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -95,9 +95,9 @@ def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: boo
     return np.unique(points[(points >= low) & (points <= high)] + 0.0)  # one zero, not two
 
 
-def solve(keys: Head, problem: Problem, lawson: int = 0) -> tuple[float, Head]:
+def solve(slopes: Array, intercepts: Array, problem: Problem, *, horner: bool, lawson: int) -> tuple[float, Head]:
     """The head with these slopes and intercepts and the best values, and its largest error on the samples."""
-    weights, constants, gains, free = _pinned([keys], problem)
+    weights, constants, gains, free = _pinned(slopes[None], intercepts[None], problem)
     lines = constants[:, None] + gains[:, None] * problem.points
     rest = problem.target - np.add.reduce(weights[0] * lines, 0)
     if free.any():
@@ -107,23 +107,23 @@ def solve(keys: Head, problem: Problem, lawson: int = 0) -> tuple[float, Head]:
         if problem.affine:
             gains[free] = found[free.sum() :]
         rest = rest - np.add.reduce(design * found[:, None], 0)
-    head = Head(keys.slopes, keys.intercepts, constants, gains, keys.uniform)
+    head = Head.of(slopes=slopes, intercepts=intercepts, constants=constants, gains=gains, horner=horner)
     return float(np.abs(rest).max()), head
 
 
-def costs(candidates: Sequence[Head], problem: Problem) -> Iterator[float]:
-    """What each of the keys is judged by: log of the largest error on the samples, and of values beyond the limit.
+def costs(slopes: Array, intercepts: Array, problem: Problem) -> Iterator[float]:
+    """What each set of keys is judged by: log of the largest error on the samples, and of values beyond the limit.
 
-    All have as many keys. A few are solved for at once, which is faster than one by one.
+    slopes, intercepts: (sets, keys). A few are solved for at once, which is faster than one by one.
     """
-    unknowns = (candidates[0].keys if candidates else 1) * (2 if problem.affine else 1)
+    unknowns = slopes.shape[1] * (2 if problem.affine else 1)
     together = max(1, AT_ONCE // (unknowns * len(problem.points)))
-    for start in range(0, len(candidates), together):
-        part = candidates[start : start + together]
-        weights, constants, gains, free = _pinned(part, problem)
+    for start in range(0, len(slopes), together):
+        part = slice(start, start + together)
+        weights, constants, gains, free = _pinned(slopes[part], intercepts[part], problem)
         lines = constants[:, None] + gains[:, None] * problem.points
         rest = problem.target - np.add.reduce(weights * lines, -2)
-        sizes = np.full(len(part), max(np.abs(constants).max(), np.abs(gains).max()))
+        sizes = np.full(len(weights), max(np.abs(constants).max(), np.abs(gains).max()))
         if free.any():
             design = _design(weights, free, problem)
             found = _ridge(design, rest, np.ones(rest.shape[-1]), problem)
@@ -134,9 +134,8 @@ def costs(candidates: Sequence[Head], problem: Problem) -> Iterator[float]:
             yield log_of(float(error) + problem.goal * 1e-3) + 2 * log_of(excess)
 
 
-def _pinned(candidates: Sequence[Head], problem: Problem) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
-    """Weights (candidates, keys, samples) of keys without gates; constants and gains of pinned keys; which are free."""
-    slopes, intercepts = (np.array([getattr(c, n) for c in candidates]) for n in ("slopes", "intercepts"))
+def _pinned(slopes: Array, intercepts: Array, problem: Problem) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
+    """Weights (sets, keys, samples) of keys without gates; constants and gains of pinned keys; which are free."""
     weights = softmax(slopes[..., None] * problem.points + intercepts[..., None])
     constants, gains = np.zeros(slopes.shape[1]), np.zeros(slopes.shape[1])
     free = np.ones(slopes.shape[1], dtype=bool)

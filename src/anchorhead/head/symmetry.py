@@ -21,23 +21,29 @@ from anchorhead.head.solve import Function
 
 def symmetric(head: Head, f: Function, reach: float, bits: int) -> Head | None:
     """The head with its symmetry exact for numbers of that many bits; None if f or its keys have none."""
-    if not head.uniform or head.keys < 2 or not np.array_equal(head.intercepts, head.intercepts[::-1]):
+    if not head.horner or head.keys < 2 or head.intercepts != head.intercepts[::-1]:
         return None
     u = np.linspace(0.01, 1.0, 53) * min(reach, 8.0)
     up, down = f(u), f(-u)
     size = 1e-13 * (1 + np.abs(up).max() + np.abs(down).max())
     tilt = float((up[-1] - down[-1]) / u[-1])
-    plain = not head.gains.any()  # constant values stay constant: a product carries its partner in them
+    old = head.arrays
+    plain = not old["gains"].any()  # constant values stay constant: a product carries its partner in them
     if np.abs(up - down - round(tilt, 12) * u).max() < size and not (plain and round(tilt, 12)):
-        gains = _mirrored(head.gains, round(tilt, 12), bits)
+        gains = _mirrored(old["gains"], round(tilt, 12), bits)
         if gains is not None:
-            return replace(head, constants=(head.constants + head.constants[::-1]) / 2, gains=gains)
+            return replace(head, constants=_means(old["constants"]), gains=tuple(gains.tolist()))
     shift = float(up[-1] + down[-1])
     if np.abs(up + down - round(shift, 12)).max() < size:
-        constants = _mirrored(head.constants, round(shift, 12), bits)
+        constants = _mirrored(old["constants"], round(shift, 12), bits)
         if constants is not None:
-            return replace(head, gains=(head.gains + head.gains[::-1]) / 2, constants=constants)
+            return replace(head, gains=_means(old["gains"]), constants=tuple(constants.tolist()))
     return None
+
+
+def _means(numbers: Array) -> tuple[float, ...]:
+    """The means of what mirrors each other."""
+    return tuple(((numbers + numbers[::-1]) / 2).tolist())
 
 
 def _mirrored(numbers: Array, total: float, bits: int) -> Array | None:

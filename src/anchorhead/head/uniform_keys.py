@@ -30,14 +30,7 @@ STEP_BITS = 12
 """Slopes are multiples of a step with this many bits, so that k·step is exact in every dtype."""
 
 
-def uniform_keys(count: int, step: float, curvature: float, centre: float) -> Head:
-    """Keys only, values zero."""
-    (slopes,), (intercepts,) = uniform_scores(count, np.array([step]), np.array([curvature]), centre)
-    nothing = np.zeros(count)
-    return Head(slopes, intercepts, nothing, nothing, uniform=True)
-
-
-def uniform_scores(count: int, steps: Array, curvatures: Array, centre: float) -> tuple[Array, Array]:
+def uniform_keys(count: int, steps: Array, curvatures: Array, centre: float) -> tuple[Array, Array]:
     """Slopes and intercepts of several sets of keys, (sets, count) each."""
     if count > 2:
         mantissas, exponents = np.frexp(steps)
@@ -55,15 +48,15 @@ def best_uniform(count: int, problem: Problem, rates: Iterable[float] = ()) -> t
     """
     centre, radius = problem.centre, problem.radius
     if count == 1:
-        return solve(uniform_keys(1, 1.0, 0.0, 0.0), problem, lawson=30)
+        return solve(np.zeros(1), np.zeros(1), problem, horner=True, lawson=30)
 
     thin = problem.thinned()
 
     def judged(layouts: Sequence[Layout]) -> list[float]:
         """What each layout costs."""
         fair = [1e-12 < step * radius < 1e9 and 0 <= c < 60 for step, c in layouts]
-        keys = [uniform_keys(count, *layout, centre) for layout, ok in zip(layouts, fair, strict=True) if ok]
-        found = costs(keys, thin)
+        steps, curvatures = np.array([pair for pair, ok in zip(layouts, fair, strict=True) if ok]).reshape(-1, 2).T
+        found = costs(*uniform_keys(count, steps, curvatures, centre), thin)
         return [next(found) if ok else math.inf for ok in fair]
 
     def descended(starts: Sequence[Layout], moves: Array, tries: int) -> list[tuple[float, Layout]]:
@@ -90,4 +83,5 @@ def best_uniform(count: int, problem: Problem, rates: Iterable[float] = ()) -> t
         if layout[1] and math.isfinite(cost):
             found += [(value, (rate, c)) for value, (_, c) in descended([layout], MOVES[[0, 2]], 30)]
     _, (step, curvature) = min(found)
-    return solve(uniform_keys(count, step, curvature, centre), problem, lawson=40)
+    (slopes,), (intercepts,) = uniform_keys(count, np.array([step]), np.array([curvature]), centre)
+    return solve(slopes, intercepts, problem, horner=True, lawson=40)

@@ -28,21 +28,23 @@ MOVES = np.array([[0, 0, 0], [0.3, 0, 0], [0, 0.3, 0], [0, 0, 0.2]])
 """From the first point of a search to its others; sharpness and offset in the logarithms."""
 
 
-def warped_keys(count: int, sharpness: float, offset: float, overhang: float, problem: Problem, side: int) -> Head:
-    """Keys only: A = sharpness, p = offset; anchors reach past both ends by `overhang` of half the range of log τ."""
+def warped_keys(
+    count: int, sharpness: float, offset: float, overhang: float, problem: Problem, side: int
+) -> tuple[Array, Array]:
+    """Slopes and intercepts: A = sharpness, p = offset; anchors reach past both ends by `overhang` of half the range of
+    log τ."""
     low, high = float(problem.points[0]), float(problem.points[-1])
     start, end = log_of(offset), log_of(offset + high - low)
     middle, reach = (start + end) / 2, (end - start) / 2 * (1 + overhang)
     tau = exp(np.linspace(middle - reach, middle + reach, count))
     slopes = -sharpness / tau
-    levels = -sharpness * log(tau) + sharpness * (tau - offset) / tau
+    at_end = -sharpness * log(tau) + sharpness * (tau - offset) / tau
     if side > 0:
-        intercepts = levels - slopes * low
+        intercepts = at_end - slopes * low
     else:
-        intercepts, slopes = levels + slopes * high, -slopes
+        intercepts, slopes = at_end + slopes * high, -slopes
     order = np.argsort(slopes, kind="stable")
-    nothing = np.zeros(count)
-    return Head(slopes[order], intercepts[order] - intercepts.max(), nothing, nothing, uniform=False)
+    return slopes[order], intercepts[order] - intercepts.max()
 
 
 def best_warped(count: int, problem: Problem, side: int) -> tuple[float, Head]:
@@ -60,11 +62,12 @@ def best_warped(count: int, problem: Problem, side: int) -> tuple[float, Head]:
         layouts = [layout(place) for place in places]
         fair = [1e-3 < a < 1e4 and 1e-6 * width < p < 1e3 * width and -0.9 < o < 6 for a, p, o in layouts]
         keys = [warped_keys(count, *found, problem, side) for found, ok in zip(layouts, fair, strict=True) if ok]
-        found = costs(keys, thin)
+        slopes, intercepts = np.array(keys).reshape(-1, 2, count).transpose(1, 0, 2)
+        found = costs(slopes, intercepts, thin)
         return [next(found) if ok else math.inf for ok in fair]
 
     grid = [np.array([log_of(a), log_of(p * width), o])
             for a in (0.5, 2.0, 8.0) for p in geometric(0.003, 1.0, 6).tolist() for o in (-0.2, 0.2, 0.8)]  # fmt: skip
     _, first = min(zip(judged(grid), range(len(grid)), strict=True))
     ((_, best),) = descend(judged, [grid[first] + MOVES], 120)
-    return solve(warped_keys(count, *layout(best), problem, side), problem, lawson=40)
+    return solve(*warped_keys(count, *layout(best), problem, side), problem, horner=False, lawson=40)

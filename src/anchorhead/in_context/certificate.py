@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING
 
 from flint import arb
 
+from anchorhead.dtypes import LEAST_NORMAL, UNIT
 from anchorhead.enclosure.precision import above, below, precision, upper
 from anchorhead.errors import InputError
 from anchorhead.in_context.bounds import SLACK, Bounds
 from anchorhead.in_context.labels import LabelHead
 from anchorhead.in_context.soft_threshold import Shrink
-from anchorhead.in_context.stability import LEAST, UNIT, Spread, deviations, gamma
+from anchorhead.in_context.stability import Spread, deviations, gamma
 from anchorhead.in_context.terms import AROUND, Gradient
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.rounding import ASSUMPTIONS, LARGEST
@@ -214,7 +215,7 @@ def _with_arithmetic(algorithm: Algorithm, terms: int, heads: arb, moved: arb, s
             f"{upper(own + rate * size):.3g}. Use smaller bounds, or rescale the loss."
         )
     rounding = rate * (moved + gamma(n + terms + 16, unit) * size) + gamma(10, unit) * own
-    rounding += LEAST[dtype] * (1 + rate) * (1 + x) * (1 + w) * (1 + l2) * factors * (n * (terms + 4) + 16)
+    rounding += LEAST_NORMAL[dtype] * (1 + rate) * (1 + x) * (1 + w) * (1 + l2) * factors * (n * (terms + 4) + 16)
     if shrink is None:
         return StepError(upper(rate * heads), upper(rounding))
     reach = own + rate * (size + heads + moved) + rounding

@@ -6,22 +6,20 @@ multiplied by the smooth head for y itself.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from flint import arb
 from torch import Tensor, nn
 
-from anchorhead.circuit.circuit import U
+from anchorhead.circuit.apply import U
 from anchorhead.enclosure.precision import precision, upper
-from anchorhead.head.module import HeadAttention
-from anchorhead.head.numbers import NUMBERS
+from anchorhead.head.head import Head
+from anchorhead.head.module import HeadModule
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.losses import Loss
 from anchorhead.in_context.products import identity_head
 from anchorhead.in_context.terms import Keys
+from anchorhead.proof.head_claim import HeadClaim
 from anchorhead.proof.rounding import Rounding
-from anchorhead.proof.statement import Statement
 
 STEEP = 80.0
 PAIRS = {"zero_one": (0.0, 1.0), "signs": (-1.0, 1.0)}
@@ -30,7 +28,7 @@ PAIRS = {"zero_one": (0.0, 1.0), "signs": (-1.0, 1.0)}
 class LabelHead(nn.Module):
     """y from a head over y: (...) to (...), in float64 inside; `error` bounds |output - y| before the last cast."""
 
-    def __init__(self, head: HeadAttention, error: float) -> None:
+    def __init__(self, head: HeadModule, error: float) -> None:
         super().__init__()
         self.head, self.error = head, error
         zeros = torch.zeros(head.keys, dtype=torch.float64)
@@ -50,19 +48,16 @@ def label_head(loss: Loss, bounds: Bounds) -> LabelHead:
     return LabelHead(head, error)
 
 
-def _selecting(low: float, high: float) -> HeadAttention:
+def _selecting(low: float, high: float) -> HeadModule:
     """Two keys, one for each label: scores ±STEEP/2 at the labels, on opposite sides; all numbers are exact."""
     slope = STEEP / (high - low)
-    slopes, levels = [-slope, slope], [slope * (low + high) / 2, -slope * (low + high) / 2]
-    first, second, third = (torch.tensor(v, dtype=torch.float64) for v in (slopes, levels, [low, high]))
-    gate = torch.zeros(1, dtype=torch.float64)
-    return HeadAttention(first, second, third, torch.zeros_like(third), gate, gate, uniform=True, sizes=(2,))
+    intercepts = slope * (low + high) / 2, -slope * (low + high) / 2
+    return HeadModule(Head((-slope, slope), intercepts, (low, high), (0.0, 0.0), horner=True))
 
 
-def _selection_error(head: HeadAttention, labels: tuple[float, float]) -> float:
+def _selection_error(head: HeadModule, labels: tuple[float, float]) -> float:
     """At the labels the other key has exp(-STEEP) of the weight, at most; rounding as it is proved of any head."""
-    numbers: dict[str, Any] = {name: tuple(getattr(head, name).tolist()) for name in NUMBERS}
-    claim = Statement(U, "u", *labels, "float64", uniform=head.uniform, sizes=head.sizes, **numbers)
+    claim = HeadClaim(U, "u", *labels, head.numbers)
     rounding = max(Rounding(claim).on_box(label, label) for label in labels)
     with precision():
         return upper((labels[1] - labels[0]) * arb(-STEEP).exp() + rounding)

@@ -22,7 +22,8 @@ import torch
 from flint import arb
 from torch import Tensor, nn
 
-from anchorhead.circuit.circuit import Line
+from anchorhead.circuit.line import Line
+from anchorhead.dtypes import LEAST_NORMAL, UNIT
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ShapeError, ToleranceError
 from anchorhead.expression.derivative import derivative
@@ -35,7 +36,7 @@ from anchorhead.in_context.arguments import DTYPES, counts, dtype_name, positive
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.literal import attention
 from anchorhead.in_context.products import Factor, LiteralFactor
-from anchorhead.in_context.stability import LEAST, UNIT, gamma, rounded_products
+from anchorhead.in_context.stability import gamma, rounded_products
 from anchorhead.in_context.terms import Facts, line_term
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.rounding import ASSUMPTIONS, LARGEST
@@ -170,7 +171,9 @@ class NetworkStep(limits.Claimed):
             q_error += self.inner_factor.error + unit * (q + self.inner_factor.error)
             on_W = (q_error + gamma(n + 3, unit) * (q + q_error)) * x
             step = (r * (h + h_error) + on_a).max((q + q_error) * x + on_W)
-            lost = LEAST[dtype] * (n + m + 16) * (1 + rate) * (1 + x) * (1 + r) * (1 + back) * (1 + h + h_error + a)
+            lost = (
+                LEAST_NORMAL[dtype] * (n + m + 16) * (1 + rate) * (1 + x) * (1 + r) * (1 + back) * (1 + h + h_error + a)
+            )
             if not (w + a + rate * step) * (1 + n * step) < LARGEST[dtype]:
                 raise ToleranceError(f"{dtype} overflows in this step for these bounds; use float64 or smaller bounds.")
             total = upper(rate * on_a.max(on_W) + gamma(4, unit) * (w.max(a) + rate * step) + lost)

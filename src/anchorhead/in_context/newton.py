@@ -27,6 +27,7 @@ import torch
 from flint import arb
 from torch import Tensor, nn
 
+from anchorhead.dtypes import LEAST_NORMAL, UNIT
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.head.own_precision import in_own_precision
@@ -34,7 +35,7 @@ from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
 from anchorhead.in_context.bounds import SLACK, Bounds, read_bounds, read_penalties
 from anchorhead.in_context.products import MOST, Factor, LiteralFactor
-from anchorhead.in_context.stability import LEAST, UNIT, gamma
+from anchorhead.in_context.stability import gamma
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.rounding import ASSUMPTIONS, LARGEST
 
@@ -166,7 +167,7 @@ class Newton(limits.Claimed):
         d, n, unit = self.features, self.examples, arb(UNIT[dtype])
         with precision():
             x, y = (arb(v) * (1 + arb(SLACK)) for v in (self.bounds.x, self.bounds.y))
-            top, lost = arb(self.top) * (1 + arb(3 * SLACK)), LEAST[dtype] * (n + 8) * (1 + x) * (1 + y)
+            top, lost = arb(self.top) * (1 + arb(3 * SLACK)), LEAST_NORMAL[dtype] * (n + 8) * (1 + x) * (1 + y)
             # casts of the head's output and of 1/n (2), products (2), a sum of n, l2 and its sum
             formed = d * (self.x.error * x + gamma(n + 6, unit) * (x + self.x.error) * x + lost) + 3 * unit * d * top
             largest = arb(max(self.sizes))
@@ -175,7 +176,7 @@ class Newton(limits.Claimed):
             if not formed <= (ROOM - 1) * arb(self.top):
                 raise ToleranceError(f"X^T X/n may be wrong by as much as itself in {dtype}; use float64.")
             in_A = formed + d * (self.moment.error + unit * (top + formed + self.moment.error))
-            off = 4 * unit / self.top + LEAST[dtype]
+            off = 4 * unit / self.top + LEAST_NORMAL[dtype]
             for k in range(self.steps):
                 size = self.sizes[k] + off
                 error = self._step_error(size, top, in_A, dtype)
@@ -188,7 +189,7 @@ class Newton(limits.Claimed):
             size = self.sizes[-1] + off
             h = self._seen_inverse(size, unit)
             whole = gamma(d, unit) * root * (size + h) + off + h
-            return upper(whole * (length + in_b) + size * in_b + d * arb(LEAST[dtype]))
+            return upper(whole * (length + in_b) + size * in_b + d * arb(LEAST_NORMAL[dtype]))
 
     def _seen_inverse(self, size: arb, unit: arb) -> arb:
         """h: the head's M against M, cast included."""
@@ -203,7 +204,7 @@ class Newton(limits.Claimed):
         p = (top + in_A) * m + rounded
         q = product * (m + h) * p
         last = unit * arb(d).sqrt() * (2 * m + (m + h) * p + q)
-        lost = LEAST[dtype] * d * d * (4 + m + h + top + in_A)
+        lost = LEAST_NORMAL[dtype] * d * d * (4 + m + h + top + in_A)
         return h * p + m * (rounded + in_A * m) + q + last + lost
 
 

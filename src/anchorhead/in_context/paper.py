@@ -13,15 +13,16 @@ import numpy as np
 import torch
 from flint import arb
 
+from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.precision import above, upper
 from anchorhead.enclosure.variation import value_range
 from anchorhead.errors import InputError
-from anchorhead.head.module import HeadAttention
+from anchorhead.head.head import NUMBERS
+from anchorhead.head.module import HeadModule
 from anchorhead.head.nearest import nearest
-from anchorhead.head.numbers import NUMBERS
 from anchorhead.in_context.gradient_descent import GradientDescent
 from anchorhead.in_context.reference import slope
-from anchorhead.in_context.stability import UNIT, gamma
+from anchorhead.in_context.stability import gamma
 from anchorhead.in_context.terms import AROUND, Facts, Keys, Term
 
 
@@ -49,12 +50,10 @@ def _selecting(model: GradientDescent, term: Term) -> Term:
         return found
 
     head = nearest(values, c - reach, c + reach, len(term.keys))[1]
-    numbers = {name: torch.tensor(getattr(head, name)) for name in NUMBERS}
-    attention = HeadAttention(**numbers, uniform=False, sizes=head.sizes)
-    slopes, levels = numbers["slopes"], numbers["intercepts"]
-    keys = Keys(a * slopes, b * slopes, c * slopes + levels, numbers["constants"])
-    facts = _between(model, term, numbers["constants"])
-    return Term(attention, term.line, keys, facts, term.carry, term.law, f"{term.label}, nearest anchor")
+    slopes, intercepts, constants = (torch.tensor(head.arrays[name]) for name in NUMBERS[:3])
+    keys = Keys(a * slopes, b * slopes, c * slopes + intercepts, constants)
+    facts = _between(model, term, constants)
+    return Term(HeadModule(head), term.line, keys, facts, term.carry, term.law, f"{term.label}, nearest anchor")
 
 
 def _between(model: GradientDescent, term: Term, values: torch.Tensor) -> Facts:

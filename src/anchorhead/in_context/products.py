@@ -7,14 +7,15 @@ runs allow a billionth more than the declared bounds (`bounds.SLACK`).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from anchorhead.arithmetic import binary_ceiling
 from anchorhead.compiler.constant_values import carrying_model
 from anchorhead.errors import InputError
-from anchorhead.head.module import HeadAttention
-from anchorhead.head.numbers import NUMBERS
+from anchorhead.head.module import HeadModule
 
 RELATIVE = 1e-13
 """The approximation asked for, in units of the function's largest value."""
@@ -24,17 +25,15 @@ MOST = 2.0**450
 """The largest R: its scores and values are far from overflow and underflow."""
 
 
-def identity_head(reach: float) -> tuple[HeadAttention, float, float]:
+def identity_head(reach: float) -> tuple[HeadModule, float, float]:
     """The head for u itself on [-R, R], R the next power of two, R, and a bound on its error, rounding included."""
     if not 1 / MOST <= reach <= MOST:
         raise InputError(f"A head for numbers up to {reach:g} cannot be held in float64; rescale the data.")
     power = binary_ceiling(reach)
     model = carrying_model("x", (-BEYOND, BEYOND), RELATIVE, torch.float64)
-    numbers = {name: getattr(model.head, name).detach().clone() for name in NUMBERS}
-    numbers["slopes"] /= power
-    numbers["constants"] *= power
-    head = HeadAttention(**numbers, uniform=model.head.uniform, sizes=model.head.sizes)
-    return head, power, model.certificate.bound * power
+    head = model.head.numbers
+    slopes, constants = (tuple(v * f for v in part) for part, f in ((head.slopes, 1 / power), (head.constants, power)))
+    return HeadModule(replace(head, slopes=slopes, constants=constants)), power, model.certificate.bound * power
 
 
 class Factor(nn.Module):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError, ShapeError, SizeError
-from anchorhead.head.module import HeadAttention
+from anchorhead.head.module import HeadModule
 from anchorhead.in_context.terms import Keys
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class SelfAttentionDescent(nn.Module):
 
         return Layer([self._clip_head(head, where, sizes)], self.size, combine)
 
-    def _clip_head(self, head: HeadAttention, where: Tensor, sizes: Tensor) -> Head:
+    def _clip_head(self, head: HeadModule, where: Tensor, sizes: Tensor) -> Head:
         """Tokens (v, 1 | slope_k, level_k | constant_k + gain_k v) with v = w_j over its threshold."""
         pieces = torch.arange(len(head.sizes)).repeat_interleave(torch.tensor(head.sizes))
         slopes = head.slopes.detach() + head.gate_slopes.detach()[pieces]

@@ -32,12 +32,9 @@ from dataclasses import dataclass
 
 from flint import arb
 
+from anchorhead.dtypes import LEAST_NORMAL, UNIT
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.in_context.bounds import SLACK
-
-UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
-LEAST = {"float64": 2.0**-1022, "float32": 2.0**-126}
-"""The least normal number: what is smaller may become zero."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ def rounded_products(features: int, x: float, w: float, dtype: str) -> float:
     """How far w·x may be from its rounded value, for entries up to x and w: γ_d of the sum of absolute products."""
     with precision():
         size = arb(features) * x * w * (1 + arb(SLACK)) ** 2
-        return upper(gamma(features, UNIT[dtype]) * size + features * arb(LEAST[dtype]))
+        return upper(gamma(features, UNIT[dtype]) * size + features * arb(LEAST_NORMAL[dtype]))
 
 
 def contraction(spread: Spread, rate: float) -> arb:

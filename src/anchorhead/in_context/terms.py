@@ -25,7 +25,8 @@ import torch
 from flint import arb
 from torch import Tensor, nn
 
-from anchorhead.circuit.circuit import Apply, Line, Times, U
+from anchorhead.circuit.apply import Apply, Times, U
+from anchorhead.circuit.line import Line
 from anchorhead.circuit.lower import lower
 from anchorhead.compiler.compile import compile
 from anchorhead.compiler.constant_values import carrying_model
@@ -38,7 +39,7 @@ from anchorhead.errors import AnchorheadError, InputError, ToleranceError
 from anchorhead.expression.derivative import derivative
 from anchorhead.expression.graph import Expression, Node, ordered
 from anchorhead.head.grid_module import GridAttention
-from anchorhead.head.module import HeadAttention
+from anchorhead.head.module import HeadModule
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.losses import Loss
 from anchorhead.in_context.products import RELATIVE, identity_head
@@ -131,7 +132,7 @@ class Term(nn.Module):
             u = s if a == 1 else a * s
             u = u + b * y if b else u
             u = u + c if c else u
-            found = evaluate(self.head, u, FUSED) if isinstance(self.head, HeadAttention) else self.head(u)
+            found = evaluate(self.head, u, FUSED) if isinstance(self.head, HeadModule) else self.head(u)
         return found.to(dtype)
 
 
@@ -260,7 +261,7 @@ def line_term(function: Node, line: Line, carry: tuple[Number, Number], bounds: 
     return Term(numbers, (a, b, c), keys, facts, stored, law, f"{function} of {_text(line)}")
 
 
-def _head(function: Node, low: float, high: float) -> tuple[HeadAttention, float]:
+def _head(function: Node, low: float, high: float) -> tuple[HeadModule, float]:
     """A head for the function on [low, high], and a bound on its error there, rounding included."""
     if function is U:
         found, _, error = identity_head(max(-low, high))
@@ -276,7 +277,7 @@ def _head(function: Node, low: float, high: float) -> tuple[HeadAttention, float
         return model.head, proof.bound if proof.bounded else upper(arb(proof.approximation) + proof.rounding * size)
 
 
-def _scores(numbers: HeadAttention) -> tuple[Tensor, Tensor]:
+def _scores(numbers: HeadModule) -> tuple[Tensor, Tensor]:
     """Slopes and intercepts of all keys, gates included."""
     pieces = torch.arange(len(numbers.sizes)).repeat_interleave(torch.tensor(numbers.sizes))
     slopes = numbers.slopes.detach() + numbers.gate_slopes.detach()[pieces]

@@ -16,7 +16,8 @@ import torch
 from flint import arb
 from torch import Tensor, nn
 
-from anchorhead.circuit.circuit import Line
+from anchorhead.circuit.line import Line
+from anchorhead.dtypes import LEAST_NORMAL, UNIT
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ShapeError
 from anchorhead.expression.parse import parse
@@ -27,7 +28,7 @@ from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.literal import attention
 from anchorhead.in_context.losses import exact_text
 from anchorhead.in_context.self_attention import Head
-from anchorhead.in_context.stability import LEAST, UNIT, rounded_products
+from anchorhead.in_context.stability import rounded_products
 from anchorhead.in_context.terms import Term, line_term
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.rounding import ASSUMPTIONS
@@ -118,7 +119,7 @@ def _proved(features: int, low: float, high: float, declared: Bounds, dtype: str
         largest = upper(arb(declared.s) * (1 + 3 * arb(limits.SLACK)) + off)
     term = line_term(function, Line({0: 1, 1: 1}), (1, 0), replace(declared, s=largest), off)
     with precision():
-        cast = arb(UNIT[dtype]) * (arb(term.facts.size) + term.facts.error + term.facts.moved) + LEAST[dtype]
+        cast = arb(UNIT[dtype]) * (arb(term.facts.size) + term.facts.error + term.facts.moved) + LEAST_NORMAL[dtype]
         rounding = upper(cast + term.facts.moved)
     certificate = Certificate(
         expression=f"clip(w·x + t, {low:g}, {high:g})",

@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import StructureError
-from anchorhead.head.module import CARRYING, Evaluation, HeadAttention, LiteralHead
+from anchorhead.head.evaluation import Evaluation
+from anchorhead.head.head import Head
+from anchorhead.head.module import CARRYING, HeadModule, LiteralHead
 from anchorhead.model.outside import Watched
 
 WORTH_COMPILING = 1 << 14
-_fused: dict[tuple[Any, ...], Evaluation | None] = {}
+_fused: dict[Head, Evaluation | None] = {}
 _fused_of: WeakKeyDictionary[Evaluation, Evaluation | None] = WeakKeyDictionary()
 
 
@@ -31,7 +33,7 @@ CONVERTED = "Convert again with wider ranges, or calibrate with data like these"
 class _Placed(Watched):
     """A head with its formula and the interval on which it is proved; `outside` says what leaving that does."""
 
-    def __init__(self, head: HeadAttention, formula: str, low: float = -math.inf, high: float = math.inf) -> None:
+    def __init__(self, head: HeadModule, formula: str, low: float = -math.inf, high: float = math.inf) -> None:
         super().__init__()
         self.head, self.formula = head, formula
         self.low, self.high = low, high
@@ -87,7 +89,7 @@ class LiteralGate(nn.Module):
         return (self.head.weights(u).unsqueeze(-2) @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1)
 
 
-def evaluate(head: HeadAttention, x: Tensor, worth: int = WORTH_COMPILING) -> Tensor:
+def evaluate(head: HeadModule, x: Tensor, worth: int = WORTH_COMPILING) -> Tensor:
     """The head at every element: fused where that pays, from `worth` elements on, else in plain torch."""
     if torch.compiler.is_compiling() or x.numel() < worth or x.device.type != "cpu":
         return head(x)
@@ -100,12 +102,12 @@ def evaluate(head: HeadAttention, x: Tensor, worth: int = WORTH_COMPILING) -> Te
     return head(x) if run is None else run(x.reshape(-1)).reshape(x.shape)
 
 
-def _fused_by_numbers(head: HeadAttention, evaluation: Evaluation) -> Evaluation | None:
+def _fused_by_numbers(head: HeadModule, evaluation: Evaluation) -> Evaluation | None:
     """The fused evaluation of a head, one for all heads with the same numbers."""
-    key = (head.dtype, head.sizes, head.uniform, *head.numbers().values())
-    if key not in _fused:
-        _fused[key] = _compiled(evaluation, head.dtype)
-    return _fused[key]
+    numbers = head.numbers
+    if numbers not in _fused:
+        _fused[numbers] = _compiled(evaluation, head.dtype)
+    return _fused[numbers]
 
 
 def _compiled(evaluation: Evaluation, dtype: torch.dtype) -> Evaluation | None:

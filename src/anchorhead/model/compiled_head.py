@@ -10,22 +10,21 @@ from torch import Tensor
 
 from anchorhead.expression.parse import parse
 from anchorhead.expression.tensors import evaluate
-from anchorhead.head.module import HeadAttention, LiteralHead
-from anchorhead.head.numbers import NUMBERS
+from anchorhead.head.head import Head
+from anchorhead.head.module import HeadModule, LiteralHead
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.resources import Resources
 from anchorhead.model.self_attention import SelfAttention, head_as_self_attention
 from anchorhead.proof.certificate import Certificate
+from anchorhead.proof.head_claim import HeadClaim
 
 
 class CompiledHead(CompiledModel):
     """One head. Calling it applies the function to every element of a tensor of any shape, (..., 1) among them."""
 
-    def __init__(self, head: HeadAttention, certificate: Certificate, method: str, edges: Sequence[float]) -> None:
-        super().__init__(certificate, method)
-        self.head = head
-        self.edges = tuple(edges)
-        """The ends of the proof's boxes."""
+    def __init__(self, claim: HeadClaim, certificate: Certificate) -> None:
+        super().__init__(certificate, claim.method)
+        self.head, self.edges = HeadModule(claim.head), claim.edges
         self.seal()
 
     @property
@@ -55,35 +54,36 @@ class CompiledHead(CompiledModel):
     @property
     def resources(self) -> Resources:
         """What this model costs; the logit range is over the domain, or |x| <= 100 where it is unbounded."""
-        low, high = self._claimed.domain[0]
+        (low, high), head = self._claimed.domain[0], self.head.numbers
         return Resources(
             layers=1,
             heads=1,
-            keys=self.head.keys,
+            keys=head.keys,
             parameters=sum(p.numel() for p in self.head.parameters()),
-            beta=self.head.beta,
-            logit_range=self.head.logit_range(max(-100.0, low), min(100.0, high)),
+            beta=head.beta,
+            logit_range=head.logit_range(max(-100.0, low), min(100.0, high)),
         )
 
     @property
     def largest_value(self) -> float:
-        return self.head.largest_value
+        return self.head.numbers.largest_value
 
     def payload(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        head = self.head.numbers
         record = {
             "kind": "head",
             "expressions": [self._claimed.expression],
             "variables": [self.variable],
-            "uniform": self.head.uniform,
-            "sizes": list(self.head.sizes),
+            "uniform": head.horner,
+            "sizes": list(head.sizes),
         }
-        return record, head_arrays("", self.head, self.edges)
+        return record, head_arrays("", head, self.edges)
 
     def __repr__(self) -> str:
         return f"CompiledModel({self.method}, {self.head.keys} keys; {self.certificate})"
 
 
-def head_arrays(prefix: str, head: HeadAttention, edges: Sequence[float]) -> dict[str, np.ndarray]:
+def head_arrays(prefix: str, head: Head, edges: Sequence[float]) -> dict[str, np.ndarray]:
     """The numbers of one head, by their names in a file."""
-    arrays = {prefix + name: getattr(head, name).detach().cpu().numpy() for name in NUMBERS}
+    arrays: dict[str, np.ndarray] = {prefix + name: array.astype(head.dtype) for name, array in head.arrays.items()}
     return arrays | {prefix + "edges": np.asarray(edges, dtype=np.float64)}

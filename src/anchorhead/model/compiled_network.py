@@ -12,20 +12,21 @@ from torch import Tensor
 
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.program import to_program
+from anchorhead.circuit.step import OutsideDomain
 from anchorhead.errors import FileError, VerificationError
 from anchorhead.file.stored import StoredNetwork
-from anchorhead.head.module import HeadAttention
+from anchorhead.head.head import Head
+from anchorhead.head.module import HeadModule
 from anchorhead.model.affine import TokenWise
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.compiled_head import head_arrays
 from anchorhead.model.exact import exact_wires
-from anchorhead.model.layered import Heads, LayeredNetwork, Maxima
+from anchorhead.model.layered import LayeredNetwork
 from anchorhead.model.layered_self_attention import LayeredSelfAttention, layered_as_self_attention
 from anchorhead.model.probe import Probe, probe
 from anchorhead.model.report import Report
 from anchorhead.model.resources import Resources
 from anchorhead.proof.certificate import Certificate
-from anchorhead.proof.flow import OutsideDomain
 from anchorhead.proof.network_claim import NetworkClaim
 
 
@@ -97,13 +98,13 @@ class CompiledNetwork(CompiledModel):
     @property
     def resources(self) -> Resources:
         """What this model costs; keys are counted for every head of every layer."""
-        groups: list[Any] = [group for layer in self.network.sequence for group in layer.parts]
+        groups = [group for layer in self.network.sequence for group in layer.parts]
         return Resources(
             layers=len(self.network.sequence),
             heads=sum(group.count for group in groups),
             keys=sum(group.count * group.keys for group in groups),
             parameters=sum(p.numel() for p in self.network.parameters()),
-            beta=max((_beta(group) for group in groups), default=0.0),
+            beta=max((group.beta for group in groups), default=0.0),
             logit_range=math.nan if self._hopeless else self.report.logit_range,
         )
 
@@ -118,20 +119,19 @@ class CompiledNetwork(CompiledModel):
 
     @property
     def largest_value(self) -> float:
-        heads = [g.head for layer in self.network.sequence for g in layer.parts if isinstance(g, Heads)]
-        return max((head.largest_value for head in heads), default=0.0)
+        return max((head.largest_value for head in self._heads().values()), default=0.0)
 
     def payload(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         claim, heads = self._stored.claim, self._heads()
         described = [
             {
-                "function": str(h.statement.target),
-                "low": h.statement.low,
-                "high": h.statement.high,
+                "function": str(h.function),
+                "low": h.low,
+                "high": h.high,
                 "approximation": h.approximation,
                 "rounding": h.rounding,
                 "method": h.method,
-                "uniform": heads[i].uniform,
+                "uniform": heads[i].horner,
                 "sizes": list(heads[i].sizes),
             }
             for i, h in enumerate(claim.heads)
@@ -151,16 +151,16 @@ class CompiledNetwork(CompiledModel):
             arrays[f"layers.{i}.kept"] = layer.kept.detach().cpu().numpy().astype(np.int32)
         return record, arrays | _map_arrays(f"maps.{len(self.network.layers)}.", self.network.last)
 
-    def _heads(self) -> dict[int, HeadAttention]:
+    def _heads(self) -> dict[int, Head]:
         """The heads by their numbers in the claim; those that several groups share must still be one."""
-        found: dict[int, HeadAttention] = {}
+        found: dict[int, HeadModule] = {}
         for layer in self.network.sequence:
             for group, steps in zip(layer.parts, layer.group_steps, strict=True):
-                if isinstance(group, Heads):
+                if group.head is not None:
                     number = self._stored.claim.wiring.uses[steps[0]].head
                     if found.setdefault(number, group.head) is not group.head:
                         raise FileError("Two groups of the model no longer share their head; a file holds it once.")
-        return found
+        return {number: module.numbers for number, module in found.items()}
 
     def _step_arrays(self) -> dict[str, np.ndarray]:
         """With which three numbers every step uses its head."""
@@ -168,10 +168,9 @@ class CompiledNetwork(CompiledModel):
         values = np.tile(np.array([[1.0], [0.0], [0.0]], dtype=dtype), (1, len(self.circuit.steps)))
         for layer in self.network.sequence:
             for group, steps in zip(layer.parts, layer.group_steps, strict=True):
-                if isinstance(group, Heads) and group.values is not None:
-                    values[:, steps] = group.values.detach().cpu().numpy()
-                elif isinstance(group, Maxima):
-                    values[0, steps] = group.sharpness.detach().cpu().numpy()
+                numbers = group.numbers()
+                if numbers is not None:
+                    values[:, steps] = numbers.detach().cpu().numpy()
         return {"scales": values[0], "tilts": values[1], "shifts": values[2]}
 
     def __repr__(self) -> str:
@@ -180,12 +179,6 @@ class CompiledNetwork(CompiledModel):
 
     def __str__(self) -> str:
         return super().__str__() if self._hopeless else f"{super().__str__()}\n{self.report}"
-
-
-def _beta(group: Any) -> float:
-    if isinstance(group, Heads):
-        return group.head.beta
-    return group.sharpness.max().item() if isinstance(group, Maxima) else 1.0
 
 
 def _map_arrays(prefix: str, affine: TokenWise) -> dict[str, np.ndarray]:

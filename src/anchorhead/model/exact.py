@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from anchorhead.circuit.circuit import Apply, Circuit, Largest, Line, Step, Times
+from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.line import Line
 from anchorhead.circuit.rows import placed, rounded_row
-from anchorhead.expression.tensors import evaluate
-from anchorhead.model.layered import affine
+from anchorhead.model.layered import MODULES, affine
 
 
 def exact_wires(circuit: Circuit, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -20,7 +20,9 @@ def exact_wires(circuit: Circuit, x: Tensor) -> tuple[Tensor, Tensor]:
         steps = [i for i, d in enumerate(depths) if d == depth]
         lines = [list(circuit.steps[i].lines()) for i in steps]
         rows = _rows([line for part in lines for line in part], place, wires).split([len(p) for p in lines], dim=-1)
-        found = [_value(circuit.steps[i], part) for i, part in zip(steps, rows, strict=True)]
+        found = [
+            MODULES[circuit.steps[i].name].exact(circuit.steps[i], part) for i, part in zip(steps, rows, strict=True)
+        ]
         wires = torch.cat([wires, *found], dim=-1)
         place += [circuit.starts[i] + k for i in steps for k in range(circuit.steps[i].width)]
     order = torch.tensor([place.index(w) for w in range(circuit.wires)])
@@ -30,15 +32,3 @@ def exact_wires(circuit: Circuit, x: Tensor) -> tuple[Tensor, Tensor]:
 def _rows(lines: list[Line] | tuple[Line, ...], place: list[int], wires: Tensor) -> Tensor:
     stored = placed([rounded_row(line, "float64") for line in lines], place)
     return affine(stored, len(place), torch.float64)(wires.double()).to(wires.dtype)
-
-
-def _value(step: Step, rows: Tensor) -> Tensor:
-    if isinstance(step, Apply | Times):
-        value = evaluate(step.function, {"u": rows[..., 0]})
-        return (value * rows[..., 1] if isinstance(step, Times) else value).unsqueeze(-1)
-    if isinstance(step, Largest):
-        return rows.amax(-1, keepdim=True)
-    d, m = len(step.query), len(step.offsets)
-    query, keys, offsets, values = rows.split([d, m * d, m, m * step.width], dim=-1)
-    scores = (keys.unflatten(-1, (m, d)) @ query.unsqueeze(-1)).squeeze(-1) + offsets
-    return (scores.softmax(-1).unsqueeze(-2) @ values.unflatten(-1, (m, step.width))).squeeze(-2)

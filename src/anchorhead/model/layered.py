@@ -20,116 +20,20 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from anchorhead.circuit.circuit import Attend, Circuit, Largest, Times
+from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.layout import LayerPlan, rows_of, states
-from anchorhead.circuit.rows import PLAIN, StoredMap, Wiring
-from anchorhead.errors import StructureError
-from anchorhead.head.module import CARRYING, HeadAttention
+from anchorhead.circuit.rows import StoredMap, Wiring
+from anchorhead.head.module import HeadModule
 from anchorhead.head.own_precision import in_own_precision
-from anchorhead.head.parameters import constant
 from anchorhead.model.affine import TokenWise
+from anchorhead.model.apply import Heads
+from anchorhead.model.attend import Attentions
+from anchorhead.model.group import Group
+from anchorhead.model.largest import Maxima
 from anchorhead.model.network import check_input
 
-
-class Heads(nn.Module):
-    """Steps of one head, α h(t) + β t + γ, times a partner each or not: `count` queries t, then the partners.
-
-    That is a head with values α·value_k + β t + γ over the same keys; values holds (α, β, γ) as (3, count), or nothing
-    where every step takes its head as it is.
-    """
-
-    def __init__(self, head: HeadAttention, count: int, values: Tensor | None, *, partners: bool) -> None:
-        super().__init__()
-        self.head, self.count, self.partners = head, count, partners
-        self.values = None if values is None else constant(values)
-
-    @property
-    def keys(self) -> int:
-        return self.head.keys
-
-    def forward(self, rows: Tensor) -> Tensor:
-        queries = rows[..., : self.count]
-        found = self.head(queries)
-        if self.values is not None:
-            scale, tilt, shift = self.values
-            found = found * scale + (queries * tilt + shift)
-        return found * rows[..., self.count :] if self.partners else found
-
-    def literal(self) -> LiteralHeads:
-        return LiteralHeads(self)
-
-
-class LiteralHeads(nn.Module):
-    """Scores, softmax over keys, values; where there is a partner a key's value is its constant times the partner."""
-
-    def __init__(self, heads: Heads) -> None:
-        super().__init__()
-        self.head, self.count, self.partners = heads.head.literal(), heads.count, heads.partners
-        constants, gains = self.head.constants, self.head.gains
-        if heads.values is None:
-            self.constants, self.gains = (constant(v.expand(heads.count, -1)) for v in (constants, gains))
-        else:
-            scale, tilt, shift = (v[:, None] for v in heads.values)
-            self.constants, self.gains = constant(scale * constants + shift), constant(scale * gains + tilt)
-        if self.partners and bool(self.gains.any()):
-            raise StructureError(CARRYING)
-
-    def weights(self, rows: Tensor) -> Tensor:
-        """(..., count, keys)."""
-        return self.head.weights(rows[..., : self.count])
-
-    def forward(self, rows: Tensor) -> Tensor:
-        if self.partners:
-            values = rows[..., self.count :].unsqueeze(-1) * self.constants
-        else:
-            values = rows.unsqueeze(-1) * self.gains + self.constants
-        return (self.weights(rows).unsqueeze(-2) @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1)
-
-
-class Maxima(nn.Module):
-    """Steps max(u_1..u_m): softmax of sharpness·u over values u; sharpness is (count,)."""
-
-    def __init__(self, size: int, sharpness: Tensor) -> None:
-        super().__init__()
-        self.count, self.keys = len(sharpness), size
-        self.sharpness = constant(sharpness)
-
-    def weights(self, rows: Tensor) -> Tensor:
-        """(..., count, m)."""
-        return (rows.unflatten(-1, (self.count, self.keys)) * self.sharpness[:, None]).softmax(-1)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        values = rows.unflatten(-1, (self.count, self.keys)).unsqueeze(-1)
-        return (self.weights(rows).unsqueeze(-2) @ values).squeeze(-1).squeeze(-1)
-
-
-class Attentions(nn.Module):
-    """The target's own softmax attention: `count` queries of size d over m keys each, with values of a width."""
-
-    def __init__(self, count: int, size: int, keys: int, width: int) -> None:
-        super().__init__()
-        self.count, self.size, self.keys, self.width = count, size, keys, width
-
-    def _parts(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (..., count, 1, d + 1), keys (..., count, m, d + 1) with their offsets, values."""
-        g, d, m, w = self.count, self.size, self.keys, self.width
-        query, key, offset, value = rows.split([g * d, g * m * d, g * m, g * m * w], dim=-1)
-        one = rows.new_ones(1).expand(*rows.shape[:-1], g, 1, 1)
-        query = torch.cat([query.unflatten(-1, (g, 1, d)), one], dim=-1)
-        key = torch.cat([key.unflatten(-1, (g, m, d)), offset.unflatten(-1, (g, m, 1))], dim=-1)
-        return query, key, value.unflatten(-1, (g, m, w))
-
-    def weights(self, rows: Tensor) -> Tensor:
-        """(..., count, m)."""
-        query, key, _ = self._parts(rows)
-        return (query @ key.mT).softmax(-1).squeeze(-2)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        query, key, value = self._parts(rows)
-        return ((query @ key.mT).softmax(-1) @ value).squeeze(-2).flatten(-2)
-
-
-Group = Heads | LiteralHeads | Maxima | Attentions
+MODULES: dict[str, type[Group]] = {"apply": Heads, "times": Heads, "largest": Maxima, "attend": Attentions}
+"""The modules of the kinds of steps, by their names."""
 
 
 class Layer(nn.Module):
@@ -166,19 +70,15 @@ class Layer(nn.Module):
         return cast(list[Group], list(self.groups))
 
     def literal(self) -> Layer:
-        groups = [group.literal() if isinstance(group, Heads) else copy.deepcopy(group) for group in self.parts]
+        groups = [group.literal() for group in self.parts]
         return Layer(copy.deepcopy(self.rows), groups, self.sizes, self.kept.clone(), self.group_steps)
 
     def weights(self, state: Tensor) -> Tensor:
         """(..., heads, keys), keys that a head does not have with weight zero."""
         parts = self.rows(state).split(self.sizes, dim=-1)
-        found = [_weights(group, part) for group, part in zip(self.parts, parts, strict=True)]
+        found = [group.weights(part) for group, part in zip(self.parts, parts, strict=True)]
         most = max(w.shape[-1] for w in found)
         return torch.cat([nn.functional.pad(w, (0, most - w.shape[-1])) for w in found], dim=-2)
-
-
-def _weights(group: Group, rows: Tensor) -> Tensor:
-    return group.literal().weights(rows) if isinstance(group, Heads) else group.weights(rows)
 
 
 class LayeredNetwork(nn.Module):
@@ -231,7 +131,7 @@ class LayeredNetwork(nn.Module):
 
 
 def build(circuit: Circuit, plans: Sequence[LayerPlan], maps: Sequence[StoredMap], wiring: Wiring,
-          heads: Sequence[HeadAttention], dtype: torch.dtype) -> LayeredNetwork:  # fmt: skip
+          heads: Sequence[HeadModule], dtype: torch.dtype) -> LayeredNetwork:  # fmt: skip
     """The network of a circuit: these layers, with these affine maps; `heads` are those that the wiring names."""
     layers, widths = [], [len(held) for held in states(circuit, plans)]
     for plan, stored, width in zip(plans, maps, widths, strict=False):
@@ -243,16 +143,10 @@ def build(circuit: Circuit, plans: Sequence[LayerPlan], maps: Sequence[StoredMap
     return LayeredNetwork(layers, last, circuit.input_shape, circuit.output_shape)
 
 
-def _group(circuit: Circuit, group: Sequence[int], wiring: Wiring, heads: Sequence[HeadAttention],
-           dtype: torch.dtype) -> nn.Module:  # fmt: skip
-    first, count = circuit.steps[group[0]], len(group)
-    values = [wiring.values[i] for i in group]
-    if isinstance(first, Attend):
-        return Attentions(count, len(first.query), len(first.offsets), first.width)
-    if isinstance(first, Largest):
-        return Maxima(len(first.arguments), torch.tensor([v[0] for v in values], dtype=dtype))
-    kept = None if all(v == PLAIN for v in values) else torch.tensor(values, dtype=dtype).T
-    return Heads(heads[wiring.uses[group[0]].head], count, kept, partners=isinstance(first, Times))
+def _group(circuit: Circuit, group: Sequence[int], wiring: Wiring, heads: Sequence[HeadModule],
+           dtype: torch.dtype) -> Group:  # fmt: skip
+    steps, use = [circuit.steps[i] for i in group], wiring.uses[group[0]]
+    return MODULES[steps[0].name].of(steps, use, [wiring.values[i] for i in group], heads, dtype)
 
 
 def affine(stored: StoredMap, width: int, dtype: torch.dtype) -> TokenWise:

@@ -14,17 +14,15 @@ S exceeds every difference of scores for arguments up to `REACH` by 800, so that
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError, SizeError
-from anchorhead.head.module import HeadAttention
 from anchorhead.model.affine import AppendRows, MixSequence, PositionWise, TokenWise
 from anchorhead.model.attention import Attention
-from anchorhead.model.layered import Attentions, Heads, Layer, LayeredNetwork, Maxima
+from anchorhead.model.group import HeadRows
+from anchorhead.model.layered import Layer, LayeredNetwork
 from anchorhead.model.network import Network, check_sequence
 from anchorhead.model.self_attention import REACH, SILENCE
 
@@ -46,16 +44,6 @@ class LayeredSelfAttention(Network):
     def matrices(self) -> list[dict[str, Tensor]]:
         """W_Q, W_K, W_V, W_O of every layer, each with its heads in front, in the paper's orientation."""
         return [a.matrices(int(a.keep.stop)) for a in self.attentions]
-
-
-@dataclass
-class _HeadRows:
-    """One head: its query (4 or more numbers affine in the state), keys by k or from rows, and its value rows."""
-
-    query: Tensor  # (size, S + 1): affine in (state, 1)
-    constant_keys: Tensor | None  # (K, size)
-    key_rows: Tensor | None  # (K, size, S + 1)
-    values: Tensor  # (K, S + 1)
 
 
 def layered_as_self_attention(network: LayeredNetwork, tokens: int) -> LayeredSelfAttention:
@@ -81,7 +69,7 @@ def _layer(layer: Layer, width: int, n: int) -> tuple[nn.Module, Attention]:
     rows = torch.cat([weight, bias[:, None]], dim=1).split(layer.sizes)  # affine in (state, 1)
     heads = [_carry(int(k), width, weight.dtype) for k in layer.kept]
     for group, part in zip(layer.parts, rows, strict=True):
-        heads += _heads_of(group, part)
+        heads += group.on_sequences(part)
     most = max(head.values.shape[0] for head in heads)
     columns, size = n * most, max(head.query.shape[0] for head in heads)
     signal = sum(head.key_rows.shape[1] for head in heads if head.key_rows is not None)
@@ -95,7 +83,7 @@ def _layer(layer: Layer, width: int, n: int) -> tuple[nn.Module, Attention]:
     return lift, _attention(heads, starts, width, n, most, size, weight.dtype)
 
 
-def _lift(heads: list[_HeadRows], width: int, n: int, most: int) -> tuple[nn.Sequential, list[int]]:
+def _lift(heads: list[HeadRows], width: int, n: int, most: int) -> tuple[nn.Sequential, list[int]]:
     """Columns of rows: state, values, keys that depend on the token, one, one-hot of k, one-hot of the token."""
     blocks = [torch.eye(width, width + 1, dtype=heads[0].query.dtype).expand(most, -1, -1)]
     blocks += [_padded(head.values, most).unsqueeze(1) for head in heads]
@@ -113,7 +101,7 @@ def _lift(heads: list[_HeadRows], width: int, n: int, most: int) -> tuple[nn.Seq
     return nn.Sequential(copies, PositionWise(rows[..., :-1], rows[..., -1]), AppendRows(constants)), starts
 
 
-def _attention(heads: list[_HeadRows], starts: list[int], width: int, n: int, most: int, size: int,
+def _attention(heads: list[HeadRows], starts: list[int], width: int, n: int, most: int, size: int,
                dtype: torch.dtype) -> Attention:  # fmt: skip
     signal = sum(head.key_rows.shape[1] for head in heads if head.key_rows is not None)
     one = width + len(heads) + signal
@@ -136,7 +124,7 @@ def _attention(heads: list[_HeadRows], starts: list[int], width: int, n: int, mo
     return Attention(query, key, value, keep=slice(0, n * most, most), stack=True)
 
 
-def _silence(head: _HeadRows) -> float:
+def _silence(head: HeadRows) -> float:
     if head.constant_keys is None:
         size = head.query.abs().sum().item() * (head.key_rows.abs().sum().item() if head.key_rows is not None else 1.0)
         return 2 * REACH * REACH * max(size, 1.0) + SILENCE
@@ -149,56 +137,8 @@ def _padded(rows: Tensor, most: int) -> Tensor:
     return torch.cat([rows, rows.new_zeros(most - rows.shape[0], *rows.shape[1:])])
 
 
-def _carry(place: int, width: int, dtype: torch.dtype) -> _HeadRows:
+def _carry(place: int, width: int, dtype: torch.dtype) -> HeadRows:
     value = torch.zeros(1, width + 1, dtype=dtype)
     value[0, place] = 1
     nothing = torch.zeros(1, width + 1, dtype=dtype)
-    return _HeadRows(nothing, torch.zeros(1, 1, dtype=dtype), None, value)
-
-
-def _heads_of(group: nn.Module, rows: Tensor) -> list[_HeadRows]:
-    if isinstance(group, Heads):
-        literal = group.literal()
-        scores = _scores(group.head)
-        found = []
-        for i in range(group.count):
-            constants, gains = literal.constants[i].detach(), literal.gains[i].detach()
-            if group.partners:
-                values = constants[:, None] * rows[group.count + i]
-            else:
-                values = gains[:, None] * rows[i]
-                values[:, -1] += constants
-            unit = torch.zeros_like(rows[i])
-            unit[-1] = 1
-            found.append(_HeadRows(torch.stack([rows[i], unit, rows[i], unit]), scores, None, values))
-        return found
-    if isinstance(group, Maxima):
-        return [_largest(s, part) for s, part in zip(group.sharpness.detach(), rows.split(group.keys), strict=True)]
-    return _attended(cast(Attentions, group), rows)
-
-
-def _scores(head: HeadAttention) -> Tensor:
-    """Slope, intercept, gate slope and gate level of every key, (K, 4)."""
-    sizes = torch.tensor(head.sizes)
-    gates = [g.detach().repeat_interleave(sizes) for g in (head.gate_slopes, head.gate_levels)]
-    return torch.stack([head.slopes.detach(), head.intercepts.detach(), *gates], dim=1)
-
-
-def _largest(sharpness: Tensor, rows: Tensor) -> _HeadRows:
-    query = torch.zeros(1, rows.shape[1], dtype=rows.dtype)
-    query[0, -1] = sharpness
-    return _HeadRows(query, None, rows.unsqueeze(1), rows)
-
-
-def _attended(group: Attentions, rows: Tensor) -> list[_HeadRows]:
-    g, d, m, w = group.count, group.size, group.keys, group.width
-    query, key, offset, value = rows.split([g * d, g * m * d, g * m, g * m * w])
-    unit = torch.zeros(1, rows.shape[1], dtype=rows.dtype)
-    unit[0, -1] = 1
-    found = []
-    for i in range(g):
-        asked = torch.cat([query[i * d : (i + 1) * d], unit])
-        keys = torch.cat([key.unflatten(0, (g, m, d))[i], offset.unflatten(0, (g, m, 1))[i]], dim=1)
-        values = value.unflatten(0, (g, m, w))[i]
-        found += [_HeadRows(asked, None, keys, values[:, k]) for k in range(w)]
-    return found
+    return HeadRows(nothing, torch.zeros(1, 1, dtype=dtype), None, value)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError
-from anchorhead.head.module import HeadAttention
+from anchorhead.head.module import HeadModule
 from anchorhead.head.parameters import constant
 from anchorhead.model.affine import AppendColumns, AppendRows, MixSequence, PositionGain
 from anchorhead.model.attention import Attention
@@ -46,7 +46,7 @@ class SelfAttention(Network):
         return {name: w[0] for name, w in self.attention.matrices(self.columns).items()}
 
 
-def head_as_self_attention(head: HeadAttention, tokens: int) -> SelfAttention:
+def head_as_self_attention(head: HeadModule, tokens: int) -> SelfAttention:
     """The literal network for that many tokens."""
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
         raise InputError(f"tokens={tokens!r} must be a whole number of at least 1.")
@@ -57,7 +57,7 @@ def head_as_self_attention(head: HeadAttention, tokens: int) -> SelfAttention:
     return build(head, tokens, silence)
 
 
-def _shared(head: HeadAttention, n: int, silence: float) -> SelfAttention:
+def _shared(head: HeadModule, n: int, silence: float) -> SelfAttention:
     keys, dtype = head.keys, head.dtype
     lifted = torch.zeros(n + keys, 6, dtype=dtype)  # rows below u: one, the four of a score, value
     lifted[:, 0] = 1
@@ -72,7 +72,7 @@ def _shared(head: HeadAttention, n: int, silence: float) -> SelfAttention:
     return SelfAttention(lift, attention, n, n + keys, REACH)
 
 
-def _copies(head: HeadAttention, n: int, silence: float) -> SelfAttention:
+def _copies(head: HeadModule, n: int, silence: float) -> SelfAttention:
     keys, dtype = head.keys, head.dtype
     columns = n * keys
     copy = torch.eye(n, dtype=dtype).repeat_interleave(keys, dim=0)
@@ -93,7 +93,7 @@ def _copies(head: HeadAttention, n: int, silence: float) -> SelfAttention:
     return SelfAttention(lift, Attention(query, key, value, keep=slice(0, columns, keys)), n, columns, REACH)
 
 
-def _score_rows(head: HeadAttention) -> Tensor:
+def _score_rows(head: HeadModule) -> Tensor:
     """What a key holds, (keys, 4): its slope and intercept, and those of its piece's gate."""
     sizes = torch.tensor(head.sizes)
     gates = [g.repeat_interleave(sizes) for g in (head.gate_slopes, head.gate_levels)]

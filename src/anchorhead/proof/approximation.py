@@ -25,7 +25,7 @@ from flint import arb, ctx
 
 from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.precision import ball, precision, upper
-from anchorhead.proof.statement import Statement
+from anchorhead.proof.head_claim import HeadClaim
 
 ORDER = 8
 MOST_BOXES = 60_000
@@ -48,20 +48,20 @@ class Refutation:
     certain: bool
 
 
-def box_error(claim: Statement, low: float, high: float) -> float:
+def box_error(claim: HeadClaim, low: float, high: float) -> float:
     """An upper bound of |target - head| on [low, high]; infinity if none was found."""
     middle, radius = (arb(low) + arb(high)) / 2, (arb(high) - arb(low)) / 2
     box = ball(low, high)
-    wide_f = jet(claim.target, claim.variable, box, ORDER)
+    wide_f = jet(claim.function, claim.variable, box, ORDER)
     if not all(c.is_finite() for c in wide_f):
         return math.inf
     order = len(wide_f) - 1
-    head = claim.head
+    head = claim.head.balls
     leader = head.leader((low + high) / 2)
     wide_d, wide_n = head.taylor(box, leader, order, ctx.prec)
     total = abs(_coefficient(wide_f, wide_d, wide_n, order)) * radius**order
     if order > 0:
-        near_f = jet(claim.target, claim.variable, middle, order - 1)[:order]
+        near_f = jet(claim.function, claim.variable, middle, order - 1)[:order]
         near_d, near_n = head.taylor(middle, leader, order - 1, ctx.prec)
         for j in range(len(near_f)):
             total += abs(_coefficient(near_f, near_d, near_n, j)) * radius**j
@@ -71,11 +71,11 @@ def box_error(claim: Statement, low: float, high: float) -> float:
     return upper(total / least if least > 1 else total)
 
 
-def point_error(claim: Statement, place: float) -> tuple[float, float]:
+def point_error(claim: HeadClaim, place: float) -> tuple[float, float]:
     """Certain lower and upper bounds of |target - head| at a point; (0, inf) where the target is undefined."""
     x = arb(place)
-    value = jet(claim.target, claim.variable, x, 0)[0]
-    denominator, numerator = claim.head.taylor(x, claim.head.leader(place), 0, ctx.prec)
+    value = jet(claim.function, claim.variable, x, 0)[0]
+    denominator, numerator = claim.head.balls.taylor(x, claim.head.balls.leader(place), 0, ctx.prec)
     error = abs(value - numerator[0] / denominator[0])
     if not error.is_finite():
         return 0.0, math.inf
@@ -89,7 +89,7 @@ def _coefficient(f: Sequence[arb], d: Sequence[arb], n: Sequence[arb], j: int) -
     return total
 
 
-def prove(claim: Statement, low: float, high: float, goal: float, cuts: Sequence[float] = ()) -> Proof | Refutation:
+def prove(claim: HeadClaim, low: float, high: float, goal: float, cuts: Sequence[float] = ()) -> Proof | Refutation:
     """Bisects [low, high], first cut at `cuts`, until every box is at most `goal`."""
     marks = sorted({low, high, *(c for c in cuts if low < c < high)})
     edges, worst, count = [low], 0.0, 0

@@ -20,7 +20,7 @@ from flint import arb
 
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.enclosure.tails import tail
-from anchorhead.proof.statement import Statement
+from anchorhead.proof.head_claim import HeadClaim
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Far:
     drift: float
 
 
-def far(claim: Statement, sign: int, start: float) -> Far:
+def far(claim: HeadClaim, sign: int, start: float) -> Far:
     """The bound on the side `sign` (+1 or -1) beyond |u| >= start; infinite where the target has no asymptote."""
     with precision():
-        asymptote = tail(claim.target, claim.variable, sign, start)
+        asymptote = tail(claim.function, claim.variable, sign, start)
         if asymptote is None:
             return Far(math.inf, 0.0)
-        head = claim.head
+        head = claim.head.balls
         slopes = [sign * s for s in head.slopes]
         gains = [sign * g for g in head.gains]
         leader = max(range(head.keys), key=lambda k: sign * head.floats[k][0])

@@ -47,12 +47,12 @@ from typing import Any
 import numpy as np
 
 from anchorhead.arithmetic import Array, power, product
+from anchorhead.dtypes import UNIT
 from anchorhead.errors import InputError
 from anchorhead.head.grid_head import Box, GridHead, contracted
 from anchorhead.proof.grid_cells import Cells, sides_of, worst_of
 from anchorhead.proof.rounding import LARGEST, LEAST_NORMAL
 
-UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
 INFLATED = 1 + 1e-6
 MOST_CELLS = 1 << 20
 STEEPEST = 1e8

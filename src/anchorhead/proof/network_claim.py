@@ -14,26 +14,11 @@ from dataclasses import dataclass
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.rows import Wiring
 from anchorhead.enclosure.precision import precision
-from anchorhead.proof.flow import Flow, HeadFacts, Pair, Tracker
-from anchorhead.proof.statement import Statement
+from anchorhead.proof.flow import Flow, Pair, Tracker
+from anchorhead.proof.head_claim import HeadClaim
 
 CELLS = {1: 32, 2: 8, 3: 4}
 """Cells along each axis, by the number of inputs."""
-
-
-@dataclass(frozen=True)
-class HeadClaim:
-    """One head: the statement about its stored numbers, the boxes of its proof, and the errors that it claims."""
-
-    statement: Statement
-    edges: tuple[float, ...]
-    approximation: float
-    rounding: float
-    method: str
-
-    @property
-    def facts(self) -> HeadFacts:
-        return HeadFacts(self.statement.low, self.statement.high, self.approximation, self.rounding)
 
 
 @dataclass(frozen=True)
@@ -75,6 +60,5 @@ def worst(found: Sequence[Sequence[float]]) -> list[float]:
 
 def output_errors(claim: NetworkClaim, *, rounding: bool) -> list[float]:
     """A bound for each output, for every input in the box."""
-    facts = [head.facts for head in claim.heads]
-    tracker = Tracker(claim.circuit, claim.dtype, claim.wiring, facts, rounding=rounding)
+    tracker = Tracker(claim.circuit, claim.dtype, claim.wiring, claim.heads, rounding=rounding)
     return worst([flow.output_errors for flow in flows(tracker, claim.box)])

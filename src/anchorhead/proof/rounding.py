@@ -27,8 +27,8 @@ the slopes |g'| <= sum W_k(|gain_k| + |slope_k - slope_l||v_k - v_l|) + the same
 leading term each term adds at most min(ρ S, 2|term|) to a sum of absolute value S, in whatever order. The
 quotient and the last store add 2ρ|h|.
 
-*Folding.* A symmetric head in one piece is evaluated at -|x| and mirrored (`reflection`): what holds at -x holds at x
-with two more roundings.
+*Folding.* A symmetric head in one piece is evaluated at -|x| and mirrored (`Head.reflection`): what holds at -x holds
+at x with two more roundings.
 
 *Underflow.* What is smaller than the least normal number τ may become zero: τ for each value, and in Horner's rule,
 where powers of z underflow before a coefficient exp(intercept_j - intercept_end) lifts them, τ exp(depth) with depth
@@ -49,16 +49,15 @@ from collections.abc import Sequence
 
 from flint import arb, ctx
 
+from anchorhead.dtypes import LARGEST, LEAST_NORMAL
 from anchorhead.enclosure.precision import ball, upper
 from anchorhead.proof.far import decreasing
-from anchorhead.proof.statement import Statement
+from anchorhead.proof.head_claim import HeadClaim
 
 ROUNDING_PRECISION = 64
 MOST_BOXES = 200_000
 MOST_WORK = 1 << 22
 """Keys times boxes."""
-LARGEST = {"float64": 2.0**1000, "float32": 2.0**120}
-LEAST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126}
 SECOND_ORDER = arb(1001) / 1000
 
 ASSUMPTIONS = [
@@ -70,18 +69,16 @@ ASSUMPTIONS = [
 
 
 class Rounding:
-    """Bounds |computed - exact| of a statement's head."""
+    """Bounds |computed - exact| of a claim's head."""
 
-    def __init__(self, claim: Statement) -> None:
-        self.claim, self.head = claim, claim.head
-        self.fold = reflection(claim.intercepts, claim.constants, claim.gains) if claim.uniform else None
-        levels = claim.intercepts
-        depth = max(levels) - min(levels[0], levels[-1]) if claim.uniform else 0.0
-        self.least = arb(LEAST_NORMAL[claim.dtype]) * arb(depth).exp()
-        values = max(abs(v) for v in (*claim.constants, *claim.gains))
-        self.fits = bool(16 * len(levels) * (1 + arb(values)) * arb(depth).exp() < LARGEST[claim.dtype])
-        starts = [sum(claim.sizes[:i]) for i in range(len(claim.sizes) + 1)]
-        self.pieces = [range(a, b) for a, b in itertools.pairwise(starts)]
+    def __init__(self, claim: HeadClaim) -> None:
+        stored = claim.head
+        self.claim, self.head, self.stored = claim, stored.balls, stored
+        self.fold = stored.reflection if stored.horner else None
+        depth = arb(stored.depth if stored.horner else 0.0)
+        self.least = arb(LEAST_NORMAL[stored.dtype]) * depth.exp()
+        self.fits = bool(16 * stored.keys * (1 + arb(stored.largest_value)) * depth.exp() < LARGEST[stored.dtype])
+        self.pieces = stored.pieces
 
     def on_box(self, low: float, high: float) -> float:
         """An upper bound over [low, high]; infinity if none was found."""
@@ -97,7 +94,7 @@ class Rounding:
 
     def _folding(self, size: arb, output: arb) -> arb:
         """For x > 0 a symmetric head is shift - h(-x), or h(-x) + tilt·x: two more roundings, of these terms."""
-        shift, tilt = self.fold or (0.0, 0.0)
+        _, shift, tilt = self.fold or (False, 0.0, 0.0)
         return 3 * arb(self.claim.unit) * (abs(arb(shift)) + abs(arb(tilt)) * size + output)
 
     def _on_box(self, low: float, high: float) -> tuple[arb, arb]:
@@ -120,7 +117,7 @@ class Rounding:
                 error += 2 * _least(unit, 2 * share) * (part.output + output)
             error += share * part.error
             lost += share * part.lost
-        if not (self.fits and lost < 0.5 and 16 * self.head.keys * output < LARGEST[self.claim.dtype]):
+        if not (self.fits and lost < 0.5 and 16 * self.head.keys * output < LARGEST[self.stored.dtype]):
             return arb("inf"), output
         return (error + moved / (1 - lost)) * SECOND_ORDER, output
 
@@ -154,7 +151,7 @@ class Rounding:
         slope, level = self.head.own[k]
         own = 2 * (slope * size + level) + 10
         worst = own + self._distance(k, leader, size)
-        if self.claim.uniform:
+        if self.stored.horner:
             sides = ([self.head.keys - 1] if high > 0 else []) + ([0] if low <= 0 else [])
             for end in sides:
                 worst = worst.max(own + self._distance(k, end, size) + 6 * abs(end - k))
@@ -176,7 +173,7 @@ class Rounding:
         try:
             found = self._beyond(sign, arb(start))
             if self.fold is not None and sign > 0:
-                largest = max(abs(v) for v in (*self.claim.constants, *self.claim.gains))
+                largest = self.stored.largest_value
                 found = found.max(self._beyond(-1, arb(start)) + self._folding(arb(1), arb(2 * largest)))
             return upper(found)
         finally:
@@ -269,25 +266,7 @@ def _grown(error: arb) -> arb:
     return error if error < 1e-3 else error.expm1()
 
 
-def reflection(
-    intercepts: Sequence[float], constants: Sequence[float], gains: Sequence[float]
-) -> tuple[float, float] | None:
-    """(shift, tilt) if exactly h(x) = shift - h(-x), with tilt 0, or h(x) = h(-x) + tilt·x, with shift 0; else None.
-
-    As the evaluation does, only where the left end is the smaller one.
-    """
-    if tuple(intercepts) != tuple(reversed(intercepts)):
-        return None
-    tilts = {a + b for a, b in zip(gains, reversed(gains), strict=True)}
-    if tuple(constants) == tuple(reversed(constants)) and len(tilts) == 1 and abs(gains[0]) <= abs(gains[-1]):
-        return 0.0, tilts.pop()
-    shifts = {a + b for a, b in zip(constants, reversed(constants), strict=True)}
-    if tuple(gains) == tuple(reversed(gains)) and len(shifts) == 1 and abs(constants[0]) <= abs(constants[-1]):
-        return shifts.pop(), 0.0
-    return None
-
-
-def rounding_on(claim: Statement, edges: Sequence[float], *, relative: bool) -> float:
+def rounding_on(claim: HeadClaim, edges: Sequence[float], *, relative: bool) -> float:
     """The largest bound over the boxes; with `relative`, of the bound divided by 1 + |x|.
 
     On a wide box the weights are not known well and the bound is far too large, so boxes are cut until they are
@@ -305,7 +284,7 @@ def rounding_on(claim: Statement, edges: Sequence[float], *, relative: bool) -> 
     goal = 1.5 * max(bound(m, m) for m in ((a + b) / 2 for a, b in itertools.pairwise(edges)))
     worst = 0.0
     stack = list(itertools.pairwise(edges))
-    for _ in range(min(MOST_BOXES, MOST_WORK // len(claim.slopes))):
+    for _ in range(min(MOST_BOXES, MOST_WORK // claim.head.keys)):
         if not stack:
             return worst
         low, high = stack.pop()

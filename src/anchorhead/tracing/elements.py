@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anchorhead.circuit.circuit import Line, U
+from anchorhead.circuit.apply import U
+from anchorhead.circuit.line import Line
 from anchorhead.circuit.lower import RECIPROCAL, Form, substituted
 from anchorhead.enclosure.exact import Number, over, times
 from anchorhead.errors import DiscontinuityError, ExpressionError

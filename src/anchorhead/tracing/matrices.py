@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anchorhead.circuit.circuit import Line
+from anchorhead.circuit.line import Line
 from anchorhead.enclosure.exact import Number, over
 from anchorhead.errors import ExpressionError
 from anchorhead.tracing.elements import (

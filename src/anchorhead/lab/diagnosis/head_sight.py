@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from anchorhead.head.module import HeadAttention, LiteralHead
+from anchorhead.head.module import HeadModule, LiteralHead
 from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, Snap, joined, observe
 from anchorhead.model.compiled_head import CompiledHead
@@ -45,7 +45,7 @@ def head_sight(model: CompiledHead, x: Tensor, dtype: torch.dtype, beta: float) 
         bound=promised(model, u),
         ends=near_ends(u, low, high, model.head.keys),
         seams=near_seams(u, seams_of(model.head, beta)),
-        logits=model.head.logit_range(float(u.min()), float(u.max())),
+        logits=model.head.numbers.logit_range(float(u.min()), float(u.max())),
         keys=model.head.keys,
         place=lambda i: f"{model.variable} = {u[i].item():.4g}",
         rescale=lambda factor: solved_for(factor, beta),
@@ -82,7 +82,7 @@ def coarser(dtype: torch.dtype) -> str:
     return ""
 
 
-def seams_of(head: HeadAttention, beta: float) -> list[tuple[float, float]]:
+def seams_of(head: HeadModule, beta: float) -> list[tuple[float, float]]:
     """Where the pieces of a kinked head meet, which is where their gates are level, and how far the gate reaches.
 
     A gate of steepness β costs t/(1 + exp(t)) over β at distance t/β: but for 4% of the area, within t = 5.

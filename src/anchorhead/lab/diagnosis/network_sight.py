@@ -19,7 +19,8 @@ from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, joined, observe
 from anchorhead.model.compiled_network import CompiledNetwork
 from anchorhead.model.exact import exact_wires
-from anchorhead.model.layered import Attentions, Group, Heads, Layer, LayeredNetwork, LiteralHeads, Maxima
+from anchorhead.model.group import Group
+from anchorhead.model.layered import Layer, LayeredNetwork
 from anchorhead.model.report import shortened
 
 SLACK = 2**-48
@@ -51,7 +52,7 @@ class NetworkView:
     @cached_property
     def _per(self) -> int:
         """Inputs at a time."""
-        sizes = [group.count * _keys(group) for layer in self.model.network.sequence for group in layer.parts]
+        sizes = [group.count * group.keys for layer in self.model.network.sequence for group in layer.parts]
         return max(1, CHUNK // max(sizes, default=1))
 
     def exact(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -91,7 +92,7 @@ class NetworkView:
     def _groups(self, number: int, failing: Tensor) -> list[Sight]:
         found, start = [], 0
         for index, group in enumerate(self.model.network.sequence[number].parts):
-            width = group.count * (group.width if isinstance(group, Attentions) else 1)
+            width = group.count * group.width
             if failing[start : start + width].any():
                 found.append(self._sight(number, index, slice(start, start + width)))
             start += width
@@ -101,9 +102,9 @@ class NetworkView:
         model, layer = self.model, self.model.network.sequence[number]
         group, wires = layer.parts[index], self.new_wires(layer)[part]
         rows = recast(layer.rows, torch.float64, 1.0)(self.run(torch.float64).states[number])
-        u = seen(group, rows.split(layer.sizes, dim=-1)[index].double())
+        u = group.looked_at(rows.split(layer.sizes, dim=-1)[index].double())
         names = [shortened(model.circuit.wire_name(w), 40) for w in wires]
-        keys, (ends, seams) = _keys(group), marked(group, u, self.beta)
+        keys, (ends, seams) = group.keys, marked(group, u, self.beta)
         exact = self.exact(torch.float64)[0][..., wires]
         proved = torch.tensor([self.proved[w] for w in wires], dtype=torch.float64)
         return Sight(
@@ -115,7 +116,7 @@ class NetworkView:
             bound=(proved + SLACK * (1 + exact.abs())).reshape(-1),
             ends=ends,
             seams=seams,
-            logits=_logits(group, u),
+            logits=group.logit_range(u),
             keys=keys,
             place=lambda i: f"u = {u.reshape(-1)[i].item():.4g}",
             rescale=lambda factor: solved_for(factor, self.beta),
@@ -141,42 +142,17 @@ class NetworkView:
 
 def _run(group: Group, rows: Tensor, exact: Tensor) -> Run:
     """One group on its rows; a head of several outputs counts once for each."""
-    literal = group.literal() if isinstance(group, Heads) else group
-    weights = literal.weights(rows)
-    if isinstance(group, Attentions):
-        weights = weights.repeat_interleave(group.width, dim=-2)
+    weights = group.weights(rows).repeat_interleave(group.width, dim=-2)
     return observe((group(rows).double() - exact).abs(), weights)
-
-
-def _keys(group: Group) -> int:
-    return len(group.head.slopes) if isinstance(group, Heads | LiteralHeads) else group.keys
-
-
-def seen(group: Group, rows: Tensor) -> Tensor:
-    """What each head of a group looks at, as one number: its query; for a maximum the lead of the largest."""
-    if isinstance(group, Heads | LiteralHeads):
-        return rows[..., : group.count]
-    if isinstance(group, Maxima):
-        largest = rows.unflatten(-1, (group.count, group.keys)).topk(2, dim=-1).values
-        return largest[..., 0] - largest[..., 1]
-    return rows.new_zeros(*rows.shape[:-1], group.count * group.width)
 
 
 def marked(group: Group, u: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     """Which queries lie next to the ends of what a head sees, and next to its seams."""
-    nowhere = torch.zeros_like(u, dtype=torch.bool)
-    if isinstance(group, Maxima):
-        return nowhere.reshape(-1), (u <= 5 / (group.sharpness.double() * beta)).reshape(-1)
-    if not isinstance(group, Heads):
-        return nowhere.reshape(-1), nowhere.reshape(-1)
-    seams, ranges = seams_of(group.head, beta), [(float(c.min()), float(c.max())) for c in u.unbind(-1)]
+    if group.head is None:
+        return torch.zeros_like(u, dtype=torch.bool).reshape(-1), group.at_seams(u, beta).reshape(-1)
+    head = group.head
+    seams, ranges = seams_of(head, beta), [(float(c.min()), float(c.max())) for c in u.unbind(-1)]
     columns = list(zip(u.unbind(-1), ranges, strict=True))
-    ends = [near_ends(c, a, b, group.head.keys) if b > a else torch.zeros_like(c).bool() for c, (a, b) in columns]
+    ends = [near_ends(c, a, b, head.keys) if b > a else torch.zeros_like(c).bool() for c, (a, b) in columns]
     joints = [near_seams(c, seams) for c in u.unbind(-1)]
     return torch.stack(ends, -1).reshape(-1), torch.stack(joints, -1).reshape(-1)
-
-
-def _logits(group: Group, u: Tensor) -> float:
-    if isinstance(group, Heads):
-        return group.head.logit_range(float(u.min()), float(u.max()))
-    return group.sharpness.max().item() * float(u.abs().max()) if isinstance(group, Maxima) else float("nan")

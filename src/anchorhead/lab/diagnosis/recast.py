@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from anchorhead.head.grid_module import LiteralGrid
 from anchorhead.head.module import LiteralHead
 from anchorhead.model.attention import Attention
-from anchorhead.model.layered import Maxima
+from anchorhead.model.largest import Maxima
 from anchorhead.theorems.lookup import SoftmaxReadOut
 
 Module = TypeVar("Module", bound=nn.Module)

@@ -1,0 +1,218 @@
+"""phi(u), and phi(u)·v: a function of one line, by a head that may carry a partner.
+
+A head looks at t = (u - c)/r, a line of its own, and the step is α' h(t) + β' t + γ'. The head keeps |h - g| <= a on
+its domain, where phi(u) = α g(t) + β t + γ exactly, computed it adds b, and phi has slope at most L:
+e = L r e_t + |α'|(a + b) + |α' - α||g| + |β' - β||t| + |γ' - γ|, and 4ρ(|α' h| + |β' t| + |γ'|) for computing the sum,
+if the domain holds every t + [-e_t, e_t]. Three kinds: as it is (c = 0, r = 1, α = 1, β = γ = 0); the identity
+(g = t, α = r, γ = c); the square (g = t², α = r², β = 2cr, γ = c²). The latter two let one head on [-1, 1] serve every
+product and every square.
+
+*A partner.* With E the error of phi(u), phi(u)·v errs by  e = E(|v| + e_v) + |phi| e_v, and rounding the product 2ρ of
+its size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from flint import arb
+
+from anchorhead.circuit.line import Line
+from anchorhead.circuit.step import (
+    PLAIN,
+    Computed,
+    OutsideDomain,
+    Pair,
+    ProvedHead,
+    Step,
+    Use,
+    Valued,
+    Values,
+    size,
+    widened,
+)
+from anchorhead.enclosure.exact import as_ball
+from anchorhead.enclosure.precision import above, below, upper
+from anchorhead.enclosure.variation import steepest, value_range
+from anchorhead.expression.graph import Node, constant, variable
+
+if TYPE_CHECKING:
+    from anchorhead.circuit.program import Reader
+
+U = variable("u")
+"""The variable of the functions in a circuit."""
+SQUARE = Node("pow", (U, constant(2)))
+SQUARES = (SQUARE, Node("square", (U,)), Node("mul", (U, U)))
+
+
+class NotFinite(Exception):
+    """A step's function is not finite everywhere on an interval that its argument may reach."""
+
+    def __init__(self, interval: Pair) -> None:
+        super().__init__(f"not finite on {interval}")
+        self.interval = interval
+
+
+class FunctionStep(Step):
+    """What the two share."""
+
+    function: Node
+    argument: Line
+
+    def alike(self, head: int) -> tuple[object, ...]:
+        return self.name, head
+
+    def read_lines(self, use: Use) -> list[Line]:
+        """The query in place of the argument."""
+        first, *rest = self.lines()
+        return [use.query(first), *rest]
+
+    def written(self, line: Callable[[Line], list[Any]], function: Callable[[Node], int]) -> list[Any]:
+        return [function(self.function), *map(line, self.lines())]
+
+    @classmethod
+    def read(cls, items: list[Any], label: str, reader: Reader) -> FunctionStep:
+        return cls(reader.function(items[0]), *(reader.line(item) for item in items[1:]), label)  # type: ignore[call-arg]
+
+    def fits(self, use: Use, values: Values, heads: Sequence[ProvedHead]) -> bool:
+        if use.head < 0 or not use.radius > 0:
+            return False
+        found = heads[use.head].function
+        if use.kind == "plain":
+            return found is self.function and (use.centre, use.radius) == (0.0, 1.0)
+        if use.kind == "identity":
+            return self.function is U and found is U
+        return use.kind == "square" and self.function in SQUARES and found is SQUARE
+
+    def follow(self, lines: Sequence[Valued], argument: Pair, computed: Computed | None) -> list[Valued]:
+        return [self.function_error(lines[0], argument, computed)]
+
+    def function_error(self, query: Valued, argument: Pair, computed: Computed | None) -> Valued:
+        """Range and error of phi(u)."""
+        values = value_range(self.function, *argument)
+        if values is None:
+            raise NotFinite(argument)
+        if computed is None:
+            return values, 0.0
+        if computed.facts is None:
+            return values, math.inf
+        use, kept, facts = computed.use, computed.values, computed.facts
+        wide = widened(*query)
+        if not (facts.low <= wide[0] and wide[1] <= facts.high):
+            raise OutsideDomain(wide)
+        # where tilts are added to the values, or a scale rounds them, they have two roundings more
+        evaluation = facts.rounding * (1 if kept[1] == 0 and math.frexp(kept[0])[0] == 0.5 else 2)
+        total = abs(arb(kept[0])) * (arb(facts.approximation) + (evaluation if computed.unit else 0.0))
+        sizes = self._size_of_head(use, wide), size(wide), 1.0
+        for factor, meant, largest in zip(kept, use.values, sizes, strict=True):
+            if factor != meant:
+                total = total + abs(arb(factor) - as_ball(meant)) * largest
+        if query[1]:
+            drift = upper(arb(use.radius) * query[1])
+            near = steepest(self.function, *widened(argument, drift))
+            if use.kind == "plain":
+                near = min(near, steepest(self.function, facts.low, facts.high))
+            total = total + arb(near) * drift
+        if computed.unit and kept != PLAIN:
+            # |α h| <= |phi| + |β t| + |γ| + error
+            beside = abs(arb(kept[1])) * size(wide) + abs(arb(kept[2]))
+            total = total + 4 * computed.unit * (size(values) + 2 * beside + total) + computed.tiny
+        return values, computed.within(total, size(values))
+
+    def _size_of_head(self, use: Use, wide: Pair) -> float:
+        """The largest |g| for the head's function g on what the step looks at."""
+        if use.kind == "plain":
+            found = value_range(self.function, *wide)
+            return math.inf if found is None else size(found)
+        return size(wide) if use.kind == "identity" else upper(arb(size(wide)) ** 2)
+
+    def arrives(self, own: Any, use: Use, sizes: Sequence[Pair], lines: Sequence[Any], domain: Pair,
+                most: Callable[[Sequence[Any]], Any]) -> Any:  # fmt: skip
+        near = steepest(self.function, *sizes[0])
+        if use.kind == "plain":
+            near = min(near, steepest(self.function, *domain))
+        return float(use.values[0]) * own + near * lines[0]
+
+    def keys(self, heads: Sequence[ProvedHead], use: Use) -> int:
+        return heads[use.head].keys
+
+    def own_error(self, heads: Sequence[ProvedHead], use: Use, values: Values) -> float:
+        return heads[use.head].approximation + heads[use.head].rounding
+
+    def described(self, heads: Sequence[ProvedHead], use: Use) -> tuple[str, str]:
+        return str(heads[use.head].function), heads[use.head].method
+
+
+@dataclass(frozen=True)
+class Apply(FunctionStep):
+    """phi(argument)."""
+
+    function: Node
+    argument: Line
+    label: str = field(default="", compare=False)
+
+    name = "apply"
+    items = 4
+
+    def lines(self) -> Iterator[Line]:
+        yield self.argument
+
+    def mapped(self, change: Callable[[Line], Line]) -> Apply:
+        return Apply(self.function, change(self.argument), self.label)
+
+    def wanted(self) -> tuple[str, Node, bool]:
+        return ("square", SQUARE, False) if self.function in SQUARES else ("plain", self.function, False)
+
+
+@dataclass(frozen=True)
+class Times(FunctionStep):
+    """phi(argument) · partner."""
+
+    function: Node
+    argument: Line
+    partner: Line
+    label: str = field(default="", compare=False)
+
+    name = "times"
+    items = 5
+
+    def lines(self) -> Iterator[Line]:
+        yield self.argument
+        yield self.partner
+
+    def mapped(self, change: Callable[[Line], Line]) -> Times:
+        return Times(self.function, change(self.argument), change(self.partner), self.label)
+
+    def parts(self) -> Sequence[range]:
+        """All queries, then all partners."""
+        return [range(1), range(1, 2)]
+
+    def wanted(self) -> tuple[str, Node, bool]:
+        return ("identity", U, True) if self.function is U else ("plain", self.function, True)
+
+    def fits(self, use: Use, values: Values, heads: Sequence[ProvedHead]) -> bool:
+        """A partner is carried in constants only."""
+        return super().fits(use, values, heads) and heads[use.head].constant_values
+
+    def follow(self, lines: Sequence[Valued], argument: Pair, computed: Computed | None) -> list[Valued]:
+        (values, error), (partner, partner_error) = self.function_error(lines[0], argument, computed), lines[1]
+        corners = [arb(a) * b for a in values for b in partner]
+        exact = min(below(c) for c in corners), max(above(c) for c in corners)
+        if computed is None:
+            return [(exact, 0.0)]
+        phi, v = arb(size(values)), arb(size(partner))
+        total = error * (v + partner_error) + phi * partner_error
+        total = total + 2 * computed.unit * (phi + error) * (v + partner_error) + computed.tiny
+        return [(exact, computed.within(total, max(size(exact), upper(v + partner_error))))]
+
+    def arrives(self, own: Any, use: Use, sizes: Sequence[Pair], lines: Sequence[Any], domain: Pair,
+                most: Callable[[Sequence[Any]], Any]) -> Any:  # fmt: skip
+        values = value_range(self.function, *sizes[0]) or (0.0, 0.0)
+        return super().arrives(own, use, sizes, lines, domain, most) * size(sizes[1]) + size(values) * lines[1]
+
+    def described(self, heads: Sequence[ProvedHead], use: Use) -> tuple[str, str]:
+        function, method = super().described(heads, use)
+        return "u·v" if function == "u" else f"({function})·v", method

@@ -1,0 +1,12 @@
+"""What the two dtypes of certified models can hold; read without torch and NumPy."""
+
+from __future__ import annotations
+
+NAMES = ("float64", "float32")
+BITS = {"float64": 53, "float32": 24}
+UNIT = {name: 2.0**-bits for name, bits in BITS.items()}
+"""The unit roundoff."""
+LEAST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126}
+"""What is smaller may become zero."""
+LARGEST = {"float64": 2.0**1000, "float32": 2.0**120}
+"""What no sum that a model forms may reach in absolute value, so that nothing in it overflows."""

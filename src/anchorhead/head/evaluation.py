@@ -1,0 +1,178 @@
+"""The fast evaluations of a head in torch, its numbers as constants: elementwise, so that torch.compile can fuse them.
+
+*Horner's rule.* If slopes are evenly spaced, then with z = exp(-step·|x|) numerator and denominator are polynomials in
+z, counted from the end key on x's side, so that nothing overflows for any finite x:
+
+    x <= 0:  sum_j exp(intercept_j - intercept_0) z^j (constant_j + gain_j x) / (the same without values)
+    x > 0:   likewise from the last key backwards
+
+one exp, a few multiply-adds a key and one division. If in addition the head is symmetric (`Head.reflection`), then
+h(x) = h(-|x|) + tilt·max(x, 0), or shift - h(-|x|) for x > 0, and one polynomial serves both sides.
+
+*Key by key.* Heads of several pieces are summed within a piece and then piece by piece, without storing weights; that
+way a steep gate costs the keys within a piece no digits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anchorhead.head.head import NUMBERS, Head, Reflection
+
+Evaluation = Callable[[Tensor], Tensor]
+Number = float | Tensor
+Key = Sequence[Number]
+TORCH = {"float64": torch.float64, "float32": torch.float32}
+
+
+def evaluation_of(head: Head) -> Evaluation:
+    """The evaluation that the head says, in its dtype."""
+    top = torch.finfo(TORCH[head.dtype]).max
+    return _polynomials(head, top) if head.horner else _by_piece(head, top)
+
+
+def _by_piece(head: Head, dtype_max: float) -> Evaluation:
+    """Key by key with the numbers as constants."""
+    keys = list(zip(head.slopes, head.intercepts, head.constants, head.gains, strict=True))
+    gates = list(zip(head.gate_slopes, head.gate_levels, strict=True))
+    totals = [slope + gate for slope, (gate, _) in zip(head.slopes, head.gates, strict=True)]
+    ends = head.gains[totals.index(min(totals))], head.gains[totals.index(max(totals))]
+    reach = dtype_max / (16 * (1 + max(abs(v) for key in keys for v in key) + max(abs(g) for g, _ in gates)))
+    pieces = _split(keys, head.sizes)
+    return lambda x: _key_by_key(x, x.clamp(-reach, reach), pieces, gates, ends)
+
+
+def from_parameters(numbers: dict[str, Tensor], piece: Tensor, sizes: Sequence[int], x: Tensor) -> Tensor:
+    """Key by key with the parameters themselves, for gradients with respect to them."""
+    *own, gate_slopes, gate_levels = (numbers[name] for name in NUMBERS)
+    keys = list(zip(*(t.unbind() for t in own), strict=True))
+    gates = list(zip(gate_slopes.unbind(), gate_levels.unbind(), strict=True))
+    totals, gains = (own[0] + gate_slopes[piece]).detach(), own[3]
+    left, right = (gains.gather(0, place.unsqueeze(0)).squeeze(0) for place in (totals.argmin(), totals.argmax()))
+    largest = torch.stack([t.detach().abs().amax() for t in own]).amax() + gate_slopes.detach().abs().amax()
+    reach = torch.finfo(x.dtype).max / (16 * (1 + largest))
+    return _key_by_key(x, x.clamp(-reach, reach), _split(keys, sizes), gates, (left, right))
+
+
+def _split(keys: Sequence[Any], sizes: Sequence[int]) -> list[Sequence[Any]]:
+    return [keys[a:b] for a, b in itertools.pairwise(itertools.accumulate(sizes, initial=0))]
+
+
+def _key_by_key(
+    x: Tensor, query: Tensor, pieces: Sequence[Sequence[Key]], gates: Sequence[Key], ends: tuple[Number, Number]
+) -> Tensor:
+    """Softmax within each piece, then between pieces, the largest score subtracted in both; query is x, clamped."""
+    parts = [_piece(query, piece) for piece in pieces]
+    logits = [top + (query * g + b) for (top, _, _), (g, b) in zip(parts, gates, strict=True)]
+    largest = _largest(logits)
+    numerator, denominator = torch.zeros_like(x), torch.zeros_like(x)
+    for logit, (_, above, below) in zip(logits, parts, strict=True):
+        weight = torch.exp(logit - largest)
+        numerator, denominator = numerator + weight * above, denominator + weight * below
+    return _beyond(x, query, numerator / denominator, *ends)
+
+
+def _beyond(x: Tensor, query: Tensor, inside: Tensor, left: Number, right: Number) -> Tensor:
+    """Past the clamp, where products would overflow and one key has long had all the weight: its line, continued."""
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return inside + (x - query) * torch.where(x > 0, right, left)
+    if left == right == 0:
+        return inside
+    return inside + (x - query) * (
+        right if left == right else torch.where(x > 0, x.new_full((), right), x.new_full((), left))
+    )
+
+
+def _piece(x: Tensor, keys: Sequence[Key]) -> tuple[Tensor, Tensor, Tensor]:
+    """Largest score, and numerator and denominator relative to it."""
+    if len(keys) == 1:
+        slope, level, value, gain = keys[0]
+        return x * slope + level, x * gain + value, torch.ones_like(x)
+    scores = [x * s + c for s, c, _, _ in keys]
+    largest = _largest(scores)
+    numerator, denominator = torch.zeros_like(x), torch.zeros_like(x)
+    for score, (_, _, value, gain) in zip(scores, keys, strict=True):
+        weight = torch.exp(score - largest)
+        numerator, denominator = numerator + weight * (x * gain + value), denominator + weight
+    return largest, numerator, denominator
+
+
+def _largest(scores: Sequence[Tensor]) -> Tensor:
+    largest = scores[0]
+    for score in scores[1:]:
+        largest = torch.maximum(largest, score)
+    return largest
+
+
+def _polynomials(head: Head, dtype_max: float) -> Evaluation:
+    """Horner's rule in z = exp(-step·|x|), coefficients from the end key on x's side."""
+    step = head.slopes[1] - head.slopes[0]
+    left, right = (_coefficients(*(getattr(head, n)[::s] for n in NUMBERS[1:4])) for s in (1, -1))
+    reach = dtype_max / (16 * head.keys * (1 + max(abs(v) for row in (*left, *right) for v in row)))
+    ends = head.gains[0], head.gains[-1]
+    if head.reflection is not None:
+        return _folded(head.reflection, step, left, reach, ends)
+
+    both = [(lo, hi) for lo, hi in zip(left, right, strict=True)]
+
+    def evaluate(x: Tensor) -> Tensor:
+        up, whole = x > 0, x
+        x = whole.clamp(-reach, reach)
+        z = torch.exp(step * torch.where(up, -x, x))
+
+        def pick(low: float, high: float) -> Tensor | float:
+            return low if low == high else torch.where(up, x.new_full((), high), x.new_full((), low))
+
+        inside = _ratio(z, x, [tuple(pick(a, b) for a, b in zip(lo, hi, strict=True)) for lo, hi in both])
+        return _beyond(whole, x, inside, *ends)
+
+    return evaluate
+
+
+def _folded(reflection: Reflection, step: float, left: Sequence[tuple[float, ...]], reach: float,
+            ends: tuple[float, float]) -> Evaluation:  # fmt: skip
+    """A symmetric head: at -|x|, and mirrored."""
+    odd, shift, tilt = reflection
+
+    def folded(x: Tensor) -> Tensor:
+        all_down = torch.where(x > 0, -x, x)
+        down = all_down.clamp(min=-reach)
+        inside = _ratio(torch.exp(step * down), down, left)
+        near = _beyond(all_down, down, inside, ends[0], ends[0])
+        if odd:
+            far = shift - near
+        elif ends[0] == 0:
+            far = near + tilt * x
+        else:  # tilt·x may be too large where the sum is not
+            far = _beyond(-all_down, -down, inside - tilt * down, ends[1], ends[1])
+        return torch.where(x > 0, far, near)
+
+    return folded
+
+
+def _ratio(z: Tensor, x: Tensor, coefficients: Sequence[tuple[Any, ...]]) -> Tensor:
+    """Numerator over denominator, even and odd powers by themselves: two shorter chains that a processor overlaps."""
+    square = z * z
+    (above, below), (odd_above, odd_below) = (_horner(square, x, coefficients[i::2]) for i in (0, 1))
+    return (above + z * odd_above) / (below + z * odd_below)
+
+
+def _horner(z: Tensor, x: Tensor, coefficients: Sequence[tuple[Any, ...]]) -> tuple[Tensor, Tensor]:
+    weight, value, gain = coefficients[-1]
+    numerator, denominator = x * gain + value, torch.zeros_like(x) + weight
+    for weight, value, gain in coefficients[-2::-1]:
+        numerator = numerator * z + (x * gain + value)
+        denominator = denominator * z + weight
+    return numerator, denominator
+
+
+def _coefficients(*numbers: Sequence[float]) -> list[tuple[float, ...]]:
+    """exp(intercept_j - intercept_0) times (1, constant_j, gain_j), from the end key inwards."""
+    intercepts, constants, gains = (torch.tensor(part, dtype=torch.float64) for part in numbers)
+    weights = (intercepts - intercepts[0]).exp()
+    return list(zip(weights.tolist(), (weights * constants).tolist(), (weights * gains).tolist(), strict=True))

@@ -1,0 +1,113 @@
+"""phi(u) and phi(u)·v as attention: the steps of a layer that share a head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from anchorhead.circuit.apply import FunctionStep
+from anchorhead.circuit.step import PLAIN, Use, Values
+from anchorhead.errors import StructureError
+from anchorhead.expression.tensors import evaluate
+from anchorhead.head.module import CARRYING, HeadModule
+from anchorhead.head.parameters import constant
+from anchorhead.model.group import Group, HeadRows
+
+
+class Heads(Group):
+    """Steps of one head, α h(t) + β t + γ, times a partner each or not: `count` queries t, then the partners.
+
+    That is a head with values α·value_k + β t + γ over the same keys; values holds (α, β, γ) as (3, count), or nothing
+    where every step takes its head as it is. *Fast*: the head as `head/evaluation.py` evaluates it; where it carries a
+    partner, times the partner, which is the same since all values have that factor.
+    """
+
+    head: HeadModule
+
+    def __init__(self, head: HeadModule, count: int, values: Tensor | None, *, partners: bool) -> None:
+        super().__init__()
+        self.head, self.count, self.partners, self.keys = head, count, partners, head.keys
+        self.values = None if values is None else constant(values)
+
+    @classmethod
+    def of(cls, steps: Sequence[FunctionStep], use: Use, values: Sequence[Values], heads: Sequence[HeadModule],
+           dtype: torch.dtype) -> Self:  # fmt: skip
+        kept = None if all(v == PLAIN for v in values) else torch.tensor(values, dtype=dtype).T
+        return cls(heads[use.head], len(steps), kept, partners=len(steps[0].parts()) > 1)
+
+    @staticmethod
+    def exact(step: FunctionStep, rows: Tensor) -> Tensor:
+        value: Tensor = evaluate(step.function, {"u": rows[..., 0]})
+        return rows[..., 1:].prod(-1, keepdim=True) * value.unsqueeze(-1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        queries = rows[..., : self.count]
+        found: Tensor = self.head(queries)
+        if self.values is not None:
+            scale, tilt, shift = self.values
+            found = found * scale + (queries * tilt + shift)
+        return found * rows[..., self.count :] if self.partners else found
+
+    def weights(self, rows: Tensor) -> Tensor:
+        return self.head.weights(rows[..., : self.count])
+
+    def literal(self) -> LiteralHeads:
+        return LiteralHeads(self)
+
+    def on_sequences(self, rows: Tensor) -> list[HeadRows]:
+        """The query is (u, 1, u, 1), against slope, intercept, gate slope and gate level of every key."""
+        literal, numbers = self.literal(), self.head.numbers
+        scores = torch.tensor(list(zip(numbers.slopes, numbers.intercepts, *zip(*numbers.gates, strict=True),
+                                       strict=True)), dtype=rows.dtype)  # fmt: skip
+        one = torch.zeros_like(rows[0])
+        one[-1] = 1
+        found = []
+        for i in range(self.count):
+            constants, gains = literal.constants[i].detach(), literal.gains[i].detach()
+            values = constants[:, None] * (rows[self.count + i] if self.partners else one)
+            if not self.partners:
+                values = values + gains[:, None] * rows[i]
+            found.append(HeadRows(torch.stack([rows[i], one, rows[i], one]), scores, None, values))
+        return found
+
+    def numbers(self) -> Tensor | None:
+        return self.values
+
+    @property
+    def beta(self) -> float:
+        return self.head.numbers.beta
+
+    def looked_at(self, rows: Tensor) -> Tensor:
+        return rows[..., : self.count]
+
+    def logit_range(self, u: Tensor) -> float:
+        return self.head.numbers.logit_range(float(u.min()), float(u.max()))
+
+
+class LiteralHeads(Heads):
+    """Scores, softmax over keys, values; where there is a partner a key's value is its constant times the partner."""
+
+    def __init__(self, heads: Heads) -> None:
+        super().__init__(heads.head.literal(), heads.count, None, partners=heads.partners)
+        constants, gains = self.head.constants, self.head.gains
+        if heads.values is None:
+            self.constants, self.gains = (constant(v.expand(heads.count, -1)) for v in (constants, gains))
+        else:
+            scale, tilt, shift = (v[:, None] for v in heads.values)
+            self.constants, self.gains = constant(scale * constants + shift), constant(scale * gains + tilt)
+        if self.partners and bool(self.gains.any()):
+            raise StructureError(CARRYING)
+
+    def literal(self) -> LiteralHeads:
+        """This is it."""
+        return self
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.partners:
+            values = rows[..., self.count :].unsqueeze(-1) * self.constants
+        else:
+            values = rows.unsqueeze(-1) * self.gains + self.constants
+        return (self.weights(rows).unsqueeze(-2) @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1)

@@ -1,0 +1,56 @@
+"""What is claimed of a head: that it is as near to a function on an interval as it says, and the boxes of the proof."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from anchorhead.dtypes import UNIT
+from anchorhead.expression.graph import Node
+from anchorhead.head.head import Head
+from anchorhead.proof.certificate import sum_above
+
+
+@dataclass(frozen=True)
+class HeadClaim:
+    """For every `variable` in [low, high], either of which may be infinite, |function - head| is at most some number.
+
+    approximation: that number for the head in exact arithmetic. rounding: what evaluating it in its dtype adds, over
+    1 + |u| on an unbounded interval. edges: the ends of the boxes that prove it. method: how the head was found. A
+    claim that is yet to be proved has neither edges nor bounds.
+    """
+
+    function: Node
+    variable: str
+    low: float
+    high: float
+    head: Head
+    method: str = ""
+    edges: tuple[float, ...] = ()
+    approximation: float = math.inf
+    rounding: float = math.inf
+
+    @property
+    def keys(self) -> int:
+        """How many keys the head has."""
+        return self.head.keys
+
+    @property
+    def constant_values(self) -> bool:
+        """Whether its values are constants, so that it can carry a partner."""
+        return not any(self.head.gains)
+
+    @property
+    def unit(self) -> float:
+        """The unit roundoff of the dtype."""
+        return UNIT[self.head.dtype]
+
+    @property
+    def bounded(self) -> bool:
+        """Whether both ends of the domain are finite."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def bound(self) -> float:
+        """What is kept: with rounding on a bounded interval, without it on an unbounded one."""
+        return sum_above(self.approximation, self.rounding) if self.bounded else self.approximation
