@@ -367,7 +367,7 @@ def test_a_network_is_healthy_in_its_dtype_and_domain(dtype: torch.dtype):
 @pytest.mark.heavy
 def test_the_head_that_was_edited_is_named_and_no_other():
     model = copy.deepcopy(network(torch.float32))
-    head = model.network.sequence[1].parts[0].head
+    head = model.network.layered.sequence[1].parts[0].head
     with torch.no_grad():
         head.slopes.mul_(0.25)
         head.intercepts.mul_(0.25)
@@ -381,7 +381,7 @@ def test_the_head_that_was_edited_is_named_and_no_other():
 def test_an_affine_map_that_was_edited_is_not_blamed_on_a_head():
     model = copy.deepcopy(network())
     with torch.no_grad():
-        model.network.last.bias.add_(0.1)
+        model.network.layered.last.bias.add_(0.1)
     found = diagnose(model, square())
     assert [finding.where for finding in found.findings] == ["the last affine map"]
 

@@ -79,7 +79,7 @@ def test_network_is_affine_maps_and_attention_only(index):
     model = compiled(index)
     x = inside(model, [0.3] * len(model.certificate.domain)).expand(5, -1)
     walk = ah.walk(model.literal(), x)
-    assert walk.softmax == sum(len(layer.parts) for layer in model.network.sequence)
+    assert walk.softmax == sum(len(layer.parts) for layer in model.network.layered.sequence)
 
 
 @pytest.mark.parametrize("index", range(len(CASES)))
@@ -142,7 +142,7 @@ def test_product_of_many_variables_costs_keys_in_proportion():
 
 def test_heads_are_shared():
     model = ah.compile(["x*y", "y*z", "x*z", "sin(x + y) + sin(y - z)"], {"x": (0, 1), "y": (0, 2), "z": (1, 4)})
-    assert len({id(part.head) for layer in model.network.sequence for part in layer.parts}) == 2
+    assert len({id(part.head) for layer in model.network.layered.sequence for part in layer.parts}) == 2
 
 
 def test_report_says_where_the_error_comes_from():
@@ -159,7 +159,7 @@ def test_probe_names_the_first_layer_that_exceeds_its_share():
     x = 2 * torch.rand(500, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 1
     assert model.probe(x).first is None
     assert len(model.probe(x).layers) == 3
-    second = model.network.sequence[1].parts[0]
+    second = model.network.layered.sequence[1].parts[0]
     second.head = ah.compile("sin(u)", (-3.1, 3.1), tol=1e-3).head
     assert model.probe(x).first.layer == 2
     assert model.probe(x).first.label == "sin(3*x*y)"
@@ -317,7 +317,7 @@ def test_fixed_variables_are_allowed():
 
 def test_numbers_that_were_changed_are_not_saved_as_proved(tmp_path):
     model = ah.compile("x*y", SQUARE, tol=1e-4)
-    model.network.sequence[0].rows.weight.data.add_(1.0)
+    model.network.layered.sequence[0].rows.weight.data.add_(1.0)
     assert model.certificate.level == "unproved"
     assert model.certificate.bound == math.inf
     model.save(tmp_path / "file")

@@ -141,7 +141,7 @@ def test_slopes_that_are_no_longer_evenly_spaced_are_summed_key_by_key():
 def test_gradients_of_the_numbers_are_those_of_the_literal_form(models, name):
     x, model = MODELS[name][1], copy.deepcopy(models[name])
     heads = [m for m in model.modules() if isinstance(m, HeadModule)]
-    pairs = [(m, m) for m in heads] or [(model.grid, model.grid)]
+    pairs = [(m, m) for m in heads] or [(model.network.grid, model.network.grid)]
     for part, _ in pairs:
         fast, plain = copy.deepcopy(part).requires_grad_(), part.literal().requires_grad_()
         seen = x if name != "network" else x[:, 0]
@@ -295,7 +295,7 @@ def test_shortened_products_are_switched_off_and_on_again():
 
     seen = []
     model = AUTOCAST["network"]()
-    model.network.layers.append(Settings())
+    model.network.layered.layers.append(Settings())
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:

@@ -89,12 +89,12 @@ def test_a_coefficient_of_unknown_sign_has_the_range_of_both():
 
 def edits():
     return {
-        "the last map": lambda m: m.network.last.weight.mul_(2),
-        "a bias": lambda m: m.network.last.bias.add_(0.5),
-        "the first map": lambda m: m.network.sequence[0].rows.weight.add_(0.01),
-        "a head": lambda m: m.network.sequence[0].groups[0].head.constants.add_(0.1),
+        "the last map": lambda m: m.network.layered.last.weight.mul_(2),
+        "a bias": lambda m: m.network.layered.last.bias.add_(0.5),
+        "the first map": lambda m: m.network.layered.sequence[0].rows.weight.add_(0.01),
+        "a head": lambda m: m.network.layered.sequence[0].groups[0].head.constants.add_(0.1),
         "a step's scale": lambda m: next(
-            g for layer in m.network.sequence for g in layer.groups if getattr(g, "values", None) is not None
+            g for layer in m.network.layered.sequence for g in layer.groups if getattr(g, "values", None) is not None
         ).values.mul_(1.01),
     }
 
@@ -136,7 +136,7 @@ def test_an_edit_within_the_claim_is_proved_anew(tmp_path):
 def test_a_loaded_model_whose_claim_does_not_hold_can_still_be_looked_at(tmp_path):
     model = ah.compile("sin(3*x*y)+max(x,y)", SQUARE, tol=1e-5, method="graph")
     with torch.no_grad():
-        model.network.layers[0].groups[0].values.view(-1)[-1] += 0.3
+        model.network.layered.layers[0].groups[0].values.view(-1)[-1] += 0.3
     model.save(tmp_path / "file")
     back = ah.load(tmp_path / "file")
     assert "unproved" in str(back)
@@ -153,7 +153,7 @@ def test_a_copy_that_was_edited_is_saved_with_its_own_numbers(tmp_path):
     other = copy.deepcopy(model)
     assert other.certificate == model.certificate
     with torch.no_grad():
-        other.network.last.weight.mul_(3)
+        other.network.layered.last.weight.mul_(3)
     x = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
     other.save(tmp_path / "other")
     assert torch.equal(ah.load(tmp_path / "other")(x), other(x))

@@ -16,7 +16,7 @@ import anchorhead as ah
 
 if TYPE_CHECKING:
     from anchorhead.compiler.plan import Plan
-    from anchorhead.head.module import HeadModule
+    from anchorhead.head.head import Head
     from anchorhead.model.report import NodeReport
 
 
@@ -26,9 +26,8 @@ def print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> Non
     if as_json:
         values: dict[str, Any] = {"method": model.method, "file": file, "certificate": certificate.as_dict(),
                   "resources": vars(cost), "largest_value": model.largest_value}  # fmt: skip
-        nodes = _nodes(model)
-        if nodes:
-            values["nodes"] = [vars(node) for node in nodes]
+        if model.report is not None and model.report.nodes:
+            values["nodes"] = [vars(node) for node in model.report.nodes]
         print(json.dumps(values))
         return
     table = Table(title=plain(f"{certificate.expression} as attention"), title_justify="left")
@@ -64,21 +63,14 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _nodes(model: ah.CompiledModel) -> tuple[NodeReport, ...]:
-    """The nodes of a network; none for a model that is one head."""
-    from anchorhead.model.compiled_network import CompiledNetwork
-
-    return model.report.nodes if isinstance(model, CompiledNetwork) else ()
-
-
 def print_parts(model: ah.CompiledModel) -> None:
     """The keys of a head, or the nodes of a network."""
-    from anchorhead.model.compiled_head import CompiledHead
-
-    if isinstance(model, CompiledHead):
-        _print_keys(model.head)
+    if model.report is not None:
+        _print_nodes(model.report.nodes)
+    elif not model.input_shape:
+        _print_keys(model.head.numbers)
     else:
-        _print_nodes(_nodes(model))
+        _print_nodes(())
 
 
 def _print_nodes(nodes: tuple[NodeReport, ...]) -> None:
@@ -91,18 +83,17 @@ def _print_nodes(nodes: tuple[NodeReport, ...]) -> None:
     _show(table)
 
 
-def _print_keys(head: HeadModule) -> None:
+def _print_keys(head: Head) -> None:
     table = Table(title="keys: score slope·x + intercept, value constant + gain·x", title_justify="left")
     for name in ("key", "slope", "intercept", "constant", "gain"):
         table.add_column(name, justify="right")
-    gates = [i for i, size in enumerate(head.sizes) for _ in range(size)]
-    rows = zip(head.slopes, head.intercepts, head.constants, head.gains, gates, strict=True)
-    for k, (slope, intercept, value, gain, piece) in enumerate(rows):
+    rows = zip(head.slopes, head.intercepts, head.constants, head.gains, head.gates, strict=True)
+    for k, (slope, intercept, value, gain, gate) in enumerate(rows):
         if k == 40:
             table.add_row("...", f"{head.keys - 40} more", "", "", "")
             break
-        total = (slope + head.gate_slopes[piece], intercept + head.gate_levels[piece], value, gain)
-        table.add_row(str(k), *(f"{v.item():.6g}" for v in total))
+        total = slope + gate[0], intercept + gate[1], value, gain
+        table.add_row(str(k), *(f"{v:.6g}" for v in total))
     _show(table)
 
 

@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Wiring:
-    """rows: for each step those that it reads, as `Step.read_lines` has them; outputs: one for each; values: by step."""
+    """rows: for each step those that it reads, by `Step.read_lines`; outputs: one for each; values: by step."""
 
     uses: tuple[Use, ...]
     rows: tuple[tuple[Row, ...], ...]

@@ -5,25 +5,26 @@ from __future__ import annotations
 import math
 
 from anchorhead.circuit.program import circuit_digest
-from anchorhead.compiler.assemble import network_model, placed_network
 from anchorhead.compiler.circuit_target import GraphTarget
 from anchorhead.compiler.compose import Composed, compose
 from anchorhead.compiler.search import Progress
 from anchorhead.errors import AnchorheadError, SingularityError, ToleranceError
-from anchorhead.model.compiled_network import CompiledNetwork
+from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.layered_form import LayeredForm
 from anchorhead.proof.certificate import Certificate
+from anchorhead.proof.network_claim import PlacedNetwork
 from anchorhead.proof.rounding import ASSUMPTIONS
 
 
-def compile_graph(target: GraphTarget, tol: float, dtype: str, progress: Progress) -> CompiledNetwork:
+def compile_graph(target: GraphTarget, tol: float, dtype: str, progress: Progress) -> CompiledModel:
     """The network with the fewest keys that the passes find; functions of one line fused, or apart if that fails."""
     try:
         composed, fused = compose(target.circuit(True), target.box, tol, dtype, progress), True
     except (ToleranceError, SingularityError) as refusal:
         progress("again, with a head for every function by itself")
         composed, fused = _apart(target, tol, dtype, progress, refusal), False
-    stored = placed_network(composed.claim)
-    return network_model(stored, _certificate(target, composed), "graph", target.source(fused=fused))
+    form = LayeredForm(PlacedNetwork.of(composed.claim), target.source(fused=fused))
+    return CompiledModel(form, _certificate(target, composed), "graph")
 
 
 def _apart(target: GraphTarget, tol: float, dtype: str, progress: Progress, refusal: AnchorheadError) -> Composed:

@@ -23,7 +23,7 @@ from anchorhead.expression.domain import shown
 from anchorhead.expression.graph import Expression
 from anchorhead.head.head import Head
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.compiled_head import CompiledHead
+from anchorhead.model.head_form import HeadForm
 from anchorhead.model.outside import check_policy
 from anchorhead.proof.approximation import Refutation
 from anchorhead.proof.head_claim import HeadClaim
@@ -94,20 +94,20 @@ def _compiled(target: Any, domain: Any, tol: float | None, method: str, dtype: t
 
 
 def compile_head(formula: str | Expression, domain: Domain, *, method: str = "auto", tol: float | None = None,
-                 keys: int | None = None, dtype: torch.dtype = torch.float64) -> CompiledHead:  # fmt: skip
+                 keys: int | None = None, dtype: torch.dtype = torch.float64) -> CompiledModel:  # fmt: skip
     """`compile` of a formula in one variable with one output, which is one head."""
     with threadpool_limits(1):
         return _one(read_target(formula, domain), method, tol, keys, dtype_name(dtype), lambda text: None)
 
 
 def _one(read: Target, method: str, tol: float | None, keys: int | None, dtype: str, report: Progress,
-         source: str = "") -> CompiledHead:  # fmt: skip
+         source: str = "") -> CompiledModel:  # fmt: skip
     fit = fit_for(read, method)
     if keys is not None:
         found = _at_size(Search(read, fit, 1e-3, dtype, report), keys)
     else:
         found = Search(read, fit, check_tol(1e-6 if tol is None else tol), dtype, report).run()
-    return CompiledHead(found, replace(certificate(read, found), source=source))
+    return CompiledModel(HeadForm(found), replace(certificate(read, found), source=source), fit.method)
 
 
 def _is_function(target: Any) -> bool:

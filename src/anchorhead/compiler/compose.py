@@ -15,10 +15,11 @@ from anchorhead.circuit.step import HeadFacts, OutsideDomain, Pair, Use
 from anchorhead.compiler.head_requests import Request, Wanted, assign
 from anchorhead.compiler.proved_heads import Choice, choose
 from anchorhead.compiler.search import Progress
-from anchorhead.compiler.tolerance_shares import sensitivities, shares
+from anchorhead.compiler.tolerance_shares import shares
 from anchorhead.errors import SingularityError, ToleranceError
 from anchorhead.proof.flow import Tracker
 from anchorhead.proof.network_claim import NetworkClaim, flows, output_errors, worst
+from anchorhead.proof.sensitivity import sensitivities
 
 ROUNDS = 6
 SHARPEST = 2.0**60

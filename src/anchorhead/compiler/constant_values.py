@@ -32,7 +32,8 @@ from anchorhead.expression.graph import Expression
 from anchorhead.head.head import Head
 from anchorhead.head.kinked import kinked, single_key
 from anchorhead.head.smooth import smooth
-from anchorhead.model.compiled_head import CompiledHead
+from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.head_form import HeadForm
 from anchorhead.proof.approximation import Refutation
 
 SIZES = (8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96)
@@ -48,7 +49,7 @@ PATIENCE = 2
 
 def carrying_model(
     formula: str | Expression, declared: tuple[float, float] | None, tol: float, dtype: torch.dtype
-) -> CompiledHead:
+) -> CompiledModel:
     """The smallest head with constant values whose approximation keeps tol, or what the dtype can tell apart.
 
     declared: the interval, or None for all of R, which a function that settles on constants on both sides can have.
@@ -60,7 +61,7 @@ def carrying_model(
 @lru_cache(maxsize=500)
 def _searched(
     formula: str | Expression, declared: tuple[float, float] | None, tol: float, dtype: torch.dtype
-) -> CompiledHead:
+) -> CompiledModel:
     """The head of `carrying_model`, found once; never handed out itself."""
     name = str(dtype).removeprefix("torch.")
     target = read_target(formula, declared)
@@ -74,7 +75,7 @@ def _searched(
                 continue
             proved = prove_head(target, rounded, goal.error, cuts, method)
             if not isinstance(proved, Refutation):
-                return CompiledHead(proved, certificate(target, proved))
+                return CompiledModel(HeadForm(proved), certificate(target, proved), method)
             unclear += not proved.certain
             if unclear == PATIENCE:
                 break

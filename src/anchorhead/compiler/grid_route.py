@@ -16,7 +16,8 @@ from anchorhead.expression.graph import Expression, ordered
 from anchorhead.head.grid_fit import MOST_KEYS, fit_grid, sampled_error, smallest_grid
 from anchorhead.head.grid_head import GridFunction, GridHead
 from anchorhead.head.grid_module import GridAttention
-from anchorhead.model.compiled_grid import CompiledGrid
+from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.grid_form import GridForm
 from anchorhead.proof.certificate import Certificate, sum_above
 from anchorhead.proof.grid_lipschitz import conditional_bound
 from anchorhead.proof.grid_proof import GridRefutation, prove_grid
@@ -53,7 +54,7 @@ def worth_trying(target: GraphTarget, tol: float, most: int) -> bool:
 
 def compile_grid(
     target: GraphTarget, tol: float, dtype: torch.dtype, progress: Progress, *, most: int = MOST_KEYS
-) -> CompiledGrid:
+) -> CompiledModel:
     """A formula in at most three variables as one layer of at most so many keys, proved by boxes."""
     expression = target.expression
     if expression is None or not over_grid(target):
@@ -73,9 +74,8 @@ def compile_grid(
             certificate = Certificate(target.name, target.box, name, "proved", proof.bound, rounding, len(proof.boxes),
                                       tuple(ASSUMPTIONS), (sum_above(proof.bound, rounding),) * head.outputs,
                                       expression.variables)  # fmt: skip
-            record = {"expressions": expression.text, "variables": list(expression.variables)}
-            grid = GridAttention.of(head, dtype)
-            return CompiledGrid(grid, certificate, "grid", record, (len(target.box),), (head.outputs,))
+            form = GridForm(GridAttention.of(head, dtype), expression, (len(target.box),), (head.outputs,))
+            return CompiledModel(form, certificate, "grid")
         if rounding >= tol:
             break
         share /= 2
@@ -87,7 +87,7 @@ def compile_grid(
 
 def compile_opaque(
     target: Opaque, tol: float, lipschitz: float | None, dtype: torch.dtype, progress: Progress
-) -> CompiledGrid:
+) -> CompiledModel:
     """A function that cannot be looked into, over the grid; conditional with a Lipschitz constant, else measured."""
     name = str(dtype).removeprefix("torch.")
     share = 0.5 if lipschitz is not None else 0.8
@@ -102,8 +102,8 @@ def compile_opaque(
             )
     else:
         certificate = _conditional(target, head, rounding, name, lipschitz, tol, progress)
-    grid = GridAttention.of(head, dtype)
-    return CompiledGrid(grid, certificate, "grid", {}, target.input_shape, target.output_shape)
+    form = GridForm(GridAttention.of(head, dtype), None, target.input_shape, target.output_shape)
+    return CompiledModel(form, certificate, "grid")
 
 
 def _fitted(f: GridFunction, box: tuple[tuple[float, float], ...], goal: float, tol: float, dtype: str,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from anchorhead.compiler.assemble import network_model
 from anchorhead.compiler.two_layer_route import stored_two_layer
 from anchorhead.errors import FileError
 from anchorhead.file.container import ModelFile, read
@@ -14,8 +13,9 @@ from anchorhead.file.stored_grid import grid_claim, shapes_of
 from anchorhead.head.evaluation import TORCH
 from anchorhead.head.grid_module import GridAttention
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.compiled_grid import CompiledGrid
-from anchorhead.model.compiled_head import CompiledHead
+from anchorhead.model.grid_form import GridForm
+from anchorhead.model.head_form import HeadForm
+from anchorhead.model.layered_form import LayeredForm
 from anchorhead.model.outside import check_policy
 from anchorhead.proof.certificate import Certificate
 
@@ -36,7 +36,7 @@ def load(path: str | os.PathLike[str], *, outside: str = "warn") -> CompiledMode
 
 
 def _head(found: ModelFile, certificate: Certificate) -> CompiledModel:
-    return CompiledHead(head_claim(found), certificate)
+    return CompiledModel(HeadForm(head_claim(found)), certificate, method_of(found.record))
 
 
 def _network(found: ModelFile, certificate: Certificate) -> CompiledModel:
@@ -45,15 +45,14 @@ def _network(found: ModelFile, certificate: Certificate) -> CompiledModel:
         raise FileError("The file does not claim a bound for each output of its network.")
     names = ("expressions", "variables", "fused", "name")
     source: dict[str, Any] = {name: record[name] for name in names if name in record}
-    return network_model(stored, certificate, method_of(record), source)
+    return CompiledModel(LayeredForm(stored, source), certificate, method_of(record))
 
 
 def _grid(found: ModelFile, certificate: Certificate) -> CompiledModel:
     claim = grid_claim(found)
-    record = {name: found.record.get(name) for name in ("expressions", "variables")}
-    grid = GridAttention.of(claim.head, TORCH[claim.dtype])
     shapes = shapes_of(found.record, claim.head.axes, claim.head.outputs)
-    return CompiledGrid(grid, certificate, method_of(found.record), record, *shapes)
+    form = GridForm(GridAttention.of(claim.head, TORCH[claim.dtype]), claim.expression, *shapes)
+    return CompiledModel(form, certificate, method_of(found.record))
 
 
 def _two_layer(found: ModelFile, certificate: Certificate) -> CompiledModel:

@@ -17,44 +17,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from anchorhead.arithmetic import Array
-from anchorhead.circuit.circuit import Circuit
-from anchorhead.circuit.line import Line
-from anchorhead.circuit.step import Pair, Use
-from anchorhead.enclosure.exact import as_float
-from anchorhead.proof.flow import Flow
 
 TOKEN = 0.02
-
-
-def sensitivities(circuit: Circuit, uses: Sequence[Use], domains: Sequence[Pair], found: Sequence[Flow]) -> Array:
-    """S as (outputs, heads + 1): heads with these domains, then one column for steps with a β of their own."""
-    count = len(domains) + 1
-    own = np.eye(count)
-    arrives = [np.zeros(count) for _ in circuit.inputs]
-
-    def along(line: Line) -> Array:
-        total = np.zeros(count)
-        for wire, c in line.terms.items():
-            if arrives[wire].any():
-                total += abs(as_float(c)) * arrives[wire]
-        return total
-
-    for i, step in enumerate(circuit.steps):
-        use, sizes = uses[i], _sizes([flow.arguments[i] for flow in found])
-        domain = domains[use.head] if use.head >= 0 else (0.0, 0.0)
-        with np.errstate(invalid="ignore"):
-            through = step.arrives(own[use.head], use, sizes, [along(line) for line in step.lines()], domain, _most)
-        arrives += [np.where(np.isnan(through), 0.0, through)] * step.width  # what does not arrive, times infinity
-    return np.array([along(line) for line in circuit.outputs])
-
-
-def _most(lines: Sequence[Array]) -> Array:
-    found: Array = np.max(lines, axis=0)
-    return found
-
-
-def _sizes(cells: Sequence[tuple[Pair, ...]]) -> list[Pair]:
-    return [(min(c[k][0] for c in cells), max(c[k][1] for c in cells)) for k in range(len(cells[0]))]
 
 
 def shares(arrives: Array, costs: Sequence[float], budget: float, fixed: dict[int, float]) -> dict[int, float]:

@@ -18,10 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from anchorhead.circuit.step import Pair
 from anchorhead.compiler.search import Progress
-from anchorhead.errors import FileError, InputError, ShapeError
+from anchorhead.errors import FileError, InputError
 from anchorhead.model.affine import PositionGain
 from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.form import Form, require_tokens
 from anchorhead.model.network import Literal, Network, check_input
 from anchorhead.model.resources import Resources
 from anchorhead.proof.certificate import Certificate, sum_above
@@ -33,68 +35,60 @@ from anchorhead.tracing.opaque import Opaque
 SAMPLES = 20_000
 
 
-class CompiledTwoLayer(CompiledModel):
+class TwoLayerForm(Form):
     """The paper's network behind a map of the box to the unit cube: (..., *input_shape) to (..., *output_shape)."""
 
+    kind = "two_layer"
+
     def __init__(
-        self,
-        network: GridNetwork,
-        certificate: Certificate,
-        input_shape: tuple[int, ...],
-        output_shape: tuple[int, ...],
+        self, network: GridNetwork, box: Sequence[Pair], input_shape: tuple[int, ...], output_shape: tuple[int, ...]
     ) -> None:
-        super().__init__(certificate, "two_layer")
+        super().__init__()
         self.network = network
         self.input_shape, self.output_shape = input_shape, output_shape
-        low, high = torch.tensor(certificate.domain, dtype=torch.float64).T
+        low, high = torch.tensor(box, dtype=torch.float64).T
         gain = 1 / (high - low)
         self.scale = PositionGain(gain[None].to(network.dtype), (-low * gain)[None].to(network.dtype))
-        self.seal()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.network.dtype
+
+    def check(self, x: Tensor) -> None:
+        check_input(x, self.input_shape, self.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.look(x)
-        return self._shaped(self.network, x)
+        return self.shaped(self.network(self.scaled(x)).squeeze(-2))
 
     def literal(self) -> nn.Module:
-        return copy.deepcopy(_LiteralTwoLayer(self))
-
-    def _shaped(self, network: nn.Module, x: Tensor) -> Tensor:
-        out = network(self.scaled(x)).squeeze(-2)
-        return out.unflatten(-1, self.output_shape) if self.output_shape else out.squeeze(-1)
+        return copy.deepcopy(_Literal(self))
 
     def scaled(self, x: Tensor) -> Tensor:
         """The inputs as one token each, on the unit cube."""
-        check_input(x, self.input_shape, self.network.dtype)
+        self.check(x)
         return self.scale(x.flatten(-len(self.input_shape)).unsqueeze(-2))
 
     def attention(self, x: Tensor) -> list[Tensor]:
         """The weights of both layers, (..., heads, keys)."""
         return [weights.squeeze(-2) for weights in self.network.attention_weights(self.scaled(x))]
 
-    def as_self_attention(self, tokens: int) -> Network:
-        """The network itself is matrices on one token: see `model.network.matrices()`."""
-        raise ShapeError(
-            "The two-layer network is literal self-attention already: model.network.matrices() has its W's."
-        )
-
     def on_sequences(self, tokens: int) -> Network:
-        """The map to the unit cube and the network behind it, for one token."""
-        if tokens != 1:
+        """The map to the unit cube and the network behind it, which is matrices on one token already."""
+        if require_tokens(tokens) != 1:
             raise InputError(f"tokens={tokens!r} was asked for, and this network is built for sequences of 1.")
         return Network([self.scale, *self.network.stages], self.network.size)
 
-    @property
-    def resources(self) -> Resources:
+    def resources(self, certificate: Certificate) -> Resources:
         return self.network.resources
 
     @property
     def largest_value(self) -> float:
         return self.network.lookup.values.abs().max().item()
 
-    def payload(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def payload(self, certificate: Certificate) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         record = {
-            "kind": "two_layer",
-            "name": self._claimed.expression[:200],
+            "kind": self.kind,
+            "name": certificate.expression[:200],
             "outputs": self.network.lookup.values.shape[-1],
             "levels": self.network.grid.levels,
             "input_shape": list(self.input_shape),
@@ -104,22 +98,22 @@ class CompiledTwoLayer(CompiledModel):
         return record, {f"state.{i}.numbers": numbers for i, numbers in enumerate(state)}
 
     def __repr__(self) -> str:
-        return f"CompiledModel(two_layer, {self.network.grid.levels} levels; {self.certificate})"
+        return f"two_layer, {self.network.grid.levels} levels"
 
 
-class _LiteralTwoLayer(nn.Module):
-    def __init__(self, model: CompiledTwoLayer) -> None:
+class _Literal(nn.Module):
+    def __init__(self, form: TwoLayerForm) -> None:
         super().__init__()
-        self.network = Literal(model.network)
-        self.shape = model._shaped
+        self.network = Literal(form.network)
+        self.scaled, self.shaped = form.scaled, form.shaped
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.shape(self.network, x)
+        return self.shaped(self.network(self.scaled(x)).squeeze(-2))
 
 
 def compile_two_layer(
     target: Opaque, tol: float, lipschitz: float | None, dtype: torch.dtype, progress: Progress
-) -> CompiledTwoLayer:
+) -> CompiledModel:
     """Levels doubled until the tolerance is kept; SizeError where the memory does not allow that many."""
     levels = 2
     while True:
@@ -127,7 +121,8 @@ def compile_two_layer(
         network = two_layer(_on_cube(target), tokens=1, features=len(target.box), levels=levels, dtype=dtype)
         certificate = _certificate(target, network, lipschitz, str(dtype).removeprefix("torch."))
         if certificate.bound <= tol:
-            return CompiledTwoLayer(network, certificate, target.input_shape, target.output_shape)
+            form = TwoLayerForm(network, target.box, target.input_shape, target.output_shape)
+            return CompiledModel(form, certificate, form.kind)
         _require_room(network, certificate.bound / tol, dtype)
         levels *= 2
 
@@ -147,20 +142,19 @@ def stored_two_layer(
     certificate: Certificate,
     shapes: tuple[tuple[int, ...], tuple[int, ...]],
     dtype: torch.dtype,
-) -> CompiledTwoLayer:
+) -> CompiledModel:
     """The network from its stored numbers, in the order of its state."""
     features = len(certificate.domain)
     nothing = torch.zeros(1, outputs, dtype=dtype)
     network = two_layer(lambda t: nothing.expand(*t.shape[:-2], 1, outputs), tokens=1, features=features,
                         levels=levels, dtype=dtype)  # fmt: skip
-    model = CompiledTwoLayer(network, certificate, *shapes)
-    found = model.state_dict()
+    form = TwoLayerForm(network, certificate.domain, *shapes)
+    found = form.state_dict()
     if [v.numel() for v in found.values()] != [len(numbers) for numbers in state]:
         raise FileError("The numbers in the file are not those of a two-layer network of its size.")
     stored = zip(found.items(), state, strict=True)
-    model.load_state_dict({name: torch.tensor(n, dtype=v.dtype).reshape(v.shape) for (name, v), n in stored})
-    model.seal()
-    return model
+    form.load_state_dict({name: torch.tensor(n, dtype=v.dtype).reshape(v.shape) for (name, v), n in stored})
+    return CompiledModel(form, certificate, form.kind)
 
 
 def _on_cube(target: Opaque) -> Callable[[Tensor], Tensor]:

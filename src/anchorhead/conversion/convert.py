@@ -24,7 +24,7 @@ from anchorhead.conversion.report import ConversionReport, Replaced
 from anchorhead.conversion.sites import Site, find_sites, remaining
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.model.activation import ActivationHead, GateHead
-from anchorhead.model.compiled_head import CompiledHead
+from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.outside import check_policy
 
 Progress = Callable[[str], None]
@@ -93,9 +93,9 @@ class _Heads:
 
     def __init__(self, tol: float, dtype: torch.dtype, progress: Progress) -> None:
         self.tol, self.dtype, self.progress = tol, dtype, progress
-        self.known: dict[tuple[str, Range | None, bool], CompiledHead] = {}
+        self.known: dict[tuple[str, Range | None, bool], CompiledModel] = {}
 
-    def plain(self, formula: str, declared: Range | None) -> CompiledHead:
+    def plain(self, formula: str, declared: Range | None) -> CompiledModel:
         """On all of R; on the declared interval only where the activation has no asymptotes."""
         try:
             return self._known(formula, None, gated=False)
@@ -104,11 +104,11 @@ class _Heads:
                 raise
         return self._known(formula, declared, gated=False)
 
-    def gated(self, formula: str, declared: Range | None) -> CompiledHead:
+    def gated(self, formula: str, declared: Range | None) -> CompiledModel:
         """With constant values, on an interval."""
         return self._known(formula, declared or DEFAULT_RANGE, gated=True)
 
-    def _known(self, formula: str, declared: Range | None, *, gated: bool) -> CompiledHead:
+    def _known(self, formula: str, declared: Range | None, *, gated: bool) -> CompiledModel:
         key = (formula, declared, gated)
         if key not in self.known:
             self.progress(f"{formula}{' times a partner' if gated else ''}: compiling")
@@ -153,7 +153,7 @@ def _check_ranges(ranges: Any, sites: list[Site]) -> None:
         raise InputError(f"ranges={ranges!r} must be a pair (low, high), or pairs by place.")
 
 
-def _described(model: nn.Module, site: Site, head: CompiledHead, graph: fx.Graph | None) -> Replaced:
+def _described(model: nn.Module, site: Site, head: CompiledModel, graph: fx.Graph | None) -> Replaced:
     certificate = head.certificate
     near = around(model, site, graph)
     bound = max(row_sum(m) for _, m in near.feeds) * certificate.approximation if near.direct and near.feeds else None

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from anchorhead.head.head import NUMBERS, Head
-from anchorhead.model.compiled_head import CompiledHead
+from anchorhead.model.compiled import CompiledModel
 
 
-def model_numbers(model: CompiledHead, tol: float | None = None) -> dict[str, Any]:
+def model_numbers(model: CompiledModel, tol: float | None = None) -> dict[str, Any]:
     """A compiled head, with what its certificate claims."""
     known = model.certificate
     stated = claim(known.domain[0], known.level, known.approximation, known.rounding, known.dtype)

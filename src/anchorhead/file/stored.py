@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from anchorhead.circuit.circuit import Circuit
@@ -25,7 +24,7 @@ from anchorhead.file.container import ModelFile, printable
 from anchorhead.head.head import NUMBERS, Head
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.head_claim import HeadClaim
-from anchorhead.proof.network_claim import NetworkClaim
+from anchorhead.proof.network_claim import NetworkClaim, PlacedNetwork
 
 LEVELS = ("proved", "conditional", "measured", "unproved")
 METHODS = ("gated", "smooth", "kinked", "nearest", "graph", "grid", "two_layer")
@@ -66,16 +65,7 @@ def head_claim(found: ModelFile) -> HeadClaim:
     return claim
 
 
-@dataclass(frozen=True)
-class StoredNetwork:
-    """A network's claim, and the form in which its numbers are stored and run."""
-
-    claim: NetworkClaim
-    plans: tuple[LayerPlan, ...]
-    maps: tuple[StoredMap, ...]
-
-
-def stored_network(found: ModelFile) -> StoredNetwork:
+def stored_network(found: ModelFile) -> PlacedNetwork:
     """The statement of a file that holds a network: its circuit, its heads, and the maps between them."""
     record, dtype = found.record, dtype_of(found)
     circuit, box = circuit_of(record), domain_of(record)
@@ -107,7 +97,7 @@ def stored_network(found: ModelFile) -> StoredNetwork:
         raise FileError("A step of the network in the file reads what the target computes only after it.")
     claim = NetworkClaim(circuit, box, dtype, heads, wiring)
     _check_uses(claim)
-    return StoredNetwork(claim, plans, stored)
+    return PlacedNetwork(claim, plans, stored)
 
 
 def circuit_of(record: dict[str, Any]) -> Circuit:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from anchorhead.compiler.compile import compile
 from anchorhead.errors import InputError
-from anchorhead.model.compiled_head import CompiledHead
 
 ERROR = 1e-11
 """Of clip, so that a coordinate errs by this times its threshold."""
@@ -26,7 +25,6 @@ class Shrink(nn.Module):
     def __init__(self, thresholds: Sequence[float]) -> None:
         super().__init__()
         model = compile("clip(x, -1, 1)", None, tol=ERROR)
-        assert isinstance(model, CompiledHead)
         self.head, self.certificate = model.head, model.certificate
         self.thresholds = tuple(thresholds)
         places = [j for j, t in enumerate(thresholds) if t > 0]

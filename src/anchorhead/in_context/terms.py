@@ -44,7 +44,7 @@ from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.losses import Loss
 from anchorhead.in_context.products import RELATIVE, identity_head
 from anchorhead.model.activation import evaluate
-from anchorhead.model.compiled_grid import CompiledGrid
+from anchorhead.model.grid_form import GridForm
 
 FUSED = 1 << 13
 """Examples in a batch from which on a head is fused into one kernel, which takes seconds once."""
@@ -367,12 +367,12 @@ def _grid_term(loss: Loss, bounds: Bounds, off: float) -> Term:
             break
         except AnchorheadError as error:
             refusal = str(error)
-    if not isinstance(model, CompiledGrid) or model.certificate.level != "proved":
+    if model is None or not isinstance(model.network, GridForm) or model.certificate.level != "proved":
         raise InputError(
             f"{loss.gradient} is no function of one combination of s and y, and as a function of both it is refused: "
             f"{refusal} Where the labels are -1 and 1, write y*s as s - y if you can, as ah.in_context.hinge does."
         )
-    grid = model.grid
+    grid = model.network.grid
     facts = Facts(model.certificate.bound, moved, size, (0.0, 0.0))
     return Term(grid, None, _grid_keys(grid), facts, (1.0, 0.0), Law(node, None), f"{loss.gradient} over a grid")
 

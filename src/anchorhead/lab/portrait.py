@@ -17,13 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anchorhead.errors import FileError, InputError
-from anchorhead.expression.parse import parse
-from anchorhead.expression.tensors import evaluate
+from anchorhead.errors import FileError
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.compiled_grid import CompiledGrid
-from anchorhead.model.compiled_head import CompiledHead
-from anchorhead.model.compiled_network import CompiledNetwork
 
 FAR = 8.0
 """How much of an unbounded domain is drawn."""
@@ -47,7 +42,7 @@ class _Drawn:
 
 def portrait(model: CompiledModel, path: str | Path) -> None:
     """Draws the model to a PNG."""
-    drawn = _head(model) if isinstance(model, CompiledHead) else _network(model)
+    drawn = _network(model) if model.input_shape else _head(model)
     figure, (top, middle, bottom) = plt.subplots(3, 1, figsize=(7.5, 9), sharex=True, layout="constrained")
     _curves(top, drawn, model)
     _error(middle, model, drawn.x, (drawn.values - drawn.exact).abs().amax(-1))
@@ -68,20 +63,18 @@ def portrait(model: CompiledModel, path: str | Path) -> None:
         plt.close(figure)
 
 
-def _head(model: CompiledHead) -> _Drawn:
+def _head(model: CompiledModel) -> _Drawn:
     low, high = (min(max(end, -FAR), FAR) for end in model.certificate.domain[0])
     x = torch.linspace(low, high, POINTS, dtype=torch.float64)
     weights = model.attention(x.to(model.head.dtype))[0][:, 0, :].double()
     order = torch.argsort(weights.argmax(0))
     values = model(x.to(model.head.dtype)).double()
     label = f"attention, {model.head.keys} keys"
-    return _Drawn(x, target_values(model, x)[:, None], values[:, None], weights[:, order], [],
-                  model.variable, label)  # fmt: skip
+    return _Drawn(x, model.exact(x).expand_as(x)[:, None], values[:, None], weights[:, order], [],
+                  model.certificate.variables[0], label)  # fmt: skip
 
 
 def _network(model: CompiledModel) -> _Drawn:
-    if not isinstance(model, CompiledNetwork | CompiledGrid):
-        raise InputError("Only a head, a network of heads or a grid can be drawn; this model is none of them.")
     t = torch.linspace(0, 1, POINTS, dtype=torch.float64)
     low, high = torch.tensor(model.certificate.domain, dtype=torch.float64).T
     inputs = (low + t[:, None] * (high - low)).unflatten(-1, model.input_shape)
@@ -123,10 +116,3 @@ def _error(axes: plt.Axes, model: CompiledModel, x: Tensor, error: Tensor) -> No
     axes.set_ylabel("|error|")
     axes.legend(frameon=False, loc="lower right")
     axes.grid(True, color="0.93")
-
-
-def target_values(model: CompiledHead, x: Tensor) -> Tensor:
-    """The model's target, from its certificate, at x."""
-    found = evaluate(parse(model.certificate.expression), {model.variable: x})
-    value = found[0] if isinstance(found, list) else found
-    return value.expand_as(x)

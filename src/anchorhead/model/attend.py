@@ -31,7 +31,7 @@ class Attentions(Group):
         return Attentions(1, len(step.query), len(step.offsets), step.width)(rows)
 
     def _parts(self, rows: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Queries (count, 1, d), keys (count, m, d), offsets (count, m, 1) and values (count, m, width), from dim on."""
+        """Queries (count, 1, d), keys (count, m, d), offsets (count, m, 1), values (count, m, width), from dim on."""
         g, d, m, w = self.count, self.size, self.keys, self.width
         sizes = (g, 1, d), (g, m, d), (g, m, 1), (g, m, w)
         parts = rows.split([a * b * c for a, b, c in sizes], dim=dim)

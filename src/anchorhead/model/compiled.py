@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
-from anchorhead.errors import InputError, PrecisionError
+from anchorhead.circuit.circuit import Circuit
+from anchorhead.errors import InputError, PrecisionError, VerificationError
 from anchorhead.file.save import save
+from anchorhead.head.module import HeadModule
+from anchorhead.model.form import Form
 from anchorhead.model.network import Network
 from anchorhead.model.outside import Watched
-from anchorhead.model.probe import LayerProbe, Probe
+from anchorhead.model.probe import Probe, probe
+from anchorhead.model.report import Report
 from anchorhead.model.resources import Resources
 from anchorhead.model.stock import to_stock_attention
 from anchorhead.proof.certificate import Certificate
@@ -34,19 +36,16 @@ def fingerprint(module: nn.Module) -> bytes:
 class CompiledModel(Watched):
     """A function as softmax attention: (..., inputs) to (..., outputs), differentiable and batched.
 
-    `certificate` says how far it is from the target; `resources` what it costs; `method` how it was built; `outside`
-    what an input outside the domain does: "warn", once, unless it is set to "error" or "ignore".
+    `certificate` says how far it is from the target; `resources` what it costs; `method` how it was built; `network`
+    what it computes with (`form.py`); `outside` what an input outside the domain does: "warn", once, unless it is set
+    to "error" or "ignore".
     """
 
-    def __init__(self, certificate: Certificate, method: str) -> None:
+    def __init__(self, network: Form, certificate: Certificate, method: str) -> None:
         super().__init__()
+        self.network, self.method = network, method
         self._claimed = certificate
-        self.method = method
-        self._sealed = b""
         self.watch(certificate.domain, f"the model of {certificate.expression}", ADVICE)
-
-    def seal(self) -> None:
-        """Remembers the numbers as those that the certificate is about; every kind of model ends its making so."""
         self._sealed = fingerprint(self)
 
     @property
@@ -60,52 +59,69 @@ class CompiledModel(Watched):
         kept = self._claimed.level != "unproved" and fingerprint(self) == self._sealed
         return self._claimed if kept else self._claimed.unproved()
 
-    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        self.look(x)
+        return self.network(x)
+
     def literal(self) -> nn.Module:
         """The same network as scores, softmax and values: what export and the walker see."""
+        return self.network.literal()
 
-    @abstractmethod
     def attention(self, x: Tensor) -> list[Tensor]:
         """The attention weights, one entry a layer: (..., heads, keys), summing to one over keys."""
+        return self.network.attention(x)
 
-    @abstractmethod
     def as_self_attention(self, tokens: int) -> Network:
         """The same function of every token of a sequence, as literal W_Q, W_K, W_V, W_O matrices."""
-
-    def on_sequences(self, tokens: int) -> Network:
-        """The network on sequences of that many inputs that other forms are made of."""
-        return self.as_self_attention(tokens)
+        return self.network.on_sequences(tokens)
 
     def to_stock_attention(self, tokens: int | None = None) -> nn.Module:
         """The same function of every token, (batch, tokens, inputs), as stock nn.MultiheadAttention and nn.Linear."""
-        return to_stock_attention(self, tokens)
+        return to_stock_attention(self.as_self_attention(1 if tokens is None else tokens))
 
     @property
-    @abstractmethod
     def resources(self) -> Resources:
-        """What this model costs."""
+        """What this model costs; the logit range is over the domain, or |x| <= 100 where it is unbounded."""
+        return self.network.resources(self._claimed)
 
     @property
-    @abstractmethod
     def largest_value(self) -> float:
         """max|value|: the largest constant or gain of any head. Rounding grows with it."""
+        return self.network.largest_value
 
-    @abstractmethod
-    def payload(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """What a file holds beside the claim: the record of target and structure, and the numbers as they are now."""
+    @property
+    def head(self) -> HeadModule:
+        """The one head of a function of one variable."""
+        found: Any = getattr(self.network, "head", None)
+        if found is None:
+            raise InputError("This model is not one head of one variable; model.network has its parts.")
+        return found
+
+    @property
+    def circuit(self) -> Circuit:
+        """The target of a network of heads, step by step."""
+        found: Any = getattr(self.network, "circuit", None)
+        if found is None:
+            raise InputError("This model is one layer: it has no circuit of several steps.")
+        return found
+
+    @property
+    def report(self) -> Report | None:
+        """Layers, heads, keys and errors, node by node, of a network of heads; `print(model)` shows it."""
+        return self.network.report
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input; empty for a function of one variable, which takes every element."""
+        return self.network.input_shape
 
     def exact(self, x: Tensor) -> Tensor:
         """The target itself, in torch, at the same inputs: no heads, no approximation."""
-        raise InputError("This model's target cannot be looked into, so that there is nothing to compare it with.")
+        return self.network.exact(x)
 
     def probe(self, x: Tensor) -> Probe:
-        """Measures the error on x against the target, layer by layer; `.first` is the first that exceeds its share."""
-        error = (self(x).double() - self.exact(x.double())).abs()
-        bound = self.certificate.bound
-        if not self.certificate.bounded:
-            bound += self.certificate.rounding * (1 + float(x.abs().max())) if x.numel() else 0.0
-        measured = float(error.max()) if error.numel() else 0.0
-        return Probe((LayerProbe(1, self.certificate.expression, measured, bound),))
+        """Measures every layer's error on x against the target; `.first` is the first that exceeds its share."""
+        return probe(self.network, self.certificate, x)
 
     def _apply(self, fn: Any, recurse: bool = True) -> CompiledModel:
         """`.to(device)` and the like; another dtype is refused, since the numbers would no longer be those proved."""
@@ -113,21 +129,27 @@ class CompiledModel(Watched):
             if fn(parameter.detach()[..., :0].clone()).dtype != parameter.dtype:
                 raise PrecisionError(
                     f"This model was proved for {parameter.dtype}, and rounding its numbers would break the proof. "
-                    "Compile "
-                    "it again with the dtype that you want, dtype=torch.float32 or torch.float64."
+                    "Compile it again with the dtype that you want, dtype=torch.float32 or torch.float64."
                 )
         super()._apply(fn, recurse)
         return self
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes one safetensors file that holds all that `ah.load` and `ah.verify` need."""
+        record, arrays = self.network.payload(self._claimed)
+        claimed = replace(self._claimed, level=self.certificate.level)
+        save(record | {"method": self.method}, arrays, claimed, path)
+
+    def __repr__(self) -> str:
+        return f"CompiledModel({self.network!r}; {self.certificate})"
+
     def __str__(self) -> str:
         cost = self.resources
-        return (
+        shown = (
             f"{self.certificate}\n{cost.layers} layers, {cost.heads} heads, {cost.keys} keys, {cost.parameters} "
             f"parameters, beta {cost.beta:.4g}, logits up to {cost.logit_range:.4g}"
         )
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes one safetensors file that holds all that `ah.load` and `ah.verify` need."""
-        record, arrays = self.payload()
-        claimed = replace(self._claimed, level=self.certificate.level)
-        save(record | {"method": self.method}, arrays, claimed, path)
+        try:
+            return shown if self.report is None else f"{shown}\n{self.report}"
+        except VerificationError:
+            return shown

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from anchorhead.errors import InputError, SizeError
 from anchorhead.model.affine import AppendRows, MixSequence, PositionWise, TokenWise
 from anchorhead.model.attention import Attention
+from anchorhead.model.form import require_tokens
 from anchorhead.model.group import HeadRows
 from anchorhead.model.layered import Layer, LayeredNetwork
 from anchorhead.model.network import Network, check_sequence
@@ -48,8 +49,7 @@ class LayeredSelfAttention(Network):
 
 def layered_as_self_attention(network: LayeredNetwork, tokens: int) -> LayeredSelfAttention:
     """The literal network for that many tokens, each of which is one input, flat."""
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-        raise InputError(f"tokens={tokens!r} must be a whole number of at least 1.")
+    require_tokens(tokens)
     if not network.layers:
         raise InputError("This model is an affine map: it has no attention layer to write as matrices.")
     stages: list[nn.Module] = []

@@ -8,10 +8,11 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from anchorhead.circuit.circuit import Circuit
 from anchorhead.model.exact import exact_wires
-from anchorhead.model.layered import LayeredNetwork
+from anchorhead.model.form import Form
+from anchorhead.model.layered_form import LayeredForm
 from anchorhead.model.report import shortened
+from anchorhead.proof.certificate import Certificate
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,21 @@ class Probe:
         return "\n".join(lines)
 
 
-def probe(network: LayeredNetwork, circuit: Circuit, wire_errors: Sequence[float], output_errors: Sequence[float],
-          x: Tensor) -> Probe:  # fmt: skip
-    """Compares every wire of a run with the target in float64; the last layer is the output's affine map."""
+def probe(form: Form, certificate: Certificate, x: Tensor) -> Probe:
+    """Compares a run with the target in float64: every wire of a network, or the outputs of what is one layer."""
+    if isinstance(form, LayeredForm):
+        return _layers(form, certificate.outputs, x)
+    error = (form(x).double() - form.exact(x.double())).abs()
+    bound = certificate.bound
+    if not certificate.bounded:
+        bound += certificate.rounding * (1 + float(x.abs().max())) if x.numel() else 0.0
+    measured = float(error.max()) if error.numel() else 0.0
+    return Probe((LayerProbe(1, certificate.expression, measured, bound),))
+
+
+def _layers(form: LayeredForm, output_errors: Sequence[float], x: Tensor) -> Probe:
+    """The last layer is the output's affine map."""
+    network, circuit, wire_errors = form.layered, form.circuit, form.report.wire_errors
     network.check(x)
     wires, outputs = exact_wires(circuit, x.double())
     states = network.states(x)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anchorhead.circuit.step import size
+from anchorhead.proof.flow import Flow, Tracker
+from anchorhead.proof.network_claim import NetworkClaim, flows, worst
+from anchorhead.proof.sensitivity import sensitivities
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,54 @@ class Report:
         widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
                          for row in (head, *rows))  # fmt: skip
+
+
+def report(claim: NetworkClaim) -> Report:
+    """Every group of steps that share a head in a layer, and what it contributes to the error of an output."""
+    circuit, uses = claim.circuit, claim.wiring.uses
+    domains = [(h.low, h.high) for h in claim.heads]
+    found = flows(Tracker(circuit, claim.dtype, claim.wiring, claim.heads), claim.box)
+    depths = circuit.depths()
+    groups: dict[tuple[int, int, str], list[int]] = {}
+    for i, (use, depth) in enumerate(zip(uses, depths, strict=True)):
+        groups.setdefault((depth, use.head, use.kind), []).append(i)
+    keys = sorted(groups)
+    apart = [groups[key] for key in keys]
+    arrives = _by_group(claim, apart, domains, found)
+    nodes = tuple(
+        _node(claim, key[0], members, arrives[g]) for g, (key, members) in enumerate(zip(keys, apart, strict=True))
+    )
+    return Report(nodes, tuple(worst([flow.errors for flow in found])), _logits(claim, found))
+
+
+def _logits(claim: NetworkClaim, found: Sequence[Flow]) -> float:
+    """The largest absolute score of any head, for inputs in the box."""
+    most = max((h.head.logit_range(h.low, h.high) for h in claim.heads), default=0.0)
+    for i, step in enumerate(claim.circuit.steps):
+        sizes = [max(size(flow.arguments[i][k]) for flow in found) for k in range(len(found[0].arguments[i]))]
+        most = max(most, step.logits(sizes, claim.wiring.values[i]))
+    return most
+
+
+def _by_group(claim: NetworkClaim, groups: list[list[int]], domains: list[Any], found: Any) -> list[float]:
+    """How much of a unit error of each group's head arrives at an output, at most."""
+    renamed, places = list(claim.wiring.uses), []
+    for g, members in enumerate(groups):
+        use = claim.wiring.uses[members[0]]
+        places.append(domains[use.head] if use.head >= 0 else (0.0, 0.0))
+        for i in members:
+            renamed[i] = replace(renamed[i], head=g)
+    arrives = sensitivities(claim.circuit, renamed, places, found)
+    return list(map(float, arrives[:, :-1].max(axis=0)))
+
+
+def _node(claim: NetworkClaim, layer: int, members: list[int], arrives: float) -> NodeReport:
+    step, use, wiring = claim.circuit.steps[members[0]], claim.wiring.uses[members[0]], claim.wiring
+    labels = list(dict.fromkeys(claim.circuit.steps[i].label for i in members))
+    label = labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
+    error = max(claim.circuit.steps[i].own_error(claim.heads, use, wiring.values[i]) for i in members)
+    function, method = step.described(claim.heads, use)
+    return NodeReport(layer, label, function, method, len(members), step.keys(claim.heads, use), error, error * arrives)
 
 
 def shortened(text: str, most: int) -> str:

@@ -18,11 +18,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import InputError
 from anchorhead.head.module import HeadModule
 from anchorhead.head.parameters import constant
 from anchorhead.model.affine import AppendColumns, AppendRows, MixSequence, PositionGain
 from anchorhead.model.attention import Attention
+from anchorhead.model.form import require_tokens
 from anchorhead.model.network import Network, check_sequence
 
 REACH = 100.0
@@ -48,8 +48,7 @@ class SelfAttention(Network):
 
 def head_as_self_attention(head: HeadModule, tokens: int) -> SelfAttention:
     """The literal network for that many tokens."""
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-        raise InputError(f"tokens={tokens!r} must be a whole number of at least 1.")
+    require_tokens(tokens)
     steep, high = (head.slopes.abs().max() + head.gate_slopes.abs().max(),
                    head.intercepts.abs().max() + head.gate_levels.abs().max())  # fmt: skip
     silence = 2 * (steep.item() * REACH + high.item()) + SILENCE

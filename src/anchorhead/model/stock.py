@@ -131,8 +131,8 @@ def to_stock_attention(model: nn.Module, tokens: int | None = None) -> StockAtte
 
 def _stages(model: nn.Module, tokens: int | None) -> tuple[list[nn.Module], int, int]:
     """The affine and literal attention stages, and how many tokens and features they take."""
-    sequence: Any = getattr(model, "on_sequences", None)
-    network = model if sequence is None else sequence(1 if tokens is None else tokens)
+    make: Any = getattr(model, "as_self_attention", None)
+    network = model if make is None else make(1 if tokens is None else tokens)
     if not isinstance(network, Network) or network.size is None:
         raise InputError(
             f"A {type(model).__name__} is not something that anchorhead built; give a result of ah.compile, of a "

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from anchorhead.dtypes import UNIT
 from anchorhead.expression.graph import Node
 from anchorhead.head.head import Head
 from anchorhead.proof.certificate import sum_above
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,13 @@ class HeadClaim:
     def unit(self) -> float:
         """The unit roundoff of the dtype."""
         return UNIT[self.head.dtype]
+
+    def arrays(self, head: Head, prefix: str = "") -> dict[str, np.ndarray]:
+        """The numbers that a file holds of it: those of the head as it is now, and the edges."""
+        import numpy as np
+
+        numbers = {prefix + name: array.astype(head.dtype) for name, array in head.arrays.items()}
+        return numbers | {prefix + "edges": np.array(self.edges, dtype=np.float64)}
 
     @property
     def bounded(self) -> bool:

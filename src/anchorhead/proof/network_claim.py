@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anchorhead.circuit.circuit import Circuit
-from anchorhead.circuit.rows import Wiring
+from anchorhead.circuit.layout import LayerPlan, lay_out
+from anchorhead.circuit.rows import StoredMap, Wiring, maps_of
 from anchorhead.enclosure.precision import precision
 from anchorhead.proof.flow import Flow, Pair, Tracker
 from anchorhead.proof.head_claim import HeadClaim
@@ -35,6 +36,21 @@ class NetworkClaim:
     def boxes(self) -> int:
         """Boxes in the proofs of all heads."""
         return sum(len(head.edges) - 1 for head in self.heads)
+
+
+@dataclass(frozen=True)
+class PlacedNetwork:
+    """A network's claim, and the form in which its numbers are stored and run: layers, and the maps before them."""
+
+    claim: NetworkClaim
+    plans: tuple[LayerPlan, ...]
+    maps: tuple[StoredMap, ...]
+
+    @classmethod
+    def of(cls, claim: NetworkClaim) -> PlacedNetwork:
+        """The claim's numbers in layers and maps."""
+        plans = lay_out(claim.circuit, [use.head for use in claim.wiring.uses])
+        return cls(claim, tuple(plans), tuple(maps_of(claim.circuit, plans, claim.wiring)))
 
 
 def cells(box: Sequence[Pair]) -> list[tuple[Pair, ...]]:

@@ -119,6 +119,10 @@ class Ramps(AsBuilt, Network, ABC):
     def fast(self, x: Tensor) -> Tensor:
         """The evaluation that uses what is known of the construction's weights."""
 
+    def count(self, x: Tensor) -> int:
+        """How many tokens there are in a batch."""
+        return x.numel() // self.features
+
     def check(self, x: Tensor) -> None:
         check_sequence(x, self.tokens, self.features, self.dtype)
 

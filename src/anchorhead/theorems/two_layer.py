@@ -65,6 +65,10 @@ class GridNetwork(Network):
     def dtype(self) -> torch.dtype:
         return self.lookup.values.dtype
 
+    def count(self, x: Tensor) -> int:
+        """How many sequences there are in a batch."""
+        return x.numel() // self.grid.coordinates
+
     def check(self, x: Tensor) -> None:
         check_sequence(x, self.grid.tokens, self.grid.features, self.dtype)
 

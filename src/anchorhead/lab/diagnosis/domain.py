@@ -5,29 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from anchorhead.compiler.two_layer_route import CompiledTwoLayer
 from anchorhead.errors import InputError
 from anchorhead.lab.diagnosis.diagnosis import Finding
 from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.compiled_grid import CompiledGrid
-from anchorhead.model.compiled_head import CompiledHead
-from anchorhead.model.compiled_network import CompiledNetwork
-from anchorhead.model.exact import exact_wires
-
-
-def rows_of(model: CompiledModel, x: Tensor) -> Tensor:
-    """The inputs one below the other: (elements,) for a head, (rows, *input_shape) for other models."""
-    if isinstance(model, CompiledHead):
-        return x.detach().reshape(-1)
-    if isinstance(model, CompiledNetwork | CompiledGrid | CompiledTwoLayer):
-        return x.detach().reshape(-1, *model.input_shape)
-    raise InputError(f"A {type(model).__name__} says nothing of the shape of its inputs, so that none can be read.")
 
 
 def apart(model: CompiledModel, x: Tensor) -> tuple[Tensor, Tensor]:
     """The inputs inside the domain, and those outside; an end rounded to the model's dtype is inside."""
-    rows = rows_of(model, x)
+    rows = model.network.rows(x)
     low, high = torch.tensor(model.claimed.domain, dtype=torch.float64).T
     low, high = (torch.minimum(low, low.to(x.dtype).double()), torch.maximum(high, high.to(x.dtype).double()))
     flat = rows.double().reshape(len(rows), -1)
@@ -72,17 +58,8 @@ def _unknown(model: CompiledModel, x: Tensor) -> Finding:
 def _errors(model: CompiledModel, x: Tensor, scale: float) -> Tensor:
     """For every input the largest error of an output, run in float64 with scores times a factor."""
     wide = x.double()
-    if isinstance(model, CompiledNetwork):
-        network = recast(model.literal(), torch.float64, scale)
-        out, exact = network.last(network.states(wide)[-1]), exact_wires(model.circuit, wide)[1]
-    elif isinstance(model, CompiledGrid):
-        exact = model.exact(wide)
-        out = recast(model.grid.literal(), torch.float64, scale)(wide.reshape(len(x), -1))
-    elif isinstance(model, CompiledHead):
-        out, exact = recast(model.head.literal(), torch.float64, scale)(wide), model.exact(wide)
-    else:
-        raise InputError("Nothing is known of this model outside its domain.")
-    return (out.reshape(len(x), -1) - exact.reshape(len(x), -1)).abs().amax(-1)
+    literal, exact = recast(model.literal(), torch.float64, scale), model.exact(wide)
+    return (literal(wide).reshape(len(x), -1) - exact.reshape(len(x), -1)).abs().amax(-1)
 
 
 def _furthest(model: CompiledModel, x: Tensor) -> tuple[str, tuple[float, float], tuple[float, float]]:

@@ -14,7 +14,6 @@ from anchorhead.errors import InputError
 from anchorhead.lab.diagnosis.by_kind import diagnose
 from anchorhead.lab.diagnosis.diagnosis import Diagnosis
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.compiled_head import CompiledHead
 from anchorhead.theorems.anchors import check_count
 
 FAR = 8.0
@@ -42,7 +41,7 @@ def laid(model: CompiledModel, points: int) -> Tensor:
     pairs = [_part(low, high) for low, high in model.claimed.domain]
     own = next(model.parameters()).dtype
     low, high = torch.tensor(pairs, dtype=torch.float64).T
-    if isinstance(model, CompiledHead):
+    if not model.input_shape:
         return torch.linspace(float(low[0]), float(high[0]), points, dtype=torch.float64).to(own)
     m = len(pairs)
     random = torch.rand(points, m, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -52,8 +51,7 @@ def laid(model: CompiledModel, points: int) -> Tensor:
     corners = list(itertools.product((0.0, 1.0), repeat=m)) if m <= CORNERS else [(0.0,) * m, (1.0,) * m]
     share = torch.cat([random, diagonal, faces, torch.tensor(corners, dtype=torch.float64)])
     inputs = torch.minimum(torch.maximum(low + share * (high - low), low), high)
-    shape: Any = getattr(model, "input_shape", (m,))
-    return inputs.to(own).reshape(len(inputs), *shape)
+    return inputs.to(own).reshape(len(inputs), *model.input_shape)
 
 
 def _part(low: float, high: float) -> tuple[float, float]:

@@ -21,20 +21,21 @@ from anchorhead.lab.diagnosis.head_sight import CHUNK, SELECTION_ERROR, coarser,
 from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, Snap, joined, observe
 from anchorhead.model.attention import LiteralAttention
-from anchorhead.model.compiled_grid import CompiledGrid
+from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.grid_form import GridForm
 from anchorhead.model.network import Literal
 from anchorhead.theorems.grid import WIDENED, saturation
 from anchorhead.theorems.lookup import SoftmaxReadOut
 from anchorhead.theorems.two_layer import GridNetwork
 
 
-def grid_sight(model: CompiledGrid, x: Tensor, dtype: torch.dtype, beta: float) -> Sight:
+def grid_sight(model: CompiledModel, part: GridForm, x: Tensor, dtype: torch.dtype, beta: float) -> Sight:
     """What is to be seen of a compiled grid on inputs (..., *input_shape)."""
     x = x.detach().reshape(-1, *model.input_shape)
     flat = x.reshape(len(x), -1)
     low, high = torch.tensor(model.claimed.domain, dtype=torch.float64).T
     edge = torch.minimum(flat.double() - low, high - flat.double()) / (high - low)
-    own = recast(model.grid.literal(), torch.float64, 1.0)
+    own = recast(part.grid.literal(), torch.float64, 1.0)
 
     def target(points: Tensor) -> Tensor:
         shaped = points.double().reshape(-1, *model.input_shape)
@@ -44,8 +45,8 @@ def grid_sight(model: CompiledGrid, x: Tensor, dtype: torch.dtype, beta: float) 
             return own(points.double())
 
     def run(kind: torch.dtype, scale: float, stride: int) -> Run:
-        layer = recast(model.grid.literal(), kind, scale)
-        parts = flat[::stride].to(kind).split(max(1, CHUNK // model.grid.keys))
+        layer = recast(part.grid.literal(), kind, scale)
+        parts = flat[::stride].to(kind).split(max(1, CHUNK // part.grid.keys))
         return joined([observe((layer(p).double() - target(p)).abs().amax(-1), layer.weights(p)) for p in parts])
 
     return Sight(
@@ -58,7 +59,7 @@ def grid_sight(model: CompiledGrid, x: Tensor, dtype: torch.dtype, beta: float) 
         ends=(edge <= 1 / 20).any(-1),
         seams=torch.zeros(len(x), dtype=torch.bool),
         logits=model.resources.logit_range,
-        keys=model.grid.keys,
+        keys=part.grid.keys,
         place=lambda i: _point(flat[i]),
         rescale=lambda factor: solved_for(factor, beta),
         smaller=coarser,

@@ -15,7 +15,8 @@ from torch import Tensor
 from anchorhead.head.module import HeadModule, LiteralHead
 from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, Snap, joined, observe
-from anchorhead.model.compiled_head import CompiledHead
+from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.head_form import HeadForm
 
 SELECTION_ERROR = 1e-6
 """That of `head/nearest.py`."""
@@ -25,14 +26,14 @@ NARROW = 10
 """A band next to an end is one spacing of the keys wide, and at most this part of the range."""
 
 
-def head_sight(model: CompiledHead, x: Tensor, dtype: torch.dtype, beta: float) -> Sight:
+def head_sight(model: CompiledModel, part: HeadForm, x: Tensor, dtype: torch.dtype, beta: float) -> Sight:
     """What is to be seen of a compiled head on inputs of any shape."""
     x = x.detach().reshape(-1)
     u = x.double()
     low, high = model.claimed.domain[0]
 
     def run(kind: torch.dtype, scale: float, stride: int) -> Run:
-        literal = recast(model.literal(), kind, scale)
+        literal = recast(part.literal(), kind, scale)
         parts = x[::stride].to(kind).split(max(1, CHUNK // model.head.keys))
         return joined([_part(model, literal, part) for part in parts])
 
@@ -47,18 +48,18 @@ def head_sight(model: CompiledHead, x: Tensor, dtype: torch.dtype, beta: float) 
         seams=near_seams(u, seams_of(model.head, beta)),
         logits=model.head.numbers.logit_range(float(u.min()), float(u.max())),
         keys=model.head.keys,
-        place=lambda i: f"{model.variable} = {u[i].item():.4g}",
+        place=lambda i: f"{part.variable} = {u[i].item():.4g}",
         rescale=lambda factor: solved_for(factor, beta),
         smaller=coarser,
         snap=_snap(model, u) if model.method == "nearest" else None,
     )
 
 
-def _part(model: CompiledHead, literal: LiteralHead, x: Tensor) -> Run:
+def _part(model: CompiledModel, literal: LiteralHead, x: Tensor) -> Run:
     return observe((literal(x).double() - model.exact(x.double())).abs(), literal.weights(x))
 
 
-def promised(model: CompiledHead, u: Tensor) -> Tensor:
+def promised(model: CompiledModel, u: Tensor) -> Tensor:
     """The certificate's bound at every query, and what the target itself is rounded by in float64."""
     certificate = model.claimed
     grown = certificate.rounding * (1 + u.abs()) if not certificate.bounded else torch.zeros_like(u)
@@ -108,7 +109,7 @@ def near_seams(u: Tensor, seams: list[tuple[float, float]]) -> Tensor:
     return found
 
 
-def _snap(model: CompiledHead, u: Tensor) -> Snap:
+def _snap(model: CompiledModel, u: Tensor) -> Snap:
     low, high = model.claimed.domain[0]
     spacing = (high - low) / (model.head.keys - 1)
     off = (u - low) / spacing

@@ -8,17 +8,18 @@ from torch import Tensor
 from anchorhead.lab.diagnosis.criteria import examine
 from anchorhead.lab.diagnosis.diagnosis import Finding
 from anchorhead.lab.diagnosis.network_sight import SLACK, NetworkView
-from anchorhead.model.compiled_network import CompiledNetwork
+from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.layered_form import LayeredForm
 
 MOST = 4
 """Findings of one network: nodes beyond these are counted, not described."""
 
 
 def network_findings(
-    model: CompiledNetwork, x: Tensor, dtype: torch.dtype, beta: float
+    model: CompiledModel, part: LayeredForm, x: Tensor, dtype: torch.dtype, beta: float
 ) -> tuple[list[Finding], float, float]:
     """Findings, the largest error of an output, and the bound."""
-    view = NetworkView(model, x, dtype, beta)
+    view = NetworkView(part, x, dtype, beta)
     error, exact = view.run(dtype).outputs, view.exact(dtype)[1]
     allowed = torch.tensor(model.claimed.outputs or (model.claimed.bound,)) + SLACK * (1 + exact.abs())
     found: list[Finding] = []

@@ -17,10 +17,10 @@ from torch import Tensor
 from anchorhead.lab.diagnosis.head_sight import CHUNK, coarser, near_ends, near_seams, seams_of, solved_for
 from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, joined, observe
-from anchorhead.model.compiled_network import CompiledNetwork
 from anchorhead.model.exact import exact_wires
 from anchorhead.model.group import Group
 from anchorhead.model.layered import Layer, LayeredNetwork
+from anchorhead.model.layered_form import LayeredForm
 from anchorhead.model.report import shortened
 
 SLACK = 2**-48
@@ -38,7 +38,7 @@ class NetworkRun:
 class NetworkView:
     """A compiled network and the inputs (rows, *input_shape) that it is examined on."""
 
-    def __init__(self, model: CompiledNetwork, x: Tensor, dtype: torch.dtype, beta: float) -> None:
+    def __init__(self, model: LayeredForm, x: Tensor, dtype: torch.dtype, beta: float) -> None:
         self.model, self.dtype, self.beta = model, dtype, beta
         self.x = x.detach().reshape(-1, *model.input_shape)
         self._runs: dict[torch.dtype, NetworkRun] = {}
@@ -52,7 +52,7 @@ class NetworkView:
     @cached_property
     def _per(self) -> int:
         """Inputs at a time."""
-        sizes = [group.count * group.keys for layer in self.model.network.sequence for group in layer.parts]
+        sizes = [group.count * group.keys for layer in self.model.layered.sequence for group in layer.parts]
         return max(1, CHUNK // max(sizes, default=1))
 
     def exact(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -80,7 +80,7 @@ class NetworkView:
         """Those of the first layer in which a wire errs by more than was proved for it."""
         wires, _ = self.exact(self.dtype)
         states = self.run(self.dtype).states
-        for number, layer in enumerate(self.model.network.sequence):
+        for number, layer in enumerate(self.model.layered.sequence):
             new = self.new_wires(layer)
             error = (states[number + 1][..., -len(new) :].double() - wires[..., new]).abs()
             allowed = torch.tensor([self.proved[w] for w in new]) + SLACK * (1 + wires[..., new].abs())
@@ -91,7 +91,7 @@ class NetworkView:
 
     def _groups(self, number: int, failing: Tensor) -> list[Sight]:
         found, start = [], 0
-        for index, group in enumerate(self.model.network.sequence[number].parts):
+        for index, group in enumerate(self.model.layered.sequence[number].parts):
             width = group.count * group.width
             if failing[start : start + width].any():
                 found.append(self._sight(number, index, slice(start, start + width)))
@@ -99,7 +99,7 @@ class NetworkView:
         return found
 
     def _sight(self, number: int, index: int, part: slice) -> Sight:
-        model, layer = self.model, self.model.network.sequence[number]
+        model, layer = self.model, self.model.layered.sequence[number]
         group, wires = layer.parts[index], self.new_wires(layer)[part]
         rows = recast(layer.rows, torch.float64, 1.0)(self.run(torch.float64).states[number])
         u = group.looked_at(rows.split(layer.sizes, dim=-1)[index].double())
@@ -125,7 +125,7 @@ class NetworkView:
 
     def _runner(self, number: int, index: int, wires: list[int]) -> Callable[[torch.dtype, float, int], Run]:
         """Runs one group of one layer on what the layers before it make, its scores times a factor of its own."""
-        layer = self.model.network.sequence[number]
+        layer = self.model.layered.sequence[number]
         group = layer.literal().parts[index]
 
         def run(dtype: torch.dtype, scale: float, stride: int) -> Run:

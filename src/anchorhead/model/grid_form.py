@@ -8,103 +8,82 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import InputError
-from anchorhead.expression.parse import parse
+from anchorhead.expression.graph import Expression
 from anchorhead.expression.tensors import evaluate
 from anchorhead.head.grid_module import GridAttention
 from anchorhead.model.affine import AppendColumns, AppendRows
 from anchorhead.model.attention import Attention
-from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.form import Form, require_tokens
 from anchorhead.model.network import Network, check_input, check_sequence
 from anchorhead.model.resources import Resources
 from anchorhead.model.self_attention import REACH, SILENCE
 from anchorhead.proof.certificate import Certificate
 
 
-class CompiledGrid(CompiledModel):
-    """One layer, one head: (..., *input_shape) to (..., *output_shape)."""
+class GridForm(Form):
+    """One layer, one head: (..., *input_shape) to (..., *output_shape); the formulas, where the target has them."""
 
-    def __init__(
-        self,
-        grid: GridAttention,
-        certificate: Certificate,
-        method: str,
-        record: dict[str, Any],
-        input_shape: tuple[int, ...],
-        output_shape: tuple[int, ...],
-    ) -> None:
-        super().__init__(certificate, method)
-        self.grid = grid
-        self.record = record
-        """Formulas and variables, where the target has them."""
+    kind = "grid"
+
+    def __init__(self, grid: GridAttention, expression: Expression | None, input_shape: tuple[int, ...],
+                 output_shape: tuple[int, ...]) -> None:  # fmt: skip
+        super().__init__()
+        self.grid, self.expression = grid, expression
         self.input_shape, self.output_shape = input_shape, output_shape
-        self.seal()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.grid.dtype
+
+    def check(self, x: Tensor) -> None:
+        check_input(x, self.input_shape, self.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.look(x)
-        return self._shaped(self.grid, x)
+        self.check(x)
+        return self.shaped(self.grid(x.flatten(-len(self.input_shape))))
 
     def exact(self, x: Tensor) -> Tensor:
-        if not self.record.get("expressions"):
+        if self.expression is None:
             return super().exact(x)
-        names = self.record["variables"]
-        found = evaluate(parse(self.record["expressions"], names), dict(zip(names, x.unbind(-1), strict=True)))
+        found = evaluate(self.expression, dict(zip(self.expression.variables, x.unbind(-1), strict=True)))
         return torch.stack(found if isinstance(found, list) else [found], dim=-1)
 
     def literal(self) -> nn.Module:
         return _Literal(self)
 
-    def _shaped(self, layer: nn.Module, x: Tensor) -> Tensor:
-        self.check(x)
-        out = layer(x.flatten(-len(self.input_shape)))
-        return out.unflatten(-1, self.output_shape) if self.output_shape else out.squeeze(-1)
-
-    def check(self, x: Tensor) -> None:
-        """Refuses what is not a tensor of the model's dtype and of its input's shape."""
-        check_input(x, self.input_shape, self.grid.dtype)
-
     def attention(self, x: Tensor) -> list[Tensor]:
-        """The attention weights of the one layer: (..., 1, keys), the last axis' key running fastest."""
+        """(..., 1, keys), the last axis' key running fastest."""
         self.check(x)
         return [self.grid.literal().weights(x.flatten(-len(self.input_shape))).unsqueeze(-2)]
 
-    def as_self_attention(self, tokens: int) -> GridSelfAttention:
-        """The same function of every token of (..., tokens, inputs), as literal W_Q, W_K, W_V, W_O matrices."""
+    def on_sequences(self, tokens: int) -> GridSelfAttention:
         return grid_as_self_attention(self.grid, tokens)
 
-    @property
-    def resources(self) -> Resources:
-        """What this model costs; the logit range is over the box."""
-        steps = [s.detach().double().sort().values.diff().abs() for s in self.grid.slopes]
+    def resources(self, certificate: Certificate) -> Resources:
+        axes = [(s.detach().double(), c.detach().double())
+                for s, c in zip(self.grid.slopes, self.grid.intercepts, strict=True)]  # fmt: skip
+        beta = max((s.sort().values.diff().abs().max().item() for s, _ in axes if len(s) > 1), default=0.0)
         reach = 0.0
-        for slopes, levels, (low, high) in zip(
-            self.grid.slopes, self.grid.intercepts, self._claimed.domain, strict=True
-        ):
+        for (slopes, intercepts), (low, high) in zip(axes, certificate.domain, strict=True):
             ends = torch.tensor([low, high], dtype=torch.float64)[:, None]
-            reach += (ends * slopes.detach().double() + levels.detach().double()).abs().max().item()
-        return Resources(
-            layers=1,
-            heads=1,
-            keys=self.grid.keys,
-            parameters=sum(p.numel() for p in self.grid.parameters()),
-            beta=max((s.max().item() for s in steps if len(s)), default=0.0),
-            logit_range=reach,
-        )
+            reach += (ends * slopes + intercepts).abs().max().item()
+        return Resources(1, 1, self.grid.keys, self.parameter_count(), beta, reach)
 
     @property
     def largest_value(self) -> float:
         return self.grid.values.abs().max().item()
 
-    def payload(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def payload(self, certificate: Certificate) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         arrays = {"values": self.grid.values.detach().cpu().numpy().reshape(-1)}
-        for i, (slopes, levels) in enumerate(zip(self.grid.slopes, self.grid.intercepts, strict=True)):
+        for i, (slopes, intercepts) in enumerate(zip(self.grid.slopes, self.grid.intercepts, strict=True)):
             arrays |= {f"axes.{i}.slopes": slopes.detach().cpu().numpy()}
-            arrays |= {f"axes.{i}.intercepts": levels.detach().cpu().numpy()}
+            arrays |= {f"axes.{i}.intercepts": intercepts.detach().cpu().numpy()}
+        known = self.expression
         record = {
-            "kind": "grid",
-            "name": self._claimed.expression[:200],
-            "expressions": self.record.get("expressions"),
-            "variables": self.record.get("variables"),
+            "kind": self.kind,
+            "name": certificate.expression[:200],
+            "expressions": None if known is None else known.text,
+            "variables": None if known is None else list(known.variables),
             "outputs": self.grid.outputs,
             "input_shape": list(self.input_shape),
             "output_shape": list(self.output_shape),
@@ -112,20 +91,20 @@ class CompiledGrid(CompiledModel):
         return record, arrays
 
     def __repr__(self) -> str:
-        sizes = " x ".join(map(str, self.grid.counts))
-        return f"CompiledModel(grid, {sizes} = {self.grid.keys} keys; {self.certificate})"
+        return f"grid, {' x '.join(map(str, self.grid.counts))} = {self.grid.keys} keys"
 
 
 class _Literal(nn.Module):
-    """The literal evaluation of a grid model."""
+    """The literal evaluation of a grid."""
 
-    def __init__(self, model: CompiledGrid) -> None:
+    def __init__(self, form: GridForm) -> None:
         super().__init__()
-        self.layer = model.grid.literal()
-        self.shape = model._shaped
+        self.layer = form.grid.literal()
+        self.check, self.shaped, self.dims = form.check, form.shaped, len(form.input_shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.shape(self.layer, x)
+        self.check(x)
+        return self.shaped(self.layer(x.flatten(-self.dims)))
 
 
 class GridSelfAttention(Network):
@@ -146,8 +125,7 @@ class GridSelfAttention(Network):
 
 def grid_as_self_attention(grid: GridAttention, tokens: int) -> GridSelfAttention:
     """One column a key after the tokens, whose own columns lie so far below that they have no weight."""
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-        raise InputError(f"tokens={tokens!r} must be a whole number of at least 1.")
+    require_tokens(tokens)
     literal, m, keys, dtype = grid.literal(), grid.axes, grid.keys, grid.dtype
     slopes, levels = literal.slopes.detach(), literal.intercepts.detach()
     silence = 2 * (slopes.abs().sum(0).max().item() * REACH + levels.abs().max().item()) + SILENCE

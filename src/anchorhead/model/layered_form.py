@@ -1,89 +1,83 @@
-"""A target in several variables as a network of heads."""
+"""A target in several variables as a network of heads: its layers, the circuit that they compute, what is claimed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.program import to_program
 from anchorhead.circuit.step import OutsideDomain
 from anchorhead.errors import FileError, VerificationError
-from anchorhead.file.stored import StoredNetwork
+from anchorhead.head.evaluation import TORCH
 from anchorhead.head.head import Head
 from anchorhead.head.module import HeadModule
 from anchorhead.model.affine import TokenWise
-from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.compiled_head import head_arrays
 from anchorhead.model.exact import exact_wires
-from anchorhead.model.layered import LayeredNetwork
+from anchorhead.model.form import Form
+from anchorhead.model.layered import LayeredNetwork, build
 from anchorhead.model.layered_self_attention import LayeredSelfAttention, layered_as_self_attention
-from anchorhead.model.probe import Probe, probe
-from anchorhead.model.report import Report
+from anchorhead.model.report import Report, report
 from anchorhead.model.resources import Resources
 from anchorhead.proof.certificate import Certificate
-from anchorhead.proof.network_claim import NetworkClaim
+from anchorhead.proof.network_claim import PlacedNetwork
 
 
-class CompiledNetwork(CompiledModel):
-    """Layers of affine maps and attention: (..., *input_shape) to (..., *output_shape)."""
+class LayeredForm(Form):
+    """Layers of affine maps and attention: (..., *input_shape) to (..., *output_shape).
 
-    def __init__(
-        self,
-        network: LayeredNetwork,
-        stored: StoredNetwork,
-        certificate: Certificate,
-        method: str,
-        source: dict[str, Any],
-        report: Callable[[NetworkClaim], Report],
-    ) -> None:
-        super().__init__(certificate, method)
-        self.network = network
-        self._stored, self._source, self._make_report = stored, source, report
-        self.seal()
+    source: where the circuit comes from, formulas and variables or a traced target's name, as a file says it.
+    """
+
+    kind = "network"
+
+    def __init__(self, placed: PlacedNetwork, source: dict[str, Any]) -> None:
+        super().__init__()
+        claim = placed.claim
+        heads = [HeadModule(found.head) for found in claim.heads]
+        self.layered = build(claim.circuit, placed.plans, placed.maps, claim.wiring, heads, TORCH[claim.dtype])
+        self.placed, self.source = placed, source
+        self.input_shape, self.output_shape = claim.circuit.input_shape, claim.circuit.output_shape
 
     @property
     def circuit(self) -> Circuit:
         """The target, step by step."""
-        return self._stored.claim.circuit
+        return self.placed.claim.circuit
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
-        return self.network.input_shape
+    def dtype(self) -> torch.dtype:
+        return self.layered.last.weight.dtype
+
+    def check(self, x: Tensor) -> None:
+        self.layered.check(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.look(x)
-        return self.network(x)
+        return self.layered(x)
 
     def exact(self, x: Tensor) -> Tensor:
-        """The target itself, in torch, at the same inputs: no heads, no approximation."""
-        self.network.check(x)
-        outputs = exact_wires(self.circuit, x)[1]
-        shape = self.network.output_shape
-        return outputs.unflatten(-1, shape) if shape else outputs.squeeze(-1)
+        self.check(x)
+        return self.shaped(exact_wires(self.circuit, x)[1])
 
     def literal(self) -> LayeredNetwork:
-        return self.network.literal()
+        return self.layered.literal()
 
     def attention(self, x: Tensor) -> list[Tensor]:
-        """The attention weights of each layer, (..., heads, keys); keys that a head does not have weigh zero."""
-        return self.network.attention(x)
+        """(..., heads, keys) of each layer; keys that a head does not have weigh zero."""
+        return self.layered.attention(x)
 
-    def as_self_attention(self, tokens: int) -> LayeredSelfAttention:
-        """The same function of every token of (..., tokens, inputs), as literal W_Q, W_K, W_V, W_O matrices."""
-        return layered_as_self_attention(self.network, tokens)
+    def on_sequences(self, tokens: int) -> LayeredSelfAttention:
+        return layered_as_self_attention(self.layered, tokens)
 
     @cached_property
     def report(self) -> Report:
-        """Layers, heads, keys and errors, node by node; `print(model)` shows it."""
+        """Layers, heads, keys and errors, node by node."""
         try:
-            return self._make_report(self._stored.claim)
+            return report(self.placed.claim)
         except OutsideDomain as reached:
             label = self.circuit.steps[reached.step].label[:80]
             raise VerificationError(
@@ -91,38 +85,28 @@ class CompiledNetwork(CompiledModel):
                 "domain of its head, so that its claim does not hold."
             ) from None
 
-    def probe(self, x: Tensor) -> Probe:
-        """Measures every layer's error on x against the target; `.first` is the first that exceeds its share."""
-        return probe(self.network, self.circuit, self.report.wire_errors, self.certificate.outputs, x)
-
-    @property
-    def resources(self) -> Resources:
-        """What this model costs; keys are counted for every head of every layer."""
-        groups = [group for layer in self.network.sequence for group in layer.parts]
+    def resources(self, certificate: Certificate) -> Resources:
+        """Keys are counted for every head of every layer."""
+        groups = [group for layer in self.layered.sequence for group in layer.parts]
+        try:
+            logit_range = self.report.logit_range
+        except VerificationError:
+            logit_range = math.nan
         return Resources(
-            layers=len(self.network.sequence),
+            layers=len(self.layered.sequence),
             heads=sum(group.count for group in groups),
             keys=sum(group.count * group.keys for group in groups),
-            parameters=sum(p.numel() for p in self.network.parameters()),
+            parameters=self.parameter_count(),
             beta=max((group.beta for group in groups), default=0.0),
-            logit_range=math.nan if self._hopeless else self.report.logit_range,
+            logit_range=logit_range,
         )
 
     @property
-    def _hopeless(self) -> bool:
-        """Whether the claim of a file does not even let ranges be followed through its numbers."""
-        try:
-            self.report  # noqa: B018
-        except VerificationError:
-            return True
-        return False
-
-    @property
     def largest_value(self) -> float:
-        return max((head.largest_value for head in self._heads().values()), default=0.0)
+        return max((head.largest_value for head in self.heads().values()), default=0.0)
 
-    def payload(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        claim, heads = self._stored.claim, self._heads()
+    def payload(self, certificate: Certificate) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        claim, heads = self.placed.claim, self.heads()
         described = [
             {
                 "function": str(h.function),
@@ -136,37 +120,37 @@ class CompiledNetwork(CompiledModel):
             }
             for i, h in enumerate(claim.heads)
         ]
-        record = self._source | {
-            "kind": "network",
+        record = self.source | {
+            "kind": self.kind,
             "heads": described,
             "uses": [[u.kind, u.head, u.centre, u.radius] for u in claim.wiring.uses],
-            "layers": [[list(group) for group in plan.groups] for plan in self._stored.plans],
+            "layers": [[list(group) for group in plan.groups] for plan in self.placed.plans],
             "program": to_program(claim.circuit),
         }
         arrays = self._step_arrays()
         for i, h in enumerate(claim.heads):
-            arrays |= head_arrays(f"heads.{i}.", heads[i], h.edges)
-        for i, layer in enumerate(self.network.sequence):
+            arrays |= h.arrays(heads[i], f"heads.{i}.")
+        for i, layer in enumerate(self.layered.sequence):
             arrays |= _map_arrays(f"maps.{i}.", layer.rows)
             arrays[f"layers.{i}.kept"] = layer.kept.detach().cpu().numpy().astype(np.int32)
-        return record, arrays | _map_arrays(f"maps.{len(self.network.layers)}.", self.network.last)
+        return record, arrays | _map_arrays(f"maps.{len(self.layered.layers)}.", self.layered.last)
 
-    def _heads(self) -> dict[int, Head]:
+    def heads(self) -> dict[int, Head]:
         """The heads by their numbers in the claim; those that several groups share must still be one."""
         found: dict[int, HeadModule] = {}
-        for layer in self.network.sequence:
+        for layer in self.layered.sequence:
             for group, steps in zip(layer.parts, layer.group_steps, strict=True):
                 if group.head is not None:
-                    number = self._stored.claim.wiring.uses[steps[0]].head
+                    number = self.placed.claim.wiring.uses[steps[0]].head
                     if found.setdefault(number, group.head) is not group.head:
                         raise FileError("Two groups of the model no longer share their head; a file holds it once.")
         return {number: module.numbers for number, module in found.items()}
 
     def _step_arrays(self) -> dict[str, np.ndarray]:
         """With which three numbers every step uses its head."""
-        dtype = self.network.last.weight.detach().cpu().numpy().dtype
+        dtype = self.layered.last.weight.detach().cpu().numpy().dtype
         values = np.tile(np.array([[1.0], [0.0], [0.0]], dtype=dtype), (1, len(self.circuit.steps)))
-        for layer in self.network.sequence:
+        for layer in self.layered.sequence:
             for group, steps in zip(layer.parts, layer.group_steps, strict=True):
                 numbers = group.numbers()
                 if numbers is not None:
@@ -174,11 +158,9 @@ class CompiledNetwork(CompiledModel):
         return {"scales": values[0], "tilts": values[1], "shifts": values[2]}
 
     def __repr__(self) -> str:
-        cost = self.resources
-        return f"CompiledModel({cost.layers} layers, {cost.heads} heads, {cost.keys} keys; {self.certificate})"
-
-    def __str__(self) -> str:
-        return super().__str__() if self._hopeless else f"{super().__str__()}\n{self.report}"
+        groups = [group for layer in self.layered.sequence for group in layer.parts]
+        count, keys = sum(group.count for group in groups), sum(group.count * group.keys for group in groups)
+        return f"{len(self.layered.layers)} layers, {count} heads, {keys} keys"
 
 
 def _map_arrays(prefix: str, affine: TokenWise) -> dict[str, np.ndarray]:

@@ -1,0 +1,97 @@
+"""What a compiled model computes with: one interface for one head, a network of heads, a grid, and the paper's layers.
+
+A form maps (..., *input_shape) to (..., *output_shape); one head has no shape of its own and takes every element. It
+knows its target where there is one, its two evaluations, its weights and matrices, what it costs, and what a file says
+of it under its kind (docs/format.md). `compiled.py` puts a certificate on it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from anchorhead.errors import InputError
+from anchorhead.model.network import Network
+from anchorhead.model.report import Report
+from anchorhead.model.resources import Resources
+from anchorhead.proof.certificate import Certificate
+
+
+class Form(nn.Module):
+    """See the file."""
+
+    kind: ClassVar[str]
+    """Its name in files."""
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Of its numbers and inputs."""
+
+    @abstractmethod
+    def check(self, x: Tensor) -> None:
+        """Refuses what is not a tensor of the model's dtype and of its input's shape."""
+
+    def exact(self, x: Tensor) -> Tensor:
+        """The target itself, in torch, at the same inputs: no heads, no approximation."""
+        raise InputError("This model's target cannot be looked into, so that there is nothing to compare it with.")
+
+    @abstractmethod
+    def literal(self) -> nn.Module:
+        """A copy of the numbers as scores, softmax and values."""
+
+    @abstractmethod
+    def attention(self, x: Tensor) -> list[Tensor]:
+        """The attention weights, one entry a layer: (..., heads, keys), summing to one over keys."""
+
+    @abstractmethod
+    def on_sequences(self, tokens: int) -> Network:
+        """The same function of every token of (..., tokens, inputs), as literal matrices."""
+
+    @abstractmethod
+    def resources(self, certificate: Certificate) -> Resources:
+        """What it costs on the domain of its certificate."""
+
+    @property
+    @abstractmethod
+    def largest_value(self) -> float:
+        """The largest constant, gain or value of any head. Rounding grows with it."""
+
+    @property
+    def report(self) -> Report | None:
+        """Where a network's error comes from, node by node; None for what is one node."""
+        return None
+
+    @abstractmethod
+    def payload(self, certificate: Certificate) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """What a file holds beside the claim: the record of target and structure, and the numbers as they are now."""
+
+    def rows(self, x: Tensor) -> Tensor:
+        """The inputs one below the other: (rows, *input_shape), or (elements,) for one head."""
+        return x.detach().reshape(-1, *self.input_shape)
+
+    def count(self, x: Tensor) -> int:
+        """How many inputs there are."""
+        return x.numel() // math.prod(self.input_shape)
+
+    def parameter_count(self) -> int:
+        """Every stored number."""
+        return sum(p.numel() for p in self.parameters())
+
+    def shaped(self, out: Tensor) -> Tensor:
+        """Flat outputs in the output's shape."""
+        return out.unflatten(-1, self.output_shape) if self.output_shape else out.squeeze(-1)
+
+
+def require_tokens(tokens: Any) -> int:
+    """A number of tokens."""
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+        raise InputError(f"tokens={tokens!r} must be a whole number of at least 1.")
+    return tokens
