@@ -37,7 +37,7 @@ def step_value(step, wires):
         return [torch.stack([at(line) for line in step.arguments]).amax(0)]
     scores = torch.stack([
         at(offset) + sum(at(q) * at(k) for q, k in zip(step.query, key, strict=True))
-        for key, offset in zip(step.keys, step.offsets, strict=True)
+        for key, offset in zip(step.key_rows, step.offsets, strict=True)
     ])  # fmt: skip
     weights = scores.softmax(0)
     columns = [torch.stack([at(row[i]) for row in step.values]) for i in range(step.width)]
@@ -301,7 +301,7 @@ def test_attention_stays_attention(name):
     attends = steps_of(circuit, Attend)
     heads = 2 if "multihead" in name else 1
     rows = [2, 3, 4, 5] if "causal" in name else [5] * 5
-    assert sorted(len(step.keys) for step in attends) == sorted(rows * heads)
+    assert sorted(len(step.key_rows) for step in attends) == sorted(rows * heads)
     assert len(attends) == len(circuit.steps)
     assert max(circuit.depths()) == 1
     assert attends[-1].query

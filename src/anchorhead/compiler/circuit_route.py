@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from anchorhead.circuit.program import circuit_digest
-from anchorhead.compiler.circuit_target import GraphTarget
+from anchorhead.compiler.circuit_target import CircuitTarget
 from anchorhead.compiler.compose import Composed, compose
-from anchorhead.compiler.search import Progress
+from anchorhead.compiler.method import Method, Progress, Wish
 from anchorhead.errors import AnchorheadError, SingularityError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.layered_form import LayeredForm
@@ -16,18 +16,25 @@ from anchorhead.proof.network_claim import PlacedNetwork
 from anchorhead.proof.rounding import ASSUMPTIONS
 
 
-def compile_graph(target: GraphTarget, tol: float, dtype: str, progress: Progress) -> CompiledModel:
-    """The network with the fewest keys that the passes find; functions of one line fused, or apart if that fails."""
-    try:
-        composed, fused = compose(target.circuit(True), target.box, tol, dtype, progress), True
-    except (ToleranceError, SingularityError) as refusal:
-        progress("again, with a head for every function by itself")
-        composed, fused = _apart(target, tol, dtype, progress, refusal), False
-    form = LayeredForm(PlacedNetwork.of(composed.claim), target.source(fused=fused))
-    return CompiledModel(form, _certificate(target, composed), "graph")
+class Graph(Method):
+    """A head for each node of the graph, in as many layers as it is deep."""
+
+    name = "graph"
+    takes = ("several",)
+
+    def compile(self, target: CircuitTarget, wish: Wish) -> CompiledModel:
+        """The network with the fewest keys that the passes find; functions of one line fused, or apart if not."""
+        tol = wish.tolerance(1e-6)
+        try:
+            composed, fused = compose(target.circuit(True), target.box, tol, wish.dtype, wish.progress), True
+        except (ToleranceError, SingularityError) as refusal:
+            wish.progress("again, with a head for every function by itself")
+            composed, fused = _apart(target, tol, wish.dtype, wish.progress, refusal), False
+        form = LayeredForm(PlacedNetwork.of(composed.claim), target.source(fused=fused))
+        return CompiledModel(form, _certificate(target, composed), self.name)
 
 
-def _apart(target: GraphTarget, tol: float, dtype: str, progress: Progress, refusal: AnchorheadError) -> Composed:
+def _apart(target: CircuitTarget, tol: float, dtype: str, progress: Progress, refusal: AnchorheadError) -> Composed:
     """Without fusing; the refusal of the fused circuit if that does not help."""
     circuit = target.circuit(False)
     if circuit == target.circuit(True):
@@ -38,7 +45,7 @@ def _apart(target: GraphTarget, tol: float, dtype: str, progress: Progress, refu
         raise refusal from None
 
 
-def _certificate(target: GraphTarget, composed: Composed) -> Certificate:
+def _certificate(target: CircuitTarget, composed: Composed) -> Certificate:
     approximation, total = max(composed.approximation), max(composed.total)
     return Certificate(
         expression=target.name,

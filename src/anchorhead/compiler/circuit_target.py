@@ -23,7 +23,7 @@ from anchorhead.tracing.steadiness import EVALUATION, check_agreement, points_in
 
 
 @dataclass(frozen=True)
-class GraphTarget:
+class CircuitTarget:
     """A target on a box. `circuit(fuse)` makes its circuit; `expression` is None for a traced tensor function."""
 
     name: str
@@ -46,7 +46,7 @@ class GraphTarget:
         return {"expressions": self.expression.text, "variables": list(self.expression.variables), "fused": fused}
 
 
-def of_expression(expression: Expression, domain: Any, *, ordered: bool = False) -> GraphTarget:
+def of_expression(expression: Expression, domain: Any, *, ordered: bool = False) -> CircuitTarget:
     """Formulas; unless `ordered`, their variables are in the order of the domain, where that names them."""
     names = expression.variables
     if (
@@ -60,10 +60,10 @@ def of_expression(expression: Expression, domain: Any, *, ordered: bool = False)
     if not names:
         raise ExpressionError(f"{expression} has no variable; a constant needs no network.")
     box = read_box(domain, names)
-    return GraphTarget(str(expression), box, lambda fuse: lower(expression, fuse=fuse), expression)
+    return CircuitTarget(str(expression), box, lambda fuse: lower(expression, fuse=fuse), expression)
 
 
-def of_module(function: Callable[..., Any], domain: Any, shape: tuple[int, ...]) -> GraphTarget:
+def of_module(function: Callable[..., Any], domain: Any, shape: tuple[int, ...]) -> CircuitTarget:
     """A function of one tensor of a shape, traced."""
     from anchorhead.tracing.module import reading, trace_tensors, trained_differently, values
 
@@ -87,7 +87,7 @@ def of_module(function: Callable[..., Any], domain: Any, shape: tuple[int, ...])
     points = torch.tensor(points_in(box), dtype=torch.float64).reshape(-1, *shape)
     found, close = values(function, shape, points)
     check_agreement(found, exact_wires(first, points)[1], points, close)
-    return GraphTarget(name, box, circuit, None, (*assumptions, *reading(function, shape)), source_digest(function))
+    return CircuitTarget(name, box, circuit, None, (*assumptions, *reading(function, shape)), source_digest(function))
 
 
 def source_digest(function: Callable[..., Any]) -> str:
@@ -133,7 +133,7 @@ def arguments(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(p.name for p in found if p.kind in plain and p.default is inspect.Parameter.empty) or ("x",)
 
 
-def of_arguments(function: Callable[..., Any], domain: Any, names: tuple[str, ...]) -> GraphTarget:
+def of_arguments(function: Callable[..., Any], domain: Any, names: tuple[str, ...]) -> CircuitTarget:
     """A function of several numbers, f(x, y), traced for each element."""
     from anchorhead.tracing.function import check_traced, trace, trained_differently
 

@@ -13,8 +13,8 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.rows import rounded
 from anchorhead.circuit.step import HeadFacts, OutsideDomain, Pair, Use
 from anchorhead.compiler.head_requests import Request, Wanted, assign
+from anchorhead.compiler.method import Progress
 from anchorhead.compiler.proved_heads import Choice, choose
-from anchorhead.compiler.search import Progress
 from anchorhead.compiler.tolerance_shares import shares
 from anchorhead.errors import SingularityError, ToleranceError
 from anchorhead.proof.flow import Tracker

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from anchorhead.compiler.fits import fit_for, kink_between
-from anchorhead.compiler.piece import Goal
+from anchorhead.compiler.head_methods import Gated, Smooth, kink_between
+from anchorhead.compiler.method import Goal
 from anchorhead.compiler.prove import certificate, prove_head, sampled_error
 from anchorhead.compiler.target import Target, affine_form, read_target
 from anchorhead.dtypes import UNIT
@@ -93,7 +93,7 @@ def _candidates(target: Target, goal: Goal) -> Iterator[tuple[str, Head, list[fl
     yield from _settled(target, goal)
     if not target.bounded:
         return
-    fit = fit_for(target, "smooth")
+    fit = Smooth().fit(target)
     for keys in SIZES:
         yield "smooth", fit.build(keys, Goal(goal.error / 2, goal.limit)), []
 
@@ -101,7 +101,7 @@ def _candidates(target: Target, goal: Goal) -> Iterator[tuple[str, Head, list[fl
 def _settled(target: Target, goal: Goal) -> Iterator[tuple[str, Head, list[float]]]:
     """Gated heads whose gains all turn out to be zero."""
     try:
-        fit = fit_for(target, "gated")
+        fit = Gated().fit(target)
     except InputError:
         return
     for keys in FEW:

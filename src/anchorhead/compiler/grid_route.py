@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 
 from anchorhead.arithmetic import Array, power
-from anchorhead.compiler.circuit_target import GraphTarget
-from anchorhead.compiler.search import Progress
+from anchorhead.compiler.circuit_target import CircuitTarget
+from anchorhead.compiler.method import Method, Progress, Wish
 from anchorhead.enclosure.arrays import sample
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.expression.graph import Expression, ordered
@@ -35,14 +34,14 @@ AGAIN = 1 + 1e-9
 """A checker may add up the rounding bound in another order, which moves its last digits."""
 
 
-def over_grid(target: GraphTarget) -> bool:
+def over_grid(target: CircuitTarget) -> bool:
     """Whether a grid can be proved for the target at all."""
     if target.expression is None or len(target.box) > MOST_AXES or any(a >= b for a, b in target.box):
         return False
     return len(ordered(target.expression.outputs)) <= MOST_OPERATIONS
 
 
-def worth_trying(target: GraphTarget, tol: float, most: int) -> bool:
+def worth_trying(target: CircuitTarget, tol: float, most: int) -> bool:
     """Whether a grid with so few keys comes near the tolerance, by a quick fit."""
     per_axis = math.floor(power(max(most, 1), 1 / len(target.box)) + 1e-9)
     if per_axis < 2 or target.expression is None:
@@ -52,9 +51,23 @@ def worth_trying(target: GraphTarget, tol: float, most: int) -> bool:
     return sampled_error(f, head, target.box, 1 << 12) <= 2 * tol
 
 
-def compile_grid(
-    target: GraphTarget, tol: float, dtype: torch.dtype, progress: Progress, *, most: int = MOST_KEYS
-) -> CompiledModel:
+class Grid(Method):
+    """One layer over a tensor grid of keys: proved for formulas, conditional or measured for what is sampled."""
+
+    name = "grid"
+    takes = ("several", "opaque")
+    samples = True
+
+    def __init__(self, most: int = MOST_KEYS) -> None:
+        self.most = most
+
+    def compile(self, target: CircuitTarget | Opaque, wish: Wish) -> CompiledModel:
+        if isinstance(target, Opaque):
+            return _sampled(target, wish.tolerance(1e-2), wish)
+        return _proved(target, wish.tolerance(1e-6), wish, self.most)
+
+
+def _proved(target: CircuitTarget, tol: float, wish: Wish, most: int) -> CompiledModel:
     """A formula in at most three variables as one layer of at most so many keys, proved by boxes."""
     expression = target.expression
     if expression is None or not over_grid(target):
@@ -63,7 +76,7 @@ def compile_grid(
             f"{MOST_OPERATIONS:,} operations; use method='graph', or for a function that cannot be looked into give "
             "lipschitz=."
         )
-    name = str(dtype).removeprefix("torch.")
+    name, progress = wish.dtype, wish.progress
     share = 0.8
     for _ in range(4):
         head = _fitted(values_of(expression), target.box, share * tol, tol, name, progress, most)
@@ -74,7 +87,7 @@ def compile_grid(
             certificate = Certificate(target.name, target.box, name, "proved", proof.bound, rounding, len(proof.boxes),
                                       tuple(ASSUMPTIONS), (sum_above(proof.bound, rounding),) * head.outputs,
                                       expression.variables)  # fmt: skip
-            form = GridForm(GridAttention.of(head, dtype), expression, (len(target.box),), (head.outputs,))
+            form = GridForm(GridAttention.of(head, wish.torch_dtype), expression, (len(target.box),), (head.outputs,))
             return CompiledModel(form, certificate, "grid")
         if rounding >= tol:
             break
@@ -85,11 +98,9 @@ def compile_grid(
     )
 
 
-def compile_opaque(
-    target: Opaque, tol: float, lipschitz: float | None, dtype: torch.dtype, progress: Progress
-) -> CompiledModel:
+def _sampled(target: Opaque, tol: float, wish: Wish) -> CompiledModel:
     """A function that cannot be looked into, over the grid; conditional with a Lipschitz constant, else measured."""
-    name = str(dtype).removeprefix("torch.")
+    name, lipschitz, progress = wish.dtype, wish.lipschitz, wish.progress
     share = 0.5 if lipschitz is not None else 0.8
     head = _fitted(target.values, target.box, share * tol, tol, name, progress)
     rounding = rounding_bound(head, target.box, name).bound
@@ -102,7 +113,7 @@ def compile_opaque(
             )
     else:
         certificate = _conditional(target, head, rounding, name, lipschitz, tol, progress)
-    form = GridForm(GridAttention.of(head, dtype), None, target.input_shape, target.output_shape)
+    form = GridForm(GridAttention.of(head, wish.torch_dtype), None, target.input_shape, target.output_shape)
     return CompiledModel(form, certificate, "grid")
 
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from anchorhead.arithmetic import Array
+from anchorhead.compiler.method import Goal
 from anchorhead.compiler.target import Target, affine_form
 from anchorhead.enclosure.pieces import Piece
 from anchorhead.errors import InputError
@@ -25,15 +24,6 @@ from anchorhead.head.solve import Affine
 
 TRIAL_KEYS = 6
 """The smallest size at which layouts are compared."""
-
-
-@dataclass
-class Goal:
-    """The approximation error wanted, the largest value allowed, and points to include in the samples."""
-
-    error: float
-    limit: float
-    extra: Array = field(default_factory=lambda: np.zeros(0))
 
 
 class Layout:

@@ -19,17 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 from flint import arb
+from threadpoolctl import threadpool_limits
 
 from anchorhead.arithmetic import log_of
-from anchorhead.compiler.circuit_target import GraphTarget
-from anchorhead.compiler.compile import check_tol, compile
-from anchorhead.compiler.read import read_any
-from anchorhead.compiler.routes import compile_routed
-from anchorhead.compiler.search import Progress
+from anchorhead.compiler.method import Progress, Wish, check_tol
+from anchorhead.compiler.methods import METHODS
+from anchorhead.compiler.read import read
 from anchorhead.compiler.target import Target
 from anchorhead.enclosure.balls import jet
 from anchorhead.errors import AnchorheadError
-from anchorhead.model.compiled import CompiledModel
 
 ROUTES = ("graph", "grid")
 ORDER = ("kinked", "gated", "smooth", "nearest")
@@ -88,44 +86,38 @@ def plan(
 ) -> Plan:
     """Every construction that reaches `tol` for the target, and what each costs. Arguments as for `compile`."""
     tol = check_tol(tol)
-    read = read_any(target, domain, shape, "auto")
-    if isinstance(read, GraphTarget):
-        found = [_route(read, method, tol, dtype, progress) for method in ROUTES]
-        name, box = read.name, read.box
-    else:
-        found = [_option(read, method, tol, dtype, progress) for method in ORDER]
-        name, box = str(read.expression), ((read.low, read.high),)
+    given = read(target, domain, shape, METHODS["auto"])
+    box: tuple[tuple[float, float], ...]
+    wish = Wish(tol, None, dtype, None, progress or (lambda text: None))
+    with threadpool_limits(1):
+        if isinstance(given, Target):
+            found = [_head(given, method, tol, wish) for method in ORDER]
+            name, box = str(given.expression), ((given.low, given.high),)
+        else:
+            found = [_option(given, method, wish) for method in ROUTES]
+            name, box = given.name, given.box
     found.sort(key=lambda o: (o.keys is None, o.keys))
     return Plan(name, box, tol, str(dtype).removeprefix("torch."), tuple(found))
 
 
-def _route(target: GraphTarget, method: str, tol: float, dtype: torch.dtype, progress: Progress | None) -> Option:
+def _option(target: Any, method: str, wish: Wish) -> Option:
     try:
-        return _built(compile_routed(target, method, tol, dtype, progress), method)
+        model = METHODS[method].compile(target, wish)
     except AnchorheadError as error:
         return _cannot(method, str(error))
-
-
-def _built(model: CompiledModel, method: str) -> Option:
     cost = model.resources
     return Option(method, cost.layers, cost.heads, cost.keys, cost.beta, cost.logit_range, model.largest_value,
                   model.certificate.bound)  # fmt: skip
 
 
-def _option(target: Target, method: str, tol: float, dtype: torch.dtype, progress: Progress | None) -> Option:
+def _head(target: Target, method: str, tol: float, wish: Wish) -> Option:
     if method == "nearest" and target.bounded:
         needed = _nearest_keys(target, tol)
         if needed is None or needed > 64:
             return _theorem(target, tol, needed)
     if method in ("gated", "smooth") and target.kinks:
         return _cannot(method, "the target has kinks, where smooth blends converge slowly; see kinked")
-    try:
-        model = compile(
-            target.expression, (target.low, target.high), tol=tol, method=method, dtype=dtype, progress=progress
-        )
-    except AnchorheadError as error:
-        return _cannot(method, str(error))
-    return _built(model, method)
+    return _option(target, method, wish)
 
 
 def _cannot(method: str, reason: str) -> Option:

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal
 
-from anchorhead.compiler.fits import fit_for
+from anchorhead.compiler.head_methods import Smooth, usual
 from anchorhead.compiler.head_requests import Request
-from anchorhead.compiler.search import Progress, Search
+from anchorhead.compiler.method import Progress
+from anchorhead.compiler.search import Search
 from anchorhead.enclosure.singularities import singularities
 from anchorhead.errors import ToleranceError
 from anchorhead.expression.graph import Node
@@ -58,7 +59,7 @@ def choose(request: Request, error: float, dtype: str, progress: Progress) -> Ch
 def _search(request: Request, error: float, dtype: str, progress: Progress) -> Choice:
     target = request.target
     singularities(request.function, "u", request.low, request.high)
-    fit = fit_for(target, "smooth" if request.carries else "auto")
+    fit = (Smooth() if request.carries else usual(target)).fit(target)
     search = Search(target, fit, error, dtype, progress)
     try:
         claim = search.run()

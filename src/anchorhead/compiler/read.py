@@ -1,63 +1,74 @@
-"""What the user gave, as a function of one variable or as a target for the graph: formulas, functions, modules."""
+"""What the user gave, as a target of a kind that the method takes: formulas, functions, modules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from anchorhead.compiler.circuit_target import (
-    GraphTarget,
+    CircuitTarget,
     arguments,
     inferred_shape,
     input_shape,
     of_arguments,
     of_expression,
     of_module,
+    source_digest,
 )
-from anchorhead.compiler.fits import METHODS
+from anchorhead.compiler.method import Method
 from anchorhead.compiler.target import Target, expression_of, read_target
 from anchorhead.errors import ExpressionError, InputError
 from anchorhead.expression.graph import Expression
+from anchorhead.tracing.opaque import Opaque, read_opaque
 
-GRAPH_METHODS = ("auto", "graph", "grid")
 
-
-def read_any(target: Any, domain: Any, shape: Any, method: str) -> Target | GraphTarget:
-    """One variable and one output, or anything else."""
-    if method == "two_layer":
-        raise InputError("method='two_layer' samples a Python function; give one, or use method='auto' for a formula.")
-    if method not in (*METHODS, *GRAPH_METHODS):
-        known = (*METHODS, *GRAPH_METHODS[1:], "two_layer")
-        raise InputError(f"method={method!r} must be one of {', '.join(known)}.")
-    read = _read(target, domain, shape, method)
-    if isinstance(read, GraphTarget) and method not in GRAPH_METHODS:
+def read(
+    target: Any, domain: Any, shape: Any, method: Method, *, sampled: bool = False
+) -> Target | CircuitTarget | Opaque:
+    """The target; with `sampled`, or for a method that samples, a callable is not looked into."""
+    function = callable(target) and not isinstance(target, Expression)
+    if sampled and not function:
         raise InputError(
-            f"method={method!r} is for functions of one variable with one output, and {read.name} is not one; use "
-            "method='auto'."
+            "lipschitz= is for a Python function that cannot be looked into; a formula is proved without it, so leave "
+            "it out."
         )
-    return read
+    if sampled and "opaque" not in method.takes:
+        raise InputError(f"method={method.name!r} with lipschitz= must be auto, grid or two_layer.")
+    if function and (sampled or method.samples):
+        return read_opaque(target, domain, arguments(target), input_shape(target, domain, shape))
+    if method.takes == ("opaque",):
+        raise InputError(
+            f"method={method.name!r} samples a Python function; give one, or use method='auto' for a formula."
+        )
+    found = _function(target, domain, shape) if function else _formulas(target, domain, shape, method)
+    if isinstance(found, CircuitTarget) and "several" not in method.takes:
+        raise InputError(
+            f"method={method.name!r} is for functions of one variable with one output, and {found.name} is not one; "
+            "use method='auto'."
+        )
+    return found
 
 
-def _read(target: Any, domain: Any, shape: Any, method: str) -> Target | GraphTarget:
-    if not callable(target) or isinstance(target, Expression):
-        if shape is not None:
-            raise InputError("shape= is for functions and modules of tensors; a formula's variables are numbers.")
-        expression = expression_of(target)
-        if (
-            method in GRAPH_METHODS[1:]
-            or len(expression.outputs) > 1
-            or len(expression.variables) > 1
-            or _several(domain)
-        ):
-            return of_expression(expression, domain)
-        return read_target(expression, domain)
+def _formulas(target: Any, domain: Any, shape: Any, method: Method) -> Target | CircuitTarget:
+    if shape is not None:
+        raise InputError("shape= is for functions and modules of tensors; a formula's variables are numbers.")
+    expression = expression_of(target)
+    several = len(expression.outputs) > 1 or len(expression.variables) > 1
+    several = several or (isinstance(domain, Mapping) and len(domain) > 1)
+    return (
+        of_expression(expression, domain) if several or "one" not in method.takes else read_target(expression, domain)
+    )
+
+
+def _function(target: Any, domain: Any, shape: Any) -> Target | CircuitTarget:
     names = arguments(target)
     if len(names) > 1:
         return of_arguments(target, domain, names)
     found = input_shape(target, domain, shape)
     if found is None:
         try:
-            return read_target(target, domain)
+            return replace(read_target(target, domain), digest=source_digest(target))
         except ExpressionError as error:
             found = inferred_shape(target)
             if found is None:
@@ -65,7 +76,3 @@ def _read(target: Any, domain: Any, shape: Any, method: str) -> Target | GraphTa
                     f"{error} If it takes a tensor of several numbers, give shape=, such as (3,)."
                 ) from None
     return of_module(target, domain, found)
-
-
-def _several(domain: Any) -> bool:
-    return isinstance(domain, Mapping) and len(domain) > 1

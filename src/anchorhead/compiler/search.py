@@ -7,13 +7,11 @@ search goes there and walks to the smallest number that is proved.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from anchorhead.arithmetic import geometric, log_of
-from anchorhead.compiler.fits import Fit
-from anchorhead.compiler.piece import Goal
+from anchorhead.compiler.method import Fit, Goal, Progress
 from anchorhead.compiler.prove import prove_head, sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.dtypes import BITS, UNIT
@@ -23,7 +21,6 @@ from anchorhead.head.symmetry import symmetric
 from anchorhead.proof.approximation import Refutation
 from anchorhead.proof.head_claim import HeadClaim
 
-Progress = Callable[[str], None]
 LARGEST_VALUE = 1e3
 
 
@@ -41,7 +38,7 @@ class Search:
             )
         # Rounding costs about a dozen units of the largest value that has weight: leave it room.
         self.rounding = 8 * UNIT[dtype] * scale if target.bounded else 0.0
-        floor = 1.5 * scale if fit.method in ("smooth", "nearest") else 2.0
+        floor = 2.0 if fit.large_values else 1.5 * scale
         self.goal = Goal(tol - self.rounding, min(LARGEST_VALUE, max(floor, tol / (40 * UNIT[dtype]))))
         self.tried: dict[int, HeadClaim | None] = {}
         self.errors: dict[int, float] = {}

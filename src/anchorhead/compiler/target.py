@@ -34,6 +34,8 @@ class Target:
     low: float
     high: float
     assumptions: tuple[str, ...] = ()
+    digest: str = ""
+    """Of the parameters of a module that it was traced from."""
 
     @property
     def node(self) -> Node:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.circuit.step import Pair
-from anchorhead.compiler.search import Progress
+from anchorhead.compiler.method import Method, Wish
 from anchorhead.errors import FileError, InputError
 from anchorhead.model.affine import PositionGain
 from anchorhead.model.compiled import CompiledModel
@@ -111,20 +111,25 @@ class _Literal(nn.Module):
         return self.shaped(self.network(self.scaled(x)).squeeze(-2))
 
 
-def compile_two_layer(
-    target: Opaque, tol: float, lipschitz: float | None, dtype: torch.dtype, progress: Progress
-) -> CompiledModel:
-    """Levels doubled until the tolerance is kept; SizeError where the memory does not allow that many."""
-    levels = 2
-    while True:
-        progress(f"two_layer: {levels} levels a coordinate, {levels ** len(target.box):,} keys")
-        network = two_layer(_on_cube(target), tokens=1, features=len(target.box), levels=levels, dtype=dtype)
-        certificate = _certificate(target, network, lipschitz, str(dtype).removeprefix("torch."))
-        if certificate.bound <= tol:
-            form = TwoLayerForm(network, target.box, target.input_shape, target.output_shape)
-            return CompiledModel(form, certificate, form.kind)
-        _require_room(network, certificate.bound / tol, dtype)
-        levels *= 2
+class TwoLayer(Method):
+    """The paper's two layers over a grid of levels, for a function that is sampled."""
+
+    name = "two_layer"
+    takes = ("opaque",)
+    samples = True
+
+    def compile(self, target: Opaque, wish: Wish) -> CompiledModel:
+        """Levels doubled until the tolerance is kept; SizeError where the memory does not allow that many."""
+        levels, tol, dtype = 2, wish.tolerance(1e-2), wish.torch_dtype
+        while True:
+            wish.progress(f"two_layer: {levels} levels a coordinate, {levels ** len(target.box):,} keys")
+            network = two_layer(_on_cube(target), tokens=1, features=len(target.box), levels=levels, dtype=dtype)
+            certificate = _certificate(target, network, wish.lipschitz, wish.dtype)
+            if certificate.bound <= tol:
+                form = TwoLayerForm(network, target.box, target.input_shape, target.output_shape)
+                return CompiledModel(form, certificate, self.name)
+            _require_room(network, certificate.bound / tol, dtype)
+            levels *= 2
 
 
 def _require_room(network: GridNetwork, factor: float, dtype: torch.dtype) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from anchorhead.compiler.compile import check_tol, compile_head
+from anchorhead.compiler.compile import compile_formula
 from anchorhead.compiler.constant_values import carrying_model
+from anchorhead.compiler.method import check_tol
 from anchorhead.conversion.calibrate import calibrated
 from anchorhead.conversion.linear import around, row_sum
 from anchorhead.conversion.place_heads import put
@@ -115,7 +116,7 @@ class _Heads:
             if gated and declared is not None:
                 self.known[key] = carrying_model(formula, declared, self.tol / 2, self.dtype)
             else:
-                self.known[key] = compile_head(formula, declared, tol=self.tol / 2, dtype=self.dtype)
+                self.known[key] = compile_formula(formula, declared, tol=self.tol / 2, dtype=self.dtype)
         return self.known[key]
 
 

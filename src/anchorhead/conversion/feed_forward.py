@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anchorhead.compiler.compile import compile_head
+from anchorhead.compiler.compile import compile_formula
 from anchorhead.conversion.linear import sizes
 from anchorhead.conversion.sites import find_sites
 from anchorhead.errors import InputError
@@ -84,7 +84,7 @@ def feed_forward_as_attention(block: nn.Module, tol: float = 1e-6) -> FeedForwar
             f"A feed-forward block has one activation that gates nothing, and this module has {len(sites)}."
         )
     dtype = first[0].dtype if first[0].dtype == torch.float64 else torch.float32
-    model = compile_head(sites[0].formula, None, tol=tol, dtype=dtype)
+    model = compile_formula(sites[0].formula, None, tol=tol, dtype=dtype)
     return _checked(block, FeedForwardAttention(first, model.head, second), tol)
 
 

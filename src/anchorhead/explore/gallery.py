@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from anchorhead.compiler.compile import compile_head
-from anchorhead.compiler.fits import fit_for
+from anchorhead.compiler.compile import compile_formula
+from anchorhead.compiler.head_methods import usual
+from anchorhead.compiler.methods import HEADS
 from anchorhead.compiler.target import Domain, Target, expression_of, read_target
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.explore.numbers import domain_text, finite_ends, model_numbers
@@ -62,7 +63,7 @@ def _on_domain(expression: Expression, domain: Domain) -> tuple[Target, list[str
         return read_target(expression, domain), []
     try:
         target = read_target(expression, None)
-        fit_for(target, "auto")
+        usual(target).fit(target)
     except AnchorheadError as refusal:
         target = read_target(expression, (-NEAR, NEAR))
         where = domain_text(-NEAR, NEAR)
@@ -109,7 +110,7 @@ def _of_method(target: Target, method: str, progress: Progress) -> tuple[list[di
     for keys, tol in wanted:
         progress(f"{target.expression}: {method}, " + (f"{keys} keys" if tol is None else f"within {tol:g}"))
         try:
-            model = compile_head(target.expression, (target.low, target.high), method=method, keys=keys, tol=tol)
+            model = compile_formula(target.expression, (target.low, target.high), method=method, keys=keys, tol=tol)
         except AnchorheadError as refusal:
             refusals.append(str(refusal))
             if len(refusals) > 1:
@@ -125,7 +126,7 @@ def _of_method(target: Target, method: str, progress: Progress) -> tuple[list[di
 
 def _wanted(target: Target, method: str) -> Iterator[tuple[int | None, float | None]]:
     """Numbers of keys, or tolerances where the number is fixed."""
-    fit = fit_for(target, method)
+    fit = next(m for m in HEADS if m.name == method).fit(target)
     straight = target.is_straight and not target.kinks
     if method == "kinked" and fit.least == fit.most:
         yield from ((None, tol) for tol in TOLERANCES)

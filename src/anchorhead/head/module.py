@@ -34,22 +34,8 @@ CHUNK = 1 << 15
 CARRYING = "A head that carries a partner has constant values, and gains were edited into this one: it is no attention."
 
 
-class _Made(NamedTuple):
-    """The fast evaluation and what it was made of: the numbers, and whether after an edit.
-
-    seen: on the CPU each tensor, its place in memory, the memory, and what was there. Looking there takes a
-    microsecond or two, which a small call can bear.
-    """
-
-    numbers: list[Tensor]
-    seen: list[tuple[str, Tensor, int, Any, bytes]]
-    head: Head
-    evaluate: Evaluation
-    edited: bool = False
-
-
-class HeadModule(nn.Module):
-    """A head, elementwise on a tensor of any shape. Its parameters are the head's numbers, by name."""
+class HeadParameters(nn.Module):
+    """The numbers of a head as parameters, by name; what its two evaluations share."""
 
     slopes: Tensor
     intercepts: Tensor
@@ -64,6 +50,43 @@ class HeadModule(nn.Module):
         for name in NUMBERS:
             self.register_parameter(name, constant(torch.tensor(getattr(head, name), dtype=TORCH[head.dtype])))
         self.register_buffer("piece", torch.arange(len(head.sizes)).repeat_interleave(torch.tensor(head.sizes)))
+
+    @property
+    def keys(self) -> int:
+        """How many keys there are."""
+        return len(self.slopes)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.slopes.dtype
+
+    @in_own_precision
+    def weights(self, x: Tensor) -> Tensor:
+        """Attention weights as the formula reads, (..., keys)."""
+        x = x.unsqueeze(-1)
+        gates = x * self.gate_slopes + self.gate_levels
+        return (x * self.slopes + self.intercepts + gates[..., self.piece]).softmax(-1)
+
+
+class _Made(NamedTuple):
+    """The fast evaluation and what it was made of: the numbers, and whether after an edit.
+
+    seen: on the CPU each tensor, its place in memory, the memory, and what was there. Looking there takes a
+    microsecond or two, which a small call can bear.
+    """
+
+    numbers: list[Tensor]
+    seen: list[tuple[str, Tensor, int, Any, bytes]]
+    head: Head
+    evaluate: Evaluation
+    edited: bool = False
+
+
+class HeadModule(HeadParameters):
+    """A head, elementwise on a tensor of any shape, evaluated fast."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__(head)
         self._by_horner = head.horner
         self._made = self._make()
 
@@ -149,15 +172,6 @@ class HeadModule(nn.Module):
             self._made = self._make()
         return self
 
-    @property
-    def keys(self) -> int:
-        """How many keys there are."""
-        return len(self.slopes)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.slopes.dtype
-
     def forward(self, x: Tensor) -> Tensor:
         """The fast evaluation; elementwise throughout, so that no setting for products reaches it."""
         self.check(x)
@@ -167,13 +181,6 @@ class HeadModule(nn.Module):
         if torch.compiler.is_compiling() or x.numel() <= CHUNK or (x.requires_grad and torch.is_grad_enabled()):
             return evaluate(x)
         return torch.cat([evaluate(part) for part in x.reshape(-1).split(CHUNK)]).reshape(x.shape)
-
-    @in_own_precision
-    def weights(self, x: Tensor) -> Tensor:
-        """Attention weights as the formula reads, (..., keys)."""
-        x = x.unsqueeze(-1)
-        gates = x * self.gate_slopes + self.gate_levels
-        return (x * self.slopes + self.intercepts + gates[..., self.piece]).softmax(-1)
 
     def check(self, x: Tensor) -> None:
         """Refuses what is not a tensor of the head's dtype."""
@@ -191,7 +198,7 @@ class HeadModule(nn.Module):
         return copied if self.slopes.device.type == "cpu" else copied.to(self.slopes.device)
 
 
-class LiteralHead(HeadModule):
+class LiteralHead(HeadParameters):
     """Scores, softmax over keys, values: each element of x is a query of its own."""
 
     def literal(self) -> LiteralHead:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import anchorhead as ah
-from anchorhead.compiler.compile import compile_head
+from anchorhead.compiler.compile import compile_formula
 from anchorhead.lab.portrait import portrait
 
 COMPILED = [
@@ -34,7 +34,7 @@ def compile_and_verify(console: Console, output: Path) -> None:
         table.add_column(name, justify="left" if name in ("target", "domain", "method") else "right")
     for expression, domain, tol in COMPILED:
         with console.status(f"{expression} to {tol:g}"):
-            model = compile_head(expression, domain, tol=tol)
+            model = compile_formula(expression, domain, tol=tol)
             path = output / f"{_file_name(expression)}.safetensors"
             model.save(path)
             certificate = ah.verify(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from anchorhead.circuit.apply import FunctionStep
 from anchorhead.circuit.step import PLAIN, Use, Values
 from anchorhead.errors import StructureError
 from anchorhead.expression.tensors import evaluate
-from anchorhead.head.module import CARRYING, HeadModule
+from anchorhead.head.module import CARRYING, HeadModule, HeadParameters
 from anchorhead.head.parameters import constant
 from anchorhead.model.group import Group, HeadRows
 
@@ -25,9 +25,10 @@ class Heads(Group):
     partner, times the partner, which is the same since all values have that factor.
     """
 
-    head: HeadModule
+    head: Any
+    """A `HeadModule`, or in a literal copy a `LiteralHead`."""
 
-    def __init__(self, head: HeadModule, count: int, values: Tensor | None, *, partners: bool) -> None:
+    def __init__(self, head: HeadParameters, count: int, values: Tensor | None, *, partners: bool) -> None:
         super().__init__()
         self.head, self.count, self.partners, self.keys = head, count, partners, head.keys
         self.values = None if values is None else constant(values)

@@ -1,0 +1,133 @@
+"""What a method is: a way to make a proved model of a target.
+
+`ah.compile` reads what it was given as one of three kinds of targets, and hands it to a method:
+
+    one       a continuous function of one variable on an interval or all of R (`target.py`)
+    several   formulas or a traced function on a box, as a circuit (`circuit_target.py`)
+    opaque    a function that cannot be looked into, on a box (`tracing/opaque.py`)
+
+A method says which of them it takes. One for a single head need only fit: `HeadMethod.fit` gives a `Fit`, how many keys
+it can have and the head with that many; rounding, search, proof and the model follow from it (docs/extending.md).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from anchorhead.arithmetic import Array
+from anchorhead.errors import InputError, PrecisionError
+from anchorhead.expression.domain import shown
+from anchorhead.head.head import Head
+
+if TYPE_CHECKING:
+    from anchorhead.compiler.target import Target
+    from anchorhead.model.compiled import CompiledModel
+
+Progress = Callable[[str], None]
+DTYPES = {torch.float64: "float64", torch.float32: "float32"}
+LARGEST_TOL = 1e100
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of a model: an error to keep or a number of keys, in a dtype; a declared Lipschitz constant."""
+
+    tol: float | None = None
+    keys: int | None = None
+    torch_dtype: torch.dtype = torch.float64
+    lipschitz: float | None = None
+    progress: Progress = field(default=lambda text: None)
+
+    def __post_init__(self) -> None:
+        if self.keys is not None and self.tol is not None:
+            raise InputError("Give tol or keys, not both: tol searches the number of keys, keys the best error.")
+        if self.torch_dtype not in DTYPES:
+            raise PrecisionError(
+                f"dtype={self.torch_dtype} has no certified evaluation; use torch.float64 or torch.float32."
+            )
+        if self.tol is not None:
+            check_tol(self.tol)
+        if self.lipschitz is not None and not (
+            isinstance(self.lipschitz, int | float) and 0 <= self.lipschitz < LARGEST_TOL
+        ):
+            raise InputError(f"lipschitz={shown(self.lipschitz)} must be a number from 0 to {LARGEST_TOL:g}.")
+
+    @property
+    def dtype(self) -> str:
+        """The dtype's name."""
+        return DTYPES[self.torch_dtype]
+
+    def tolerance(self, usual: float) -> float:
+        """The tolerance, or the usual one; what has no keys of its own to choose refuses them."""
+        if self.keys is not None:
+            raise InputError("keys= is for functions of one variable; give tol, and the keys are shared out.")
+        return usual if self.tol is None else float(self.tol)
+
+
+def check_tol(tol: Any) -> float:
+    """A tolerance as a positive finite number."""
+    if not (isinstance(tol, int | float | np.floating) and 0 < tol < LARGEST_TOL):
+        raise InputError(
+            f"tol={shown(tol)} must be a positive number below {LARGEST_TOL:g}, the error that you can accept."
+        )
+    return float(tol)
+
+
+@dataclass
+class Goal:
+    """The approximation error wanted, the largest value allowed, and points to include in the samples."""
+
+    error: float
+    limit: float
+    extra: Array = field(default_factory=lambda: np.zeros(0))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A method applied to a target: heads with `least` to `most` keys.
+
+    build: the head with that many keys that is best for a goal. cuts: points where boxes of its proof should begin.
+    large_values: whether values may be much larger than the target, as where affine values cancel.
+    """
+
+    method: str
+    least: int
+    most: int
+    build: Callable[[int, Goal], Head]
+    cuts: Callable[[Head], list[float]] = lambda head: []
+    large_values: bool = True
+
+
+class Method(ABC):
+    """A way to make models; `name` is its short name, `takes` the kinds of targets."""
+
+    name: ClassVar[str]
+    takes: ClassVar[tuple[str, ...]]
+    samples: ClassVar[bool] = False
+    """Whether a callable is sampled and never traced."""
+
+    @abstractmethod
+    def compile(self, target: Any, wish: Wish) -> CompiledModel:
+        """The proved model, or an `AnchorheadError` that says what prevents it."""
+
+
+class HeadMethod(Method):
+    """A way to fit one head to a function of one variable."""
+
+    takes = ("one",)
+
+    @abstractmethod
+    def fit(self, target: Target) -> Fit:
+        """The fit; InputError where the method is not for such a target."""
+
+    def compile(self, target: Target, wish: Wish) -> CompiledModel:
+        """The smallest head that is proved to keep the tolerance, or the best with so many keys."""
+        from anchorhead.compiler.head_route import compile_head  # which searches with fits, and is given one here
+
+        return compile_head(target, self.fit(target), wish)
