@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from anchorhead import in_context, theorems
     from anchorhead.compiler.compile import compile
     from anchorhead.compiler.load import load
+    from anchorhead.compiler.method import Fit, HeadMethod, Method
     from anchorhead.compiler.plan import plan
     from anchorhead.conversion.convert import convert
     from anchorhead.conversion.feed_forward import feed_forward_as_attention
     from anchorhead.conversion.folder import load_converted, save_converted
     from anchorhead.export.onnx_file import check_onnx, export_onnx
     from anchorhead.file.checker import verify
+    from anchorhead.head.head import Head
     from anchorhead.lab.diagnosis import Diagnosis, diagnose
     from anchorhead.model.compiled import CompiledModel
     from anchorhead.model.outside import OutsideRangeWarning
@@ -47,6 +49,10 @@ _WHERE = {
     "Certificate": "anchorhead.proof.certificate",
     "CompiledModel": "anchorhead.model.compiled",
     "compile": "anchorhead.compiler.compile",
+    "Fit": "anchorhead.compiler.method",
+    "HeadMethod": "anchorhead.compiler.method",
+    "Method": "anchorhead.compiler.method",
+    "Head": "anchorhead.head.head",
     "convert": "anchorhead.conversion.convert",
     "Diagnosis": "anchorhead.lab.diagnosis",
     "diagnose": "anchorhead.lab.diagnosis",
@@ -86,7 +92,11 @@ __all__ = [
     "DiscontinuityError",
     "ExpressionError",
     "FileError",
+    "Fit",
+    "Head",
+    "HeadMethod",
     "InputError",
+    "Method",
     "OutsideRangeError",
     "OutsideRangeWarning",
     "PrecisionError",
