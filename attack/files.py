@@ -19,7 +19,7 @@ import numpy as np
 
 STATED = ("expressions", "variables", "domain", "dtype", "name", "source", "method", "uses", "layers", "program")
 MARK = "INJECTED"
-TYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "U8": "<u1", "BOOL": "?"}
+TYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "BF16": "<u2", "U8": "<u1", "BOOL": "?"}
 VALUES: tuple[Any, ...] = (
     None, True, False, -1, 0, 1, 3, 1e-300, 5e-324, -0.0, 1e300, 2.0**1023, 10**400, float("nan"), float("inf"), 2**63,
     "", "x", "inf", f"\x1b[2K\r{MARK}", f"[/bold]{MARK}", f"sin(x) # {MARK}", "1e1000000000", "=1/0", "nan", "9" * 5000,

@@ -113,11 +113,22 @@ def _ratio(target: Any, place: np.ndarray, output: np.ndarray, limits: np.ndarra
         exact = target.at(map(float, place), more)
     except Undefined:
         return None
-    if not np.isfinite(output).all() or len(exact) != len(output):
+    if len(exact) != len(output):
         return math.inf
     with mp.workdps(400 if np.abs(place).max(initial=0) > 1e20 else 60):
-        pairs = [(abs(mp.mpf(float(o)) - e), mp.mpf(float(b))) for o, e, b in zip(output, exact, limits, strict=True)]
-        return max(over(error, bound) for error, bound in pairs)
+        errors = [_distance(float(o), e, float(np.finfo(place.dtype).max)) for o, e in zip(output, exact, strict=True)]
+        if any(error and not bound for error, bound in zip(errors, limits, strict=True)):
+            again = target.at(map(float, place), 2 * more)  # is it the oracle that is not exact?
+            finer = [abs(mp.mpf(float(o)) - e) for o, e in zip(output, again, strict=True)]
+            errors = [0 if f < 1e-10 * error else error for f, error in zip(finer, errors, strict=True)]
+        return max(over(error, mp.mpf(float(b))) for error, b in zip(errors, limits, strict=True))
+
+
+def _distance(output: float, exact: Any, largest: float) -> Any:
+    """|target - output|; an infinity is right where the target is larger than any number of the dtype."""
+    if math.isinf(output) and abs(exact) > largest:
+        return mp.mpf(0 if (output > 0) == (exact > 0) else math.inf)
+    return abs(mp.mpf(output) - exact) if math.isfinite(output) else mp.inf
 
 
 def over(error: Any, bound: Any) -> float:

@@ -420,3 +420,12 @@ def test_large_kinked_grids_still_converge():
 
     head = fit_grid(f, CUBE, 24, goal=1e-4)
     assert sampled_error(f, head, CUBE) <= 0.8 / 24
+
+
+@pytest.mark.parametrize("tol", [0.091, 0.05, 0.02, 0.007])
+def test_a_saved_grid_has_the_boxes_that_its_checker_counts(tol, tmp_path):
+    """The order of a box's Taylor form depends on what is aimed at, and a checker aims at the claimed bound."""
+    text = "tanh(0.553*alpha + -1.6)*sin(-1.31*y + -2.512451949234)"
+    model = ah.compile(text, {"y": (0.2, 0.9), "alpha": (-0.5, 1.25)}, tol=tol, method="grid")
+    model.save(tmp_path / "grid")
+    assert ah.verify(tmp_path / "grid") == model.certificate

@@ -65,6 +65,7 @@ ASSUMPTIONS = [
     "no float32 product is shortened to bfloat16 or TF32 (models see to it; compiled and exported programs cannot)",
     "exp is accurate to 2 units in the last place",
     "no score overflows in the literal evaluation (the fast one cannot overflow)",
+    "the target's own values are numbers of the dtype (where they are larger, the model gives an infinity)",
 ]
 
 
