@@ -15,7 +15,7 @@ from anchorhead.enclosure.directional import directional_jet
 from anchorhead.expression import parse
 from anchorhead.head.grid_fit import fit_grid, sampled_error, smallest_grid
 from anchorhead.head.grid_head import GridHead
-from anchorhead.head.grid_module import GridAttention
+from anchorhead.head.grid_module import GridModule
 from anchorhead.head.uniform_keys import uniform_keys
 from anchorhead.proof.grid_lipschitz import conditional_bound, lipschitz_bound
 from anchorhead.proof.grid_proof import GridProof, GridRefutation, prove_grid
@@ -72,7 +72,7 @@ counts = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 def test_fast_equals_literal_and_numpy(seed, sizes, outputs, batch):
     head = random_grid(seed, sizes, outputs)
     x = np.random.default_rng(seed).uniform(-1, 1, (*batch, len(sizes)))
-    layer = GridAttention.of(head)
+    layer = GridModule.of(head)
     fast, literal = layer(torch.tensor(x)), layer.literal()(torch.tensor(x))
     assert fast.shape == (*batch, outputs)
     torch.testing.assert_close(fast, literal, rtol=0, atol=1e-11)
@@ -83,7 +83,7 @@ def test_fast_equals_literal_and_numpy(seed, sizes, outputs, batch):
 
 
 def test_chunks_agree_with_the_whole(monkeypatch):
-    layer = GridAttention.of(random_grid(5, (4, 5, 3), 2))
+    layer = GridModule.of(random_grid(5, (4, 5, 3), 2))
     x = torch.rand(37, 3, dtype=torch.float64)
     whole = layer(x)
     monkeypatch.setattr("anchorhead.head.grid_module.CHUNK_ENTRIES", 100)
@@ -92,7 +92,7 @@ def test_chunks_agree_with_the_whole(monkeypatch):
 
 @pytest.mark.parametrize(("sizes", "dtype"), [((5,), torch.float64), ((3, 2, 4), torch.float32)])
 def test_walker_passes(sizes, dtype):
-    layer = GridAttention.of(random_grid(1, sizes, 2), dtype)
+    layer = GridModule.of(random_grid(1, sizes, 2), dtype)
     x = torch.rand(6, len(sizes)).to(dtype)
     for module, example in ((layer, x), (layer.literal(), x), (layer, x[0])):
         found = ah.walk(module, example)
@@ -102,7 +102,7 @@ def test_walker_passes(sizes, dtype):
 
 def test_stored_numbers_come_back_exactly():
     head = random_grid(3, (4, 3), 2).rounded(np.float32)
-    again = GridAttention.of(head, torch.float32)
+    again = GridModule.of(head, torch.float32)
     for before, after in zip((*head.slopes, *head.intercepts, head.values),
                              (*again.slopes, *again.intercepts, again.values), strict=True):  # fmt: skip
         np.testing.assert_array_equal(before, after.detach().double().numpy())
@@ -118,7 +118,7 @@ def test_stored_numbers_come_back_exactly():
     ],
 )
 def test_wrong_inputs_are_refused_with_a_sentence(x, reason):
-    layer = GridAttention.of(random_grid(1, (3, 3)))
+    layer = GridModule.of(random_grid(1, (3, 3)))
     for module in (layer, layer.literal()):
         with pytest.raises(ah.ShapeError, match=reason):
             module(x)
@@ -126,7 +126,7 @@ def test_wrong_inputs_are_refused_with_a_sentence(x, reason):
 
 def test_wrong_arguments_are_refused_with_a_sentence():
     head = random_grid(1, (3, 3))
-    for build in (GridHead, lambda *numbers: GridAttention.of(GridHead(*numbers))):
+    for build in (GridHead, lambda *numbers: GridModule.of(GridHead(*numbers))):
         with pytest.raises(ah.ShapeError, match="were given"):
             build(head.slopes, head.intercepts, np.zeros((3, 4, 1)))
     with pytest.raises(ah.InputError, match="must be bounded"):
@@ -202,7 +202,7 @@ def test_kinked_functions_converge_like_one_over_p(axes, sizes):
 def test_rounding_bound_holds_against_mpmath(seed, sizes, dtype):
     head = random_grid(seed, sizes, 2, size=100.0).rounded(getattr(np, dtype))
     bound = rounding_bound(head, [(-1.0, 1.0)] * len(sizes), dtype)
-    layer = GridAttention.of(head, DTYPES[dtype])
+    layer = GridModule.of(head, DTYPES[dtype])
     points = towards_ends(np.random.default_rng(seed), 4, len(sizes))
     x = torch.tensor(points).to(DTYPES[dtype])
     fast, literal = layer(x), layer.literal()(x)
@@ -216,7 +216,7 @@ def test_rounding_bound_holds_against_mpmath(seed, sizes, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rounding_bound_is_not_far_off(dtype):
     head = fit_grid(reference, SQUARE, 20, goal=1e-7).rounded(getattr(np, dtype))
-    layer = GridAttention.of(head, DTYPES[dtype])
+    layer = GridModule.of(head, DTYPES[dtype])
     x = torch.tensor(towards_ends(np.random.default_rng(0), 60, 2)).to(DTYPES[dtype])
     exact = [exactly(head, p)[0] for p in x.double().tolist()]
     bound = rounding_bound(head, SQUARE, dtype)

@@ -14,7 +14,7 @@ from anchorhead.errors import InputError, ToleranceError
 from anchorhead.expression.graph import Expression, ordered
 from anchorhead.head.grid_fit import MOST_KEYS, fit_grid, sampled_error, smallest_grid
 from anchorhead.head.grid_head import GridFunction, GridHead
-from anchorhead.head.grid_module import GridAttention
+from anchorhead.head.grid_module import GridModule
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.grid_form import GridForm
 from anchorhead.proof.certificate import Certificate, sum_above
@@ -88,7 +88,7 @@ def _proved(target: CircuitTarget, tol: float, wish: Wish, most: int) -> Compile
             certificate = Certificate(target.name, target.box, name, "proved", bound, rounding, boxes,
                                       tuple(ASSUMPTIONS), (sum_above(bound, rounding),) * head.outputs,
                                       expression.variables)  # fmt: skip
-            form = GridForm(GridAttention.of(head, wish.torch_dtype), expression, (len(target.box),), (head.outputs,))
+            form = GridForm(GridModule.of(head, wish.torch_dtype), expression, (len(target.box),), (head.outputs,))
             return CompiledModel(form, certificate, "grid")
         if rounding >= tol:
             break
@@ -121,7 +121,7 @@ def _sampled(target: Opaque, tol: float, wish: Wish) -> CompiledModel:
             )
     else:
         certificate = _conditional(target, head, rounding, name, lipschitz, tol, progress)
-    form = GridForm(GridAttention.of(head, wish.torch_dtype), None, target.input_shape, target.output_shape)
+    form = GridForm(GridModule.of(head, wish.torch_dtype), None, target.input_shape, target.output_shape)
     return CompiledModel(form, certificate, "grid")
 
 

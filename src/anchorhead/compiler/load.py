@@ -11,7 +11,7 @@ from anchorhead.file.container import ModelFile, read
 from anchorhead.file.stored import certificate_of, dtype_of, head_claim, method_of, stored_network
 from anchorhead.file.stored_grid import grid_claim, shapes_of
 from anchorhead.head.evaluation import TORCH
-from anchorhead.head.grid_module import GridAttention
+from anchorhead.head.grid_module import GridModule
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.grid_form import GridForm
 from anchorhead.model.head_form import HeadForm
@@ -51,7 +51,7 @@ def _network(found: ModelFile, certificate: Certificate) -> CompiledModel:
 def _grid(found: ModelFile, certificate: Certificate) -> CompiledModel:
     claim = grid_claim(found)
     shapes = shapes_of(found.record, claim.head.axes, claim.head.outputs)
-    form = GridForm(GridAttention.of(claim.head, TORCH[claim.dtype]), claim.expression, *shapes)
+    form = GridForm(GridModule.of(claim.head, TORCH[claim.dtype]), claim.expression, *shapes)
     return CompiledModel(form, certificate, method_of(found.record))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,21 +30,11 @@ MOST_ENTRIES = 1 << 22
 """Entries of a temporary, 32 MB."""
 
 
-@dataclass(frozen=True)
-class GridHead:
-    """slopes, intercepts: (p_i,) for each axis. values: (p_1, .., p_m, q). All float64."""
+class GridSizes:
+    """How large a grid is, for its numbers and for its module."""
 
-    slopes: tuple[Array, ...]
-    intercepts: tuple[Array, ...]
-    values: Array
-
-    def __post_init__(self) -> None:
-        counts = tuple(len(s) for s in self.slopes)
-        if not counts or counts != tuple(len(c) for c in self.intercepts) or self.values.shape[:-1] != counts:
-            raise ShapeError(
-                f"A grid with values of shape {self.values.shape} needs slopes and intercepts for as many axes and "
-                f"keys; slopes {counts} and intercepts {tuple(map(len, self.intercepts))} were given."
-            )
+    slopes: Any
+    values: Any
 
     @property
     def axes(self) -> int:
@@ -64,6 +55,23 @@ class GridHead:
     def outputs(self) -> int:
         """How many numbers a value has."""
         return int(self.values.shape[-1])
+
+
+@dataclass(frozen=True)
+class GridHead(GridSizes):
+    """slopes, intercepts: (p_i,) for each axis. values: (p_1, .., p_m, q). All float64."""
+
+    slopes: tuple[Array, ...]
+    intercepts: tuple[Array, ...]
+    values: Array
+
+    def __post_init__(self) -> None:
+        counts = tuple(len(s) for s in self.slopes)
+        if not counts or counts != tuple(len(c) for c in self.intercepts) or self.values.shape[:-1] != counts:
+            raise ShapeError(
+                f"A grid with values of shape {self.values.shape} needs slopes and intercepts for as many axes and "
+                f"keys; slopes {counts} and intercepts {tuple(map(len, self.intercepts))} were given."
+            )
 
     @property
     def largest_value(self) -> float:

@@ -21,11 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import ShapeError
+from anchorhead.head.grid_head import GridSizes
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.head.parameters import CHUNK_ENTRIES, constant
 
 
-class GridAttention(nn.Module):
+class GridModule(GridSizes, nn.Module):
     """Softmax attention over a tensor grid of keys.
 
     slopes, intercepts: one tensor (p_i,) for each axis. values: (p_1, .., p_m, q).
@@ -44,33 +45,13 @@ class GridAttention(nn.Module):
         self.values = constant(values)
 
     @classmethod
-    def of(cls, head: Any, dtype: torch.dtype = torch.float64) -> GridAttention:
+    def of(cls, head: Any, dtype: torch.dtype = torch.float64) -> GridModule:
         """The slopes, intercepts and values of a head, as arrays, stored in the dtype."""
 
         def stored(numbers: np.ndarray) -> Tensor:
             return torch.as_tensor(numbers).to(dtype)
 
         return cls(list(map(stored, head.slopes)), list(map(stored, head.intercepts)), stored(head.values))
-
-    @property
-    def axes(self) -> int:
-        """How many variables the input has."""
-        return len(self.slopes)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Keys of each axis."""
-        return tuple(len(s) for s in self.slopes)
-
-    @property
-    def keys(self) -> int:
-        """How many keys there are."""
-        return math.prod(self.counts)
-
-    @property
-    def outputs(self) -> int:
-        """How many features the output has."""
-        return self.values.shape[-1]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -108,7 +89,7 @@ class GridAttention(nn.Module):
 class LiteralGrid(nn.Module):
     """Scores of all keys, one softmax over them, weights times values. An intercept is the sum of its axes'."""
 
-    def __init__(self, grid: GridAttention) -> None:
+    def __init__(self, grid: GridModule) -> None:
         super().__init__()
         counts = grid.counts
         shapes = [[n if i == j else 1 for j, n in enumerate(counts)] for i in range(len(counts))]

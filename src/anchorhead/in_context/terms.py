@@ -38,7 +38,7 @@ from anchorhead.enclosure.variation import steepest, value_range
 from anchorhead.errors import AnchorheadError, InputError, ToleranceError
 from anchorhead.expression.derivative import derivative
 from anchorhead.expression.graph import Expression, Node, ordered
-from anchorhead.head.grid_module import GridAttention
+from anchorhead.head.grid_module import GridModule
 from anchorhead.head.module import HeadModule
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.losses import Loss
@@ -377,7 +377,7 @@ def _grid_term(loss: Loss, bounds: Bounds, off: float) -> Term:
     return Term(grid, None, _grid_keys(grid), facts, (1.0, 0.0), Law(node, None), f"{loss.gradient} over a grid")
 
 
-def _grid_keys(grid: GridAttention) -> Keys:
+def _grid_keys(grid: GridModule) -> Keys:
     slopes, levels = ([p.detach() for p in axes] for axes in (grid.slopes, grid.intercepts))
     first, second = (len(s) for s in slopes)
     return Keys(

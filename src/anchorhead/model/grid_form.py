@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.tensors import evaluate
-from anchorhead.head.grid_module import GridAttention
+from anchorhead.head.grid_module import GridModule
 from anchorhead.model.affine import AppendColumns, AppendRows
 from anchorhead.model.attention import Attention
 from anchorhead.model.form import Form, require_tokens
@@ -25,7 +25,7 @@ class GridForm(Form):
 
     kind = "grid"
 
-    def __init__(self, grid: GridAttention, expression: Expression | None, input_shape: tuple[int, ...],
+    def __init__(self, grid: GridModule, expression: Expression | None, input_shape: tuple[int, ...],
                  output_shape: tuple[int, ...]) -> None:  # fmt: skip
         super().__init__()
         self.grid, self.expression = grid, expression
@@ -123,7 +123,7 @@ class GridSelfAttention(Network):
         return {name: w[0] for name, w in self.attention.matrices(self.columns).items()}
 
 
-def grid_as_self_attention(grid: GridAttention, tokens: int) -> GridSelfAttention:
+def grid_as_self_attention(grid: GridModule, tokens: int) -> GridSelfAttention:
     """One column a key after the tokens, whose own columns lie so far below that they have no weight."""
     require_tokens(tokens)
     literal, m, keys, dtype = grid.literal(), grid.axes, grid.keys, grid.dtype

@@ -14,38 +14,6 @@ from anchorhead.head.own_precision import in_own_precision
 from anchorhead.model.attention import LiteralAttention
 
 
-class Network(nn.Module):
-    """Stages applied in order. Calling it is the fast evaluation; `literal()` is the one to read and export."""
-
-    def __init__(self, stages: Iterable[nn.Module], size: tuple[int, int] | None = None) -> None:
-        super().__init__()
-        self.stages = nn.ModuleList(stages)
-        self._size = size
-
-    @property
-    def size(self) -> tuple[int, int] | None:
-        """Tokens and features of the sequences that it takes, where they are fixed."""
-        return self._size
-
-    def check(self, x: Tensor) -> None:
-        """Refuses an input of the wrong shape or dtype; networks that know theirs say so."""
-
-    @in_own_precision
-    def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
-        for stage in self.stages:
-            x = stage(x)
-        return x
-
-    def literal(self) -> Literal:
-        """A copy of the weights as queries, keys, softmax and values, with nothing folded or skipped."""
-        return copy.deepcopy(Literal(self))
-
-    def attention_weights(self, x: Tensor) -> list[Tensor]:
-        """The weights of each attention layer on x, each (..., H, queries, keys)."""
-        return Literal(self).attention_weights(x)
-
-
 class InARow(nn.Module):
     """Stages one after another; those of the class `layer` are attention and can show their weights."""
 
@@ -71,6 +39,31 @@ class InARow(nn.Module):
                 found.append(weights(x))
             x = stage(x)
         return found
+
+
+class Network(InARow):
+    """Stages applied in order. Calling it is the fast evaluation; `literal()` is the one to read and export."""
+
+    def __init__(self, stages: Iterable[nn.Module], size: tuple[int, int] | None = None) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(stages)
+        self._size = size
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Tokens and features of the sequences that it takes, where they are fixed."""
+        return self._size
+
+    def check(self, x: Tensor) -> None:
+        """Refuses an input of the wrong shape or dtype; networks that know theirs say so."""
+
+    def literal(self) -> Literal:
+        """A copy of the weights as queries, keys, softmax and values, with nothing folded or skipped."""
+        return copy.deepcopy(Literal(self))
+
+    def attention_weights(self, x: Tensor) -> list[Tensor]:
+        """The weights of each attention layer on x, each (..., H, queries, keys)."""
+        return Literal(self).attention_weights(x)
 
 
 class Literal(InARow):
