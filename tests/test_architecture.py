@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "anchorhead"
-GROUND = ("errors", "dtypes", "arithmetic")
+GROUND = ("errors", "dtypes", "arithmetic", "linear_algebra", "descent")
 """Beneath everything; files, not folders."""
 SURFACE = ("tables", "cli", "__main__", "__init__")
 """On top of everything."""

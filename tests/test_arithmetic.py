@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flint import arb, ctx
 
-from anchorhead import arithmetic
+from anchorhead import arithmetic, descent, linear_algebra
 from anchorhead.enclosure.arrays import sample
 from anchorhead.enclosure.balls import enclose
 from anchorhead.expression import parse
@@ -69,7 +69,7 @@ def test_products_are_those_of_fractions(shape: tuple[int, int, int]) -> None:
     rows, inner, columns = shape
     left = DRAW.normal(size=(rows, inner)) * 10.0 ** DRAW.integers(-200, 100, (rows, 1))
     right = DRAW.normal(size=(inner, columns)) * 10.0 ** DRAW.integers(-80, 80, (1, columns))
-    found = arithmetic.product(left, right)
+    found = linear_algebra.product(left, right)
     for i, j in [(0, 0), (rows - 1, columns - 1), (rows // 2, columns // 3)]:
         terms = [Fraction(float(a)) * Fraction(float(b)) for a, b in zip(left[i], right[:, j], strict=True)]
         apart = abs(Fraction(float(found[i, j])) - sum(terms))
@@ -80,13 +80,13 @@ def test_products_leave_blas_nothing_to_round() -> None:
     """Permuting the inner axis permutes the sums; a rounded sum would change."""
     left, right = DRAW.normal(size=(60, 200)), DRAW.normal(size=(200, 60))
     order = DRAW.permutation(200)
-    assert np.array_equal(arithmetic.product(left, right), arithmetic.product(left[:, order], right[order]))
+    assert np.array_equal(linear_algebra.product(left, right), linear_algebra.product(left[:, order], right[order]))
 
 
 def test_least_squares_of_many_problems_at_once() -> None:
     columns, targets = DRAW.normal(size=(5, 7, 40)), DRAW.normal(size=(5, 2, 40))
     ridge = 10.0 ** DRAW.uniform(-3, 0, 7)
-    found = arithmetic.least_squares(columns, targets, ridge)
+    found = linear_algebra.least_squares(columns, targets, ridge)
     for one, several, result in zip(columns, targets, found, strict=True):
         matrix = np.vstack([one.T, np.diag(ridge)])
         expected = np.linalg.lstsq(matrix, np.vstack([several.T, np.zeros((7, 2))]))[0]
@@ -97,7 +97,7 @@ def test_nearly_dependent_columns_stay_orthogonal() -> None:
     """Gaussians so wide that their singular values fall to 1e-16: the decomposition still reproduces them."""
     u = np.linspace(-1, 1, 60)
     columns = np.exp(-((u - np.linspace(-1, 1, 20)[:, None]) ** 2))
-    found = arithmetic.orthogonal(columns)
+    found = linear_algebra.orthogonal(columns)
     assert np.abs(found.left @ found.left.T - np.eye(20)).max() < 1e-14
     assert np.abs((found.left.T * found.sizes) @ np.linalg.inv(found.right) - columns.T).max() < 1e-14
     assert found.sizes[-1] < 1e-14 * found.sizes[0]
@@ -113,7 +113,7 @@ def test_descents_find_their_minima_together() -> None:
         return [float(min(np.sum((p - q) ** 2 * [1, 10]) + i for i, q in enumerate(places))) for p in points]
 
     simplices = [place + np.array([[0.5, 0.6], [0.7, 0.5], [0.5, 0.9]]) for place in places]
-    found = arithmetic.descend(valley, simplices, 200)
+    found = descent.descend(valley, simplices, 200)
     for i, (value, place) in enumerate(found):
         assert value == pytest.approx(i, abs=1e-3)
         assert np.abs(place - places[i]).max() < 0.05
@@ -122,7 +122,7 @@ def test_descents_find_their_minima_together() -> None:
 
 
 def test_equal_values_leave_the_older_point_first() -> None:
-    ((value, place),) = arithmetic.descend(lambda points: [1.0] * len(points), [np.array([[0.0], [1.0]])], 50)
+    ((value, place),) = descent.descend(lambda points: [1.0] * len(points), [np.array([[0.0], [1.0]])], 50)
     assert value == 1.0
     assert place.tolist() == [0.0]
 

@@ -10,59 +10,34 @@ balanced tree, so that the circuit is as shallow as it can be. Equal steps are m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from functools import lru_cache
 
 from anchorhead.circuit.apply import Apply, Times, U
 from anchorhead.circuit.attend import Attend
 from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.forms import (
+    LARGEST_FUNCTION,
+    Form,
+    Pending,
+    affine_parts,
+    canonical,
+    finite,
+    folded,
+    is_constant,
+    is_smooth,
+    substituted,
+    written_length,
+)
 from anchorhead.circuit.largest import Largest
 from anchorhead.circuit.line import Line, combination
 from anchorhead.circuit.step import Step
-from anchorhead.enclosure.balls import enclose
-from anchorhead.enclosure.exact import Number, as_ball, as_node, largest, over, plus, simplified, times
+from anchorhead.enclosure.exact import Number, as_node, largest, simplified, times
 from anchorhead.errors import ExpressionError
-from anchorhead.expression.graph import Expression, Node, constant, ordered, rational
-from anchorhead.expression.parse import parse
+from anchorhead.expression.graph import Expression, Node, constant, ordered
 from anchorhead.expression.primitives import add, mul
 from anchorhead.expression.text import texts
 
-LARGEST_FUNCTION = 150
-"""Operations that a fused function may be written with: beyond that, it is better to have a head for each part."""
 PRODUCT = frozenset(("mul", "div"))
 RECIPROCAL = Node("div", (constant(1), U))
-KINKED = frozenset(
-    "abs relu relu6 leaky_relu prelu rrelu elu celu selu min max clip hardtanh hardsigmoid hardswish softshrink".split()
-)
-
-
-@dataclass(frozen=True)
-class Pending:
-    """function(argument), a function of the variable u that no step computes yet."""
-
-    function: Node
-    argument: Line
-    label: str
-
-
-Form = Line | Pending
-
-
-def substituted(node: Node, values: Mapping[str, Node]) -> Node:
-    """The node with variables replaced."""
-    done: dict[Node, Node] = {}
-    for part in ordered([node]):
-        if part.op == "variable":
-            done[part] = values.get(str(part.value), part)
-        else:
-            done[part] = Node(part.op, [done[arg] for arg in part.args], part.value) if part.args else part
-    return done[node]
-
-
-def is_smooth(function: Node) -> bool:
-    """Whether no operation below has a kink."""
-    return not any(part.op in KINKED for part in ordered([function]))
 
 
 class Builder:
@@ -95,10 +70,10 @@ class Builder:
         """The form as a line; a step is made for a pending function, without what is affine in it."""
         if isinstance(form, Line):
             return form
-        slope, bias, factor, core = _parts(form.function)
+        slope, bias, factor, core = affine_parts(form.function)
         if core is None:
             return form.argument.scaled(slope).shifted(bias)
-        step = self._step(Apply(_canonical(core), form.argument, form.label))
+        step = self._step(Apply(canonical(core), form.argument, form.label))
         if slope == bias == 0:
             return step.scaled(factor)
         return form.argument.scaled(slope).shifted(bias) + step.scaled(factor)
@@ -147,7 +122,7 @@ class Builder:
             return self.scale(args[0], -1)
         if node.op in ("add", "sub"):
             return self.sum([1, 1 if node.op == "add" else -1], args, 0, label)
-        moving = [i for i, arg in enumerate(args) if not _is_constant(arg)]
+        moving = [i for i, arg in enumerate(args) if not is_constant(arg)]
         if len(moving) <= 1:
             place = moving[0] if moving else 0
             closed = [as_node(arg.bias) if isinstance(arg, Line) else U for arg in args]
@@ -166,11 +141,11 @@ class Builder:
         """function(form), the function an expression in u."""
         if isinstance(form, Pending):
             inner = substituted(function, {"u": form.function})
-            if not self.fuse or _length(inner) > LARGEST_FUNCTION:
+            if not self.fuse or written_length(inner) > LARGEST_FUNCTION:
                 return self.unary(function, self.line(form), label)
             return Pending(inner, form.argument, label)
         if form.is_constant:
-            return Line({}, _finite(simplified(_folded(substituted(function, {"u": as_node(form.bias)})))))
+            return Line({}, finite(simplified(folded(substituted(function, {"u": as_node(form.bias)})))))
         return Pending(function, form, label)
 
     def scale(self, form: Form, factor: Number) -> Form:
@@ -187,7 +162,7 @@ class Builder:
         for c, form in zip(coefficients, forms, strict=True):
             if c != 0:
                 total = add(total, mul(as_node(c), self._in(argument, form)))
-        if _length(total) > LARGEST_FUNCTION:
+        if written_length(total) > LARGEST_FUNCTION:
             return combination(coefficients, [self.line(form) for form in forms], bias)
         return Pending(total, argument, label)
 
@@ -203,7 +178,7 @@ class Builder:
                 argument = self._common([other, form])
                 if argument is not None:
                     function = mul(self._in(argument, other), self._in(argument, form))
-                    if _length(function) > LARGEST_FUNCTION:
+                    if written_length(function) > LARGEST_FUNCTION:
                         continue
                     groups[i] = Pending(function, argument, label)
                     break
@@ -227,7 +202,7 @@ class Builder:
             return self._step(Times(U, first, second, self._product_label(first, second, label)))
         carrier = min(pending, key=lambda f: len(ordered([f.function])))
         partner = self.line(b if carrier is a else a)
-        return self._step(Times(_canonical(carrier.function), carrier.argument, partner, label))
+        return self._step(Times(canonical(carrier.function), carrier.argument, partner, label))
 
     def _product_label(self, a: Line, b: Line, label: str) -> str:
         """The product of two wires by their names, where that is short; else the label of the whole product."""
@@ -239,7 +214,7 @@ class Builder:
         argument = self._common(forms)
         if argument is not None:
             found = Node("max" if sign > 0 else "min", [self._in(argument, form) for form in forms])
-            if _length(found) <= LARGEST_FUNCTION:
+            if written_length(found) <= LARGEST_FUNCTION:
                 return Pending(found, argument, label)
         lines = [self.line(form).scaled(sign) for form in forms]
         kept = list(dict.fromkeys(line for line in lines if not line.is_constant))
@@ -333,71 +308,3 @@ def _needed(circuit: Circuit) -> Circuit:
     steps = tuple(circuit.steps[i].mapped(lambda line: line.on_wires(new)) for i in kept)
     outputs = tuple(line.on_wires(new) for line in circuit.outputs)
     return Circuit(circuit.inputs, steps, outputs, circuit.input_shape, circuit.output_shape)
-
-
-def _parts(function: Node) -> tuple[Number, Number, Number, Node | None]:
-    """(a, b, c, core) with function = a·u + b + c·core by its form; core is None where nothing is left."""
-    slope: Number = 0
-    bias: Number = 0
-    rest: list[tuple[Number, Node]] = []
-    stack: list[tuple[Number, Node]] = [(1, function)]
-    while stack:
-        c, node = stack.pop()
-        left, right = (node.args[0], node.args[-1]) if node.args else (node, node)
-        exact = rational(node)
-        if exact is not None:
-            bias = plus(bias, times(c, exact))
-        elif node is U:
-            slope = plus(slope, c)
-        elif node.op in ("add", "sub"):
-            stack += [(times(c, -1) if node.op == "sub" else c, right), (c, left)]
-        elif node.op == "neg":
-            stack.append((times(c, -1), left))
-        elif node.op == "mul" and (number := rational(left)) is not None:
-            stack.append((times(c, number), right))
-        elif node.op == "mul" and (number := rational(right)) is not None:
-            stack.append((times(c, number), left))
-        elif node.op == "div" and (number := rational(right)):
-            stack.append((over(c, number), left))
-        else:
-            rest.append((c, node))
-    if len(rest) <= 1:
-        factor, core = rest[0] if rest else (1, None)
-        return slope, bias, factor, core
-    total = as_node(0)
-    for c, node in rest:
-        total = add(total, mul(as_node(c), node))
-    return slope, bias, 1, total
-
-
-def _length(node: Node) -> int:
-    """How many operations the node is written with, shared ones counted as often as they are written."""
-    lengths: dict[Node, int] = {}
-    for part in ordered([node]):
-        lengths[part] = 1 + sum(lengths[arg] for arg in part.args)
-    return lengths[node]
-
-
-@lru_cache(maxsize=10_000)
-def _canonical(function: Node) -> Node:
-    """The function as its own text is read: what a file says is then the same node."""
-    return parse(str(function), ("u",)).node
-
-
-def _folded(node: Node) -> Node:
-    """A closed formula as the rational number that it is, where that can be seen."""
-    exact = rational(node)
-    if exact is None and enclose(node, {}) == 0:
-        exact = Fraction(0)
-    return node if exact is None else constant(exact)
-
-
-def _finite(number: Number) -> Number:
-    """The number, unless it is a formula such as 1/0: times zero, it would be gone without a word."""
-    if isinstance(number, Node):
-        as_ball(number)
-    return number
-
-
-def _is_constant(form: Form) -> bool:
-    return isinstance(form, Line) and form.is_constant

@@ -24,13 +24,13 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.export import Dim
 
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.errors import FileError, InputError
+from anchorhead.export.onnx_numbers import stored_numbers
 from anchorhead.head.module import LiteralHead
 from anchorhead.model.compiled import CompiledModel
 
@@ -40,7 +40,6 @@ OPSET = 18
 """For onnxruntime 1.14 and later; from 23 on attention would be one operator, whose scale is a float32."""
 LARGEST = 1_900_000_000
 """Bytes of numbers from which they go into a file beside it: one ONNX file holds at most 2 GB."""
-aten: Any = torch.ops.aten
 
 
 def export_onnx(
@@ -267,7 +266,7 @@ def _program(call: _Call, tensors: tuple[Tensor, ...], names: Sequence[str], siz
         outputs = [f"{name}_out" if name in names else name for name in call(*tensors)]
         try:
             if call.numbers and any(t.dtype == torch.float64 for t in (*tensors, *call.parameters())):
-                call = _Call(_stored_numbers(call, tensors, free), call.names)
+                call = _Call(stored_numbers(call, tensors, free), call.names)
             program: Any = torch.onnx.export(call, tensors, dynamo=True, dynamic_shapes=free, input_names=list(names),
                                              output_names=outputs, opset_version=OPSET, optimize=False,
                                              verbose=False)  # fmt: skip
@@ -276,74 +275,6 @@ def _program(call: _Call, tensors: tuple[Tensor, ...], names: Sequence[str], siz
         except Exception as error:  # what the exporter cannot do shows itself in many ways
             raise InputError(f"The model cannot be written as ONNX: {_reason(error)}.") from error
     return program
-
-
-def _stored_numbers(call: _Call, tensors: tuple[Tensor, ...], free: Any) -> fx.GraphModule:
-    """The graph of a call with every number that a float32 does not hold as a tensor; attention and norms in parts."""
-    table = torch.export.default_decompositions()
-    table.update(torch._decomp.get_decompositions([aten.native_layer_norm, aten.native_group_norm]))
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        program = torch.export.export(call, tensors, dynamic_shapes=free, strict=False)
-        module: Any = program.run_decompositions(table).module(check_guards=False)
-    for node in list(module.graph.nodes):
-        if node.op == "call_function":
-            _store(module, node)
-    module.recompile()
-    return module
-
-
-FILLED = {aten.full.default, aten.full_like.default, aten.scalar_tensor.default}
-TENSOR_FORMS = {
-    getattr(packet, overload): packet.Tensor
-    for packet in (aten.add, aten.sub, aten.mul, aten.div, aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge)
-    for overload in ("Tensor", "Scalar")
-} | {
-    aten.clamp.default: aten.clamp.Tensor,
-    aten.clamp_min.default: aten.clamp_min.Tensor,
-    aten.clamp_max.default: aten.clamp_max.Tensor,
-    aten.pow.Tensor_Scalar: aten.pow.Tensor_Tensor,
-    aten.pow.Scalar: aten.pow.Tensor_Tensor,
-}
-"""Operations that take numbers, as they are with tensors."""
-
-
-def _store(module: fx.GraphModule, node: fx.Node) -> None:
-    """Gives an operation in float64 its numbers as tensors."""
-    known = [node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes)]
-    double = any(isinstance(v, Tensor) and v.dtype == torch.float64 for v in known)
-    rounded = any(isinstance(a, float) and not math.isnan(a) and _float32(a) != a for a in node.args)
-    target: Any = node.target
-    if not (double and rounded and (target in FILLED or target in TENSOR_FORMS)):
-        return
-    with module.graph.inserting_before(node):
-        args = [_buffer(module, a) if isinstance(a, int | float) else a for a in node.args]
-        if target in FILLED:
-            node.replace_all_uses_with(_filled(module.graph, node, args))
-            module.graph.erase_node(node)
-            return
-    node.target, node.args = TENSOR_FORMS[target], tuple(args)
-
-
-def _filled(graph: fx.Graph, node: fx.Node, args: Sequence[Any]) -> Any:
-    """The number args[-1] in the node's shape."""
-    if node.target is aten.scalar_tensor.default:
-        return args[0]
-    if node.target is aten.full_like.default:
-        return graph.call_function(aten.expand_as.default, (args[1], args[0]))
-    return graph.call_function(aten.expand.default, (args[1], args[0]))
-
-
-def _buffer(module: fx.GraphModule, value: float) -> fx.Node:
-    name = f"number_{len(list(module.buffers(recurse=False)))}"
-    while hasattr(module, name):
-        name += "_"
-    module.register_buffer(name, torch.tensor(value, dtype=torch.float64))
-    return module.graph.get_attr(name)
-
-
-def _float32(value: float) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.float32(value))
 
 
 def _tidy(model: Any, sizes: Sizes) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from anchorhead.arithmetic import Array, product, softmax
+from anchorhead.arithmetic import Array, softmax
 from anchorhead.errors import InputError, ShapeError
+from anchorhead.linear_algebra import product
 
 GridFunction = Callable[[Array], Array]
 """(N, m) to (N, q)."""

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from anchorhead.arithmetic import Array, cos, geometric, least_squares, log_of, sinh, softmax
+from anchorhead.arithmetic import Array, cos, geometric, log_of, sinh, softmax
 from anchorhead.head.head import Head
+from anchorhead.linear_algebra import least_squares
 
 Function = Callable[[Array], Array]
 AT_ONCE = 1 << 15

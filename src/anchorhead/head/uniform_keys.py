@@ -17,7 +17,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from anchorhead.arithmetic import Array, descend, exp_of, geometric, log_of
+from anchorhead.arithmetic import Array, exp_of, geometric, log_of
+from anchorhead.descent import descend
 from anchorhead.head.head import Head
 from anchorhead.head.solve import Problem, costs, solve
 

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anchorhead.arithmetic import Array, descend, exp, exp_of, geometric, log, log_of
+from anchorhead.arithmetic import Array, exp, exp_of, geometric, log, log_of
+from anchorhead.descent import descend
 from anchorhead.head.head import Head
 from anchorhead.head.solve import Problem, costs, solve
 

@@ -26,11 +26,12 @@ from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.arguments import DTYPES, counts, dtype_name, positive
 from anchorhead.in_context.bounds import Bounds, OutsideBoundsError, read_bounds, read_penalties
 from anchorhead.in_context.certificate import certify
+from anchorhead.in_context.gradient_terms import gradient_terms
 from anchorhead.in_context.labels import PAIRS, LabelHead, label_head
 from anchorhead.in_context.losses import Loss, read_loss
 from anchorhead.in_context.soft_threshold import Shrink, shrinking
 from anchorhead.in_context.stability import rounded_products
-from anchorhead.in_context.terms import Gradient, gradient_terms
+from anchorhead.in_context.terms import Gradient
 
 if TYPE_CHECKING:
     from anchorhead.in_context.convergence import Convergence

@@ -34,10 +34,11 @@ from anchorhead.head.own_precision import in_own_precision
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.arguments import DTYPES, counts, dtype_name, positive, read_sizes
 from anchorhead.in_context.bounds import Bounds
+from anchorhead.in_context.gradient_terms import line_term
 from anchorhead.in_context.literal import attention
 from anchorhead.in_context.products import Factor, LiteralFactor
 from anchorhead.in_context.stability import gamma, rounded_products
-from anchorhead.in_context.terms import Facts, line_term
+from anchorhead.in_context.terms import Facts
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.rounding import ASSUMPTIONS, LARGEST
 

@@ -25,11 +25,12 @@ from anchorhead.head.own_precision import in_own_precision
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.arguments import DTYPES, counts, dtype_name, is_number, read_sizes
 from anchorhead.in_context.bounds import Bounds
+from anchorhead.in_context.gradient_terms import line_term
 from anchorhead.in_context.literal import attention
 from anchorhead.in_context.losses import exact_text
 from anchorhead.in_context.self_attention import Head
 from anchorhead.in_context.stability import rounded_products
-from anchorhead.in_context.terms import Term, line_term
+from anchorhead.in_context.terms import Term
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.rounding import ASSUMPTIONS
 

@@ -46,10 +46,11 @@ from typing import Any
 
 import numpy as np
 
-from anchorhead.arithmetic import Array, power, product
+from anchorhead.arithmetic import Array, power
 from anchorhead.dtypes import UNIT
 from anchorhead.errors import InputError
 from anchorhead.head.grid_head import Box, GridHead, contracted
+from anchorhead.linear_algebra import product
 from anchorhead.proof.grid_cells import Cells, sides_of, worst_of
 from anchorhead.proof.rounding import LARGEST, LEAST_NORMAL
 

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anchorhead.circuit.apply import U
+from anchorhead.circuit.forms import Form, substituted
 from anchorhead.circuit.line import Line
-from anchorhead.circuit.lower import RECIPROCAL, Form, substituted
+from anchorhead.circuit.lower import RECIPROCAL
 from anchorhead.enclosure.exact import Number, over, times
 from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression.graph import Node, constant, variable

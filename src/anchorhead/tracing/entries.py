@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from anchorhead.circuit.forms import Form, Pending
 from anchorhead.circuit.line import Line
-from anchorhead.circuit.lower import Builder, Form, Pending
+from anchorhead.circuit.lower import Builder
 from anchorhead.enclosure.exact import Number, largest, over, sign_of, times
 from anchorhead.errors import DiscontinuityError, ExpressionError
 

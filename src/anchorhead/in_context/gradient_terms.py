@@ -1,0 +1,235 @@
+"""A loss's gradient, split into terms of one line each, and a head for every one of them."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import torch
+from flint import arb
+from torch import Tensor
+
+from anchorhead.circuit.apply import Apply, Times, U
+from anchorhead.circuit.line import Line
+from anchorhead.circuit.lower import lower
+from anchorhead.compiler.compile import compile
+from anchorhead.compiler.constant_values import carrying_model
+from anchorhead.compiler.target import Target
+from anchorhead.enclosure.balls import enclose, gradient_enclosure
+from anchorhead.enclosure.exact import Number, as_ball, as_float, simplified, times
+from anchorhead.enclosure.precision import above, below, precision, upper
+from anchorhead.enclosure.variation import steepest, value_range
+from anchorhead.errors import AnchorheadError, InputError, ToleranceError
+from anchorhead.expression.graph import Expression, Node, ordered
+from anchorhead.head.grid_module import GridModule
+from anchorhead.head.module import HeadModule
+from anchorhead.in_context.bounds import Bounds
+from anchorhead.in_context.losses import Loss
+from anchorhead.in_context.products import RELATIVE, identity_head
+from anchorhead.in_context.terms import AROUND, Facts, Gradient, Keys, Law, Term
+from anchorhead.model.grid_form import GridForm
+
+
+def gradient_terms(loss: Loss, bounds: Bounds, off: float) -> Gradient:
+    """The terms of a loss, each with a proved head on the declared bounds; see `Gradient` for off."""
+    try:
+        circuit = lower(loss.expression)
+        output = circuit.outputs[0]
+        rest = Line({w: c for w, c in output.terms.items() if w < 2}, output.bias)
+        terms = []
+        for step, wire in zip(circuit.steps, circuit.starts, strict=True):
+            factor, partner = output.terms.get(wire, 0), _partner(step)
+            simple = isinstance(step, Apply | Times) and all(w <= 1 for w in step.argument.terms)
+            if partner is None or not simple:
+                return Gradient((_grid_term(loss, bounds, off),), off)
+            assert isinstance(step, Apply | Times)
+            outside, function = _split(step.function)
+            factor = times(factor, outside)
+            carry = (times(factor, partner[0]), times(factor, partner[1]))
+            terms.append(line_term(function, step.argument, carry, bounds, off))
+        if 0 in rest.terms:
+            terms.append(line_term(U, rest, (1, 0), bounds, off))
+            rest = Line({}, 0)
+        constant, on_label = rest.bias, rest.terms.get(1, 0)
+        return Gradient(
+            tuple(terms), off, as_float(constant), as_float(on_label), (_astray(constant), _astray(on_label))
+        )
+    except (AnchorheadError, OverflowError) as error:
+        said = "a number in it is too large for float64." if isinstance(error, OverflowError) else str(error)
+        raise InputError(
+            f"The gradient of the loss {loss.name}, {loss.gradient}, cannot be held for {bounds.described}, "
+            f"|w·x| <= {bounds.s:g}: {said} Declare smaller bounds, for instance bounds={{'s': ...}}, the largest "
+            "|w·x|."
+        ) from error
+
+
+def _astray(number: Number) -> float:
+    """How far the stored float is from the number."""
+    with precision():
+        off = abs(as_ball(number) - arb(as_float(number)))
+        return 0.0 if off == 0 else upper(off)
+
+
+def _split(function: Node) -> tuple[Number, Node]:
+    """A function as (c, f) with function = c·f: constants in closed form belong to the values, and heads are shared."""
+    factor: Number = 1
+    while function.op == "mul":
+        left, right = function.args
+        if not any(part.op == "variable" for part in ordered([left])):
+            factor, function = times(factor, simplified(left)), right
+        elif not any(part.op == "variable" for part in ordered([right])):
+            factor, function = times(factor, simplified(right)), left
+        else:
+            break
+    return factor, function
+
+
+def _partner(step: object) -> tuple[Number, Number] | None:
+    """(p, q) of a step phi(u)·(p + q y); None if it is something else."""
+    if isinstance(step, Apply):
+        return 1, 0
+    if not isinstance(step, Times) or any(w != 1 for w in step.partner.terms):
+        return None
+    return step.partner.bias, step.partner.terms.get(1, 0)
+
+
+def line_term(function: Node, line: Line, carry: tuple[Number, Number], bounds: Bounds, off: float) -> Term:
+    """The head for a function of u = a s + b y + c, where s is known up to `off`.
+
+    What runs is the head at û = fl(â ŝ + b̂ y + ĉ), hats for what is stored or computed: ŝ and y are within their bounds
+    and a billionth (`SLACK`), û within γ_3(|â ŝ| + |b̂ y| + |ĉ|) of the sum, in float64. So û - u is at most
+
+        |â - a||ŝ| + |a| off + |b̂ - b||y| + |ĉ - c| + γ_3(|â ŝ| + |b̂ y| + |ĉ|)
+
+    and phi moves by no more than that times its steepest slope on an interval that holds both.
+    """
+    exact = [line.terms.get(0, 0), line.terms.get(1, 0), line.bias]
+    a, b, c = (as_float(number) for number in exact)
+    s, y = bounds.s * AROUND, bounds.y * AROUND
+    law = Law(function, line)
+    with precision():
+        spread = abs(arb(a)) * s + abs(arb(b)) * y
+        rounded = 4 * arb(2.0**-53) * (spread + abs(arb(c))) + arb(2.0**-1000)
+        low, high = below(arb(c) - spread - rounded), above(arb(c) + spread + rounded)
+        apart = rounded + arb(_astray(exact[0])) * s + abs(as_ball(exact[0])) * off
+        apart += arb(_astray(exact[1])) * y + arb(_astray(exact[2]))
+        ends = law.interval(above(arb(s) + off), y)
+        wide = min(low, ends[0]), max(high, ends[1])
+        values, steep = value_range(function, *wide), 1.0 if function is U else steepest(function, *wide)
+        if values is None or not math.isfinite(steep):
+            raise InputError(f"{function} is not finite, or not of finite slope, for u in [{wide[0]:g}, {wide[1]:g}].")
+        moved = upper(apart * arb(steep))
+    numbers, error = _head(function, low, high)
+    slopes, levels = _scores(numbers)
+    keys = Keys(a * slopes, b * slopes, c * slopes + levels, numbers.constants.detach().clone())
+    facts = Facts(error, moved, max(map(abs, values)), (_astray(carry[0]), _astray(carry[1])))
+    stored = as_float(carry[0]), as_float(carry[1])
+    return Term(numbers, (a, b, c), keys, facts, stored, law, f"{function} of {_text(line)}")
+
+
+def _head(function: Node, low: float, high: float) -> tuple[HeadModule, float]:
+    """A head for the function on [low, high], and a bound on its error there, rounding included."""
+    if function is U:
+        found, _, error = identity_head(max(-low, high))
+        return found, error
+    tol = _on_the_line(function)
+    declared = None if tol is not None else (low, high)
+    if tol is None:
+        tol = _carrying(function, low, high)
+    model = carrying_model(Expression((function,), ("u",)), declared, tol, torch.float64)
+    proof = model.certificate
+    with precision():
+        size = 1 + arb(max(-low, high))
+        return model.head, proof.bound if proof.bounded else upper(arb(proof.approximation) + proof.rounding * size)
+
+
+def _scores(numbers: HeadModule) -> tuple[Tensor, Tensor]:
+    """Slopes and intercepts of all keys, gates included."""
+    pieces = torch.arange(len(numbers.sizes)).repeat_interleave(torch.tensor(numbers.sizes))
+    slopes = numbers.slopes.detach() + numbers.gate_slopes.detach()[pieces]
+    return slopes, numbers.intercepts.detach() + numbers.gate_levels.detach()[pieces]
+
+
+@lru_cache(maxsize=500)
+def _on_the_line(function: Node) -> float | None:
+    """The tolerance of a head on all of R, for functions that settle on constants: one for all bounds, if any."""
+    formula = Expression((function,), ("u",))
+    ends = [Target(formula, -math.inf, math.inf).asymptote(sign) for sign in (-1, 1)]
+    if any(end is None or end[0].gain != 0 for end in ends):
+        return None
+    for relative in (1, 10, 100, 1e3):
+        try:
+            carrying_model(formula, None, RELATIVE * relative, torch.float64)
+            return RELATIVE * relative
+        except ToleranceError:
+            continue
+        except AnchorheadError:
+            return None
+    return None
+
+
+@lru_cache(maxsize=500)
+def _carrying(function: Node, low: float, high: float) -> float:
+    """The smallest tolerance that the search reaches on an interval, to a power of ten."""
+    formula = Expression((function,), ("u",))
+    values = value_range(function, low, high)
+    if values is None or max(map(abs, values)) > 1e12:
+        raise InputError(f"{function} is not finite, or larger than 1e12, for u in [{low:.4g}, {high:.4g}].")
+    scale = max(map(abs, values))
+    for relative in (1, 10, 100, 1e3, 1e4, 1e6, 1e8):
+        try:
+            carrying_model(formula, (low, high), RELATIVE * relative * scale, torch.float64)
+            return RELATIVE * relative * scale
+        except ToleranceError as error:
+            refusal: Exception = error
+        except (ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
+            if isinstance(error, AnchorheadError):
+                raise
+            raise InputError(f"No head was found for {function} on [{low:.4g}, {high:.4g}]: {error}.") from error
+    raise refusal
+
+
+def _grid_term(loss: Loss, bounds: Bounds, off: float) -> Term:
+    """A function of s and y that is no sum of terms: one head over a tensor grid of keys."""
+    reach, most = bounds.s * AROUND, bounds.y * AROUND
+    box = {"s": (-reach, reach), "y": (-most, most)}
+    node = loss.expression.outputs[0]
+    with precision():
+        s, y = arb(0, above(arb(reach) + off)), arb(0, most)
+        size, slopes = upper(abs(enclose(node, {"s": s, "y": y}))), gradient_enclosure(node, {"s": s, "y": y})
+        moved = upper(abs(slopes["s"]) * off)
+    if not math.isfinite(size) or not math.isfinite(moved):
+        raise InputError(f"{loss.gradient} is not finite, or not of finite slope, within the bounds.")
+    model, refusal = None, "no such head is proved."
+    for relative in (1e-10, 1e-8, 1e-6, 1e-4, 1e-3):
+        try:
+            model = compile(loss.gradient, box, tol=relative * max(size, 1e-6), method="grid")
+            break
+        except AnchorheadError as error:
+            refusal = str(error)
+    if model is None or not isinstance(model.network, GridForm) or model.certificate.level != "proved":
+        raise InputError(
+            f"{loss.gradient} is no function of one combination of s and y, and as a function of both it is refused: "
+            f"{refusal} Where the labels are -1 and 1, write y*s as s - y if you can, as ah.in_context.hinge does."
+        )
+    grid = model.network.grid
+    facts = Facts(model.certificate.bound, moved, size, (0.0, 0.0))
+    return Term(grid, None, _grid_keys(grid), facts, (1.0, 0.0), Law(node, None), f"{loss.gradient} over a grid")
+
+
+def _grid_keys(grid: GridModule) -> Keys:
+    slopes, levels = ([p.detach() for p in axes] for axes in (grid.slopes, grid.intercepts))
+    first, second = (len(s) for s in slopes)
+    return Keys(
+        slopes[0].repeat_interleave(second),
+        slopes[1].repeat(first),
+        levels[0].repeat_interleave(second) + levels[1].repeat(first),
+        grid.values.detach().reshape(-1),
+    )
+
+
+def _text(line: Line) -> str:
+    parts = [f"{as_float(c):g}·{'sy'[w]}" for w, c in sorted(line.terms.items())]
+    bias = as_float(line.bias)
+    return " + ".join([*parts, f"{bias:g}"] if bias else parts)
