@@ -1,4 +1,4 @@
-"""Chains of what is not compiled from a formula: learning in context, and the paper's constructions."""
+"""Chains of what is not compiled from a formula: learning in context, and the paper's theorems."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _descent(slope: Formula, X: Any, y: Any, w0: Any, options: dict[str, Any]) -
 
 
 def theorems(seed: int, result: Result) -> None:
-    """The paper's constructions."""
+    """The paper's theorems."""
     rng, draw = random.Random(f"theorems:{seed}"), np.random.default_rng(seed)
     (_two_layer if rng.random() < 0.3 else _ramps)(rng, draw, rng.choice((torch.float64, torch.float32)), result)
 

@@ -15,6 +15,9 @@ from anchorhead.lab.rows import Rows
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+SECTIONS = r"\d+(?:\.\d+)?(?:,\s+\d+(?:\.\d+)?)*"
+"""Numbers of sections, as 2.3 or 1.5, 1.6."""
 
 
 def module(name: str) -> ModuleType:
@@ -46,6 +49,31 @@ def test_readme_and_tutorial_have_examples() -> None:
 def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), f"{path.name} links to {target}, which is not there"
+
+
+def test_sections_that_files_cite_exist() -> None:
+    """A failure means that a section of docs/mathematics.md was renumbered, and a file still names the old one."""
+    text = (ROOT / "docs/mathematics.md").read_text(encoding="utf-8")
+    sections = set(re.findall(r"^#{2,3} (\d+(?:\.\d+)?) ", text, flags=re.MULTILINE))
+    cited = {
+        (path.relative_to(ROOT).as_posix(), section)
+        for path in SOURCES
+        for found in re.findall(rf"docs/mathematics\.md\s+({SECTIONS})", path.read_text(encoding="utf-8"))
+        for section in re.split(r",\s+", found)
+    }
+    assert len(cited) > 15
+    assert not {(path, section) for path, section in cited if section not in sections}
+
+
+@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks", "attack"])
+def test_documents_that_files_cite_exist(folder: str) -> None:
+    """A page is cited by its path from the root, and a section by page and number: (docs/mathematics.md 2.3)."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for page in re.findall(r"[\w./-]+\.md\b", text):
+            assert (ROOT / page).exists(), f"{path.name} cites {page}, which is not there"
+        for page in re.findall(r"[(;] ?([a-z][a-z_./]*) \d+\.\d+(?:, \d+\.\d+)*\)", text):
+            assert (ROOT / page).exists(), f"{path.name} cites sections of {page}, which is not there"
 
 
 @pytest.mark.heavy

@@ -1,4 +1,4 @@
-"""Gated heads: values affine in the token's own u, so that the whole real line is within reach (constructions 2.2).
+"""Gated heads: values affine in the token's own u, so that all of R is within reach (docs/mathematics.md 2.3).
 
 Where f settles on asymptotes, the outermost keys are pinned to them: far out one key has all the weight, and
 the head is that asymptote. The inner keys' constants and gains are solved for. On a bounded side nothing is

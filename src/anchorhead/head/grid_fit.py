@@ -1,4 +1,4 @@
-"""Fits a tensor grid of keys (`grid_head.py`) to a function of several variables (constructions 2.1).
+"""Fits a tensor grid of keys (`grid_head.py`) to a function of several variables (docs/mathematics.md 2.7).
 
 Each axis has keys with evenly spaced slopes and concave intercepts (`uniform_keys.py`). One attention layer then
 reproduces smooth functions of m variables with an error that falls geometrically in the number of keys of each axis.

@@ -1,4 +1,4 @@
-"""Kinked heads: smooth pieces joined by gates (constructions 2.3).
+"""Kinked heads: smooth pieces joined by gates (docs/mathematics.md 2.4).
 
 Pieces g_0, ..., g_m meet at kinks c_1 < ... < c_m. Every piece has a head of its own (one key, if it is affine);
 all keys go into one softmax, and those of piece i have their scores raised by the sum of β_j(u - c_j) over

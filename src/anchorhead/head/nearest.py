@@ -1,4 +1,4 @@
-"""The paper's head for a function of one variable: pick the nearest anchor, return f there (constructions 1.1).
+"""The paper's head for a function of one variable: pick the nearest anchor, return f there (docs/mathematics.md 1.2).
 
 Anchors L_k uniform on [low, high] with spacing h, scores -β(u - L_k)² with β = ln((p - 1)/ε)/h², values
 f(L_k). The two nearest anchors share all but ε of the weight, so the error is at most ω(h/2) + ε·spread for

@@ -1,4 +1,4 @@
-"""Smooth heads: uniform anchors at a moderate β, constant values solved for (constructions 2.1).
+"""Smooth heads: uniform anchors at a moderate β, constant values solved for (docs/mathematics.md 2.2).
 
 On a bounded interval the error falls geometrically in the number of keys, where the paper's head, which reads
 its values off f and selects one, falls like 1/p. A head with constant values reads the token only through its

@@ -4,7 +4,7 @@ Key k, counted from the middle, scores  step·k·(u - centre) - curvature·k². 
 -β(u - L_k)² for anchors L_k = centre + k h, with step = 2βh and curvature = βh², but for the term that
 all keys share. At the paper's β (curvature about 20) softmax picks one anchor. At a curvature of
 0.05 to 2 neighbouring keys blend, and by Poisson summation the blends reproduce smooth functions with an
-error that falls geometrically in the number of keys. (constructions 2.1, 2.2)
+error that falls geometrically in the number of keys. (docs/mathematics.md 2.2, 2.3)
 
 Two numbers decide how well: curvature, and the spacing h = 2 curvature/step in units of the domain. The error
 has several valleys in them, so the search samples a grid and descends from the best points.

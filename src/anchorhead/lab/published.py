@@ -1,4 +1,4 @@
-"""The network that the paper's authors train, and their training, as published (constructions 1.8).
+"""The network that the paper's authors train, and their training, as published (docs/mathematics.md 1.9).
 
 A layer lifts tokens by a linear map to 32 features times a learnable gain for each position and feature, appends p - n
 learnable tokens that start evenly spaced on [-1, 1], and applies multi-head attention of width 32, whatever the number

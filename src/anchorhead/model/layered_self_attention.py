@@ -2,11 +2,11 @@
 
 Every token has K copies of itself, K the most keys that a head of the layer has: column (i, k) holds token i's state,
 a one, the one-hot rows of k and of i, and for each head its value for key k, which is affine in the token
-(constructions 2.2, 2.4). A head's W_Q reads its query off the state; its W_K reads slope and intercept of key k off the
-one-hot row of k, and puts -S against the one-hot row of every other token, so that a token attends to its own copies
-only; keys that a head does not have lie S below too. Maxima and the target's own attention have keys that depend on the
-token: those are rows of their own. What is carried on is a head whose values are the same for all k. W_O keeps column
-(i, 0).
+(docs/mathematics.md 2.9, 3.3). A head's W_Q reads its query off the state; its W_K reads slope and intercept of key k
+off the one-hot row of k, and puts -S against the one-hot row of every other token, so that a token attends to its own
+copies only; keys that a head does not have lie S below too. Maxima and the target's own attention have keys that depend
+on the token: those are rows of their own. What is carried on is a head whose values are the same for all k. W_O keeps
+column (i, 0).
 
 S exceeds every difference of scores for arguments up to `REACH` by 800, so that exp gives exactly zero.
 """

@@ -1,4 +1,4 @@
-"""How far a head is from its target on a box, and on a bounded interval (constructions 3.1).
+"""How far a head is from its target on a box, and on a bounded interval (docs/mathematics.md 4.3).
 
 On a box with midpoint m and radius r, with head N/D and D >= 1 (`head/balls.py`), let g = f·D - N, so that
 |f - h| = |g|/D. Taylor's theorem gives

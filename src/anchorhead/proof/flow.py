@@ -1,4 +1,4 @@
-"""How values and errors flow through a circuit whose steps are computed by heads (constructions 3.3, 3.4).
+"""How values and errors flow through a circuit whose steps are computed by heads (docs/mathematics.md 3.6).
 
 For each wire, over a box of inputs: an interval that holds what the target has there, and e, a bound on how far the
 network is from it. ρ is the unit roundoff, γ_k = kρ/(1 - kρ).

@@ -1,4 +1,4 @@
-"""What evaluating a head in floating point may add, for any order of summation (constructions 3.4).
+"""What evaluating a head in floating point may add, for any order of summation (docs/mathematics.md 5).
 
 Let ρ be the unit roundoff. Meant are the literal evaluation (scores, maximum subtracted, exp, sum, quotient,
 values) of a head of one piece, and the fast ones: Horner's rule in z = exp(-step·|x|) for evenly spaced slopes, and

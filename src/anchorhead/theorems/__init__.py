@@ -1,4 +1,4 @@
-"""The paper's constructions, literally: each a network with its target, its bound and its matrices."""
+"""The paper's theorems, literally: each a network with its target, its bound and its matrices."""
 
 from anchorhead.theorems.attention_then_softmax import attention_then_softmax
 from anchorhead.theorems.multi_head import MultiHead, multi_head

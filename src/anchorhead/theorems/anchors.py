@@ -1,4 +1,4 @@
-"""Uniform anchors and the β that makes softmax choose among them (constructions 1.1).
+"""Uniform anchors and the β that makes softmax choose among them (docs/mathematics.md 1.2).
 
 Scores -β(u - L_k)² over anchors L_k of spacing h. Write Λ = βh² and t = exp(-Λ).
 

@@ -1,4 +1,4 @@
-"""One attention layer and a plain softmax are universal too (constructions 1.5).
+"""One attention layer and a plain softmax are universal too (docs/mathematics.md 1.6).
 
 The ramps of layer 1, the affine map to R_v and the bound are those of `two_layer.py` and `grid.py`; the
 second layer is replaced by softmax over β R_v and an affine read-out with columns f(v).

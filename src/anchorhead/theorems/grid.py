@@ -1,4 +1,4 @@
-"""Cells, bumps and the bound of the two universal constructions (Theorem 3.3; constructions 1.4, 1.5).
+"""Cells, bumps and the bound of the two universal theorems (Theorem 3.3; docs/mathematics.md 1.5, 1.6).
 
 f maps [low, high]^(n x d) to R^(n x d_out). Each of the D = nd coordinates is cut into g cells of width w
 with centres c_1..c_g. A *ramp* ρ_e(x) rises from 0 to 1 around the edge e between two cells, over a width δ,

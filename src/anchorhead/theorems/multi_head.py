@@ -1,4 +1,4 @@
-"""H heads compute n truncated linear functions on n columns (Theorem 3.2 of v1; constructions 1.3).
+"""H heads compute n truncated linear functions on n columns (Theorem 3.2 of v1; docs/mathematics.md 1.4).
 
 The lift is w_i * x_i above the identity I_n, (d + n) rows and n columns. Against the identity rows a matrix
 writes any constant into any column, so a head's n columns are its keys: n - 2 consecutive anchors out of a

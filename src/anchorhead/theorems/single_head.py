@@ -1,4 +1,4 @@
-"""One head computes n truncated linear functions (Theorem 3.1 of v1; constructions 1.2).
+"""One head computes n truncated linear functions (Theorem 3.1 of v1; docs/mathematics.md 1.3).
 
 Anchors L_0 < ... < L_{p-1}, uniform on [low, high], spacing h = (high - low)/(p - 1). Token i has
 u_i = w_i·x_i + t_i. Its score for key k is -β(u_i - L_k)², its value L_k, so softmax returns the anchors

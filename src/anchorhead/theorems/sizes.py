@@ -1,7 +1,7 @@
 """From a wanted error to the size of a network, without reading the appendix.
 
 The theorems give error <= max(|low|, |high|)·ε + (high - low)/p (or over (n - 2)H), so ε is taken small
-enough to leave 99% of the tolerance to the second term, and p or H follow. For the universal constructions
+enough to leave 99% of the tolerance to the second term, and p or H follow. For the universal theorems
 the levels follow from the declared Lipschitz constant.
 """
 
@@ -25,7 +25,7 @@ THEOREMS = ("single_head", "multi_head", *UNIVERSAL)
 @dataclass(frozen=True)
 class Plan:
     """What a construction needs. `anchors` is p, or (n - 2)H over all heads; `levels` and `grid_points` are for
-    the universal constructions; `logit_range` is the largest |logit| for inputs in range; `dtypes` says which
+    the universal theorems; `logit_range` is the largest |logit| for inputs in range; `dtypes` says which
     can hold it, and `reach` beyond which |u - middle| its logits would overflow."""
 
     theorem: str

@@ -1,4 +1,4 @@
-"""Two attention layers approximate any continuous sequence-to-sequence map (Theorem 3.3; constructions 1.4).
+"""Two attention layers approximate any continuous sequence-to-sequence map (Theorem 3.3; docs/mathematics.md 1.5).
 
 Layer 1 has one head for each feature and interior edge: a ramp, built as in `single_head.py` with p anchors
 on [0, 1] that all heads share (same keys, same values), each head with its own query (x_j - e)/δ + 1/2. An

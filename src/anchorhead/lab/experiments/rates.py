@@ -52,7 +52,7 @@ def _task(sweep: str, size: int, how: str, seed: int) -> Task:
 
 
 def swept(rows: Rows, sweep: str) -> Rows:
-    """The rows of one sweep: the other sizes as usual, and the constructions that belong to it."""
+    """The rows of one sweep: the other sizes as usual, and the networks that belong to it."""
     others = {name: size for name, size in USUAL.items() if name != sweep}
     away = {"constructed", "smooth"} if sweep == "H" else set(BY_HEADS)
     mine = (row for row in rows.where(**others) if row["how"] not in away)

@@ -1,8 +1,8 @@
 """Sequence to sequence: a ReLU target by levels, by heads, through its graph, and trained as published.
 
-*By heads.* X in [0, 1]^(20 x 5), a ReLU network of width 10 on the flattened sequence (constructions 1.7): each hidden
-unit is a ramp clip(w·x + t, 0, top), so a lift that gives each of 10 tokens the whole sequence, `multi_head`, and an
-affine read-out compute it; |error| <= (row sums of |W_2|) times the theorem's bound.
+*By heads.* X in [0, 1]^(20 x 5), a ReLU network of width 10 on the flattened sequence (docs/mathematics.md 1.8): each
+hidden unit is a ramp clip(w·x + t, 0, top), so a lift that gives each of 10 tokens the whole sequence, `multi_head`,
+and an affine read-out compute it; |error| <= (row sums of |W_2|) times the theorem's bound.
 *By levels.* The two-layer theorem on a ReLU network of two coordinates: its grid has levels^2 points, and for the 100
 coordinates above it would have levels^100.
 """
