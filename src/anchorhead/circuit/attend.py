@@ -1,8 +1,8 @@
 """Softmax attention of the target itself, as it is: sum over j of softmax_j(query · key_j + offset_j) · value_j.
 
 If scores err by at most E, then each weight is off by a factor within e^(±2E), and the output by at most
-max e_v + (e^(2E) - 1)·spread,  spread the largest distance of a value from the middle of all of them. Scores err as
-sums of products do; computing softmax adds ρ(Δ + 4 + m) to E, with Δ the range of the scores.
+max e_v + (e^(2E) - 1)(spread + max e_v),  spread the largest distance of a value from the middle of all of them. Scores
+err as sums of products do; computing softmax adds ρ(Δ + 4 + m) to E, with Δ twice the largest score.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The paper's head for a function of one variable: pick the nearest anchor, return f there (docs/mathematics.md 1.2).
 
 Anchors L_k uniform on [low, high] with spacing h, scores -β(u - L_k)² with β = ln((p - 1)/ε)/h², values
-f(L_k). The two nearest anchors share all but ε of the weight, so the error is at most ω(h/2) + ε·spread for
-monotone pieces, ω(h) in any case: first order, like 1/p. It is here to be compared with.
+f(L_k). The two nearest anchors share all but ε of the weight, so the error is at most ω(h/2) + ε·spread for a concave
+modulus of continuity ω, ω(h) + ε·spread in any case: first order, like 1/p. It is here to be compared with.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 With A = X^T X/n + diag(l2) and b = X^T y/n:   M_{k+1} = 2 M_k - M_k A M_k,  M_0 = 1/Λ,   w = M_T b
 
 Λ >= the largest eigenvalue of A. Every product is a head (`products.py`): keys look at one factor, values carry the
-other factor's row. So A and b take a layer, a step two, the end one. R_k = 1 - A M_k has eigenvalues in [0, 1), and
+other factor's row. So A and b take a layer, a step two, the end one. R_k = 1 - A M_k has eigenvalues in [0, 1], and
 R_{k+1} = R_k²: digits double with each step, after about log2(Λ/λ) of them, where gradient descent needs Λ/λ.
 
 *Deviation.* For a matrix N near M_k, F(N) = 2N - NAN: F(M + Δ) - F(M) = Δ(1 - AM) + (1 - MA)Δ - ΔAΔ, so

@@ -4,7 +4,7 @@ For each wire, over a box of inputs: an interval that holds what the target has 
 network is from it. ρ is the unit roundoff, γ_k = kρ/(1 - kρ).
 
 *Lines.* The network has c' for c (`circuit/rows.py`). In exact arithmetic it errs by  sum |c'| e_w + |c' - c||w|;
-computing the sum of k terms in any order adds γ_(k+1) sum |c'|(|w| + e_w). A wire by itself is passed on as it is.
+computing the sum of k terms in any order adds γ_(k+2) sum |c'|(|w| + e_w). A wire by itself is passed on as it is.
 
 *Steps.* Each kind of step knows how ranges and errors pass through it: `circuit/apply.py`, `largest.py`, `attend.py`.
 """

@@ -168,7 +168,7 @@ class Rounding:
         """An upper bound of |computed - exact|/(1 + |x|) on the side `sign` beyond |x| >= start.
 
         There the end key has nearly all weight: the others' share of the errors is a sum of terms
-        u^2 exp(-κu), and what remains is proportional to the end key's own value.
+        u exp(-κu), for each 1 + u, and what remains is proportional to the end key's own value.
         """
         before, ctx.prec = ctx.prec, ROUNDING_PRECISION
         try:

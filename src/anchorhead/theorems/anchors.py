@@ -8,7 +8,7 @@ and the gap (h + e)² - e² = h² + 2he is at least h²; the anchor after the se
 and all of them together at most (N - 1) t =: selection error. Asking for ε gives β = ln((N - 1)/ε)/h².
 
 *What the two make of u.* Let z in [0, 1] be 1 - 2e/h. The second nearest has weight 1/(1 + exp(Λz)), so the
-blend misses u by  h/2 · |tanh(Λz/2) - z|, zero at an anchor and halfway between two, and never above h/2.
+blend misses u by  h/2 · |tanh(Λz/2) - z|, zero halfway between two anchors, h/(1 + e^Λ) at one, and never above h/2.
 Its maximum over z is `two_point_error(Λ) * h`; the room up to h/2 is what rounding may use.
 """
 
