@@ -1,10 +1,9 @@
 """Gated heads: values affine in the token's own u, so that all of R is within reach (docs/mathematics.md 2.3).
 
-Where f settles on asymptotes, the outermost keys are pinned to them: far out one key has all the weight, and
-the head is that asymptote. The inner keys' constants and gains are solved for. A bounded side is pinned where f has
-settled long before its end. SiLU, tanh and sigmoid are two pinned keys exactly; that SiLU is one masked head per neuron was seen
-by R. Huben and V. Morris, *Attention-Only Transformers and Implementing MLPs with Attention Heads*,
-arXiv 2309.08593.
+Where f settles on asymptotes, the outermost keys are pinned to them: far out one key has all the weight, and the head
+is that asymptote. The inner keys' constants and gains are solved for. A bounded side is pinned where f has settled long
+before its end. SiLU, tanh and sigmoid are two pinned keys exactly; that SiLU is one masked head per neuron was seen by
+R. Huben and V. Morris, *Attention-Only Transformers and Implementing MLPs with Attention Heads*, arXiv 2309.08593.
 """
 
 from __future__ import annotations
