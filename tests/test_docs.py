@@ -47,8 +47,32 @@ def test_readme_and_tutorial_have_examples() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", path.read_text(encoding="utf-8")):
-        assert (path.parent / target).exists(), f"{path.name} links to {target}, which is not there"
+    """To a file that is there, and where it is a page and a section is named, to a heading of it."""
+    text = path.read_text(encoding="utf-8")
+    for target, section in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
+        page = path.parent / target if target else path
+        assert page.exists(), f"{path.name} links to {target}, which is not there"
+        assert not section or section in headings(page), f"{path.name} links to {target}#{section}, which is not there"
+    for picture in re.findall(r'<img src="([^"]+)"', text):
+        assert (path.parent / picture).stat().st_size < 150_000
+
+
+def headings(page: Path) -> set[str]:
+    """The names by which a page's headings are linked to."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_named_files_exist() -> None:
+    """Of what the pages call `folder/file.py`, with folders of the package or of the repository."""
+    for path in DOCUMENTS:
+        for name in re.findall(r"`((?:\w+/)+\w+\.(?:py|csv|md))`", path.read_text(encoding="utf-8")):
+            there = [ROOT / name, ROOT / "src/anchorhead" / name, path.parent / name]
+            assert name.endswith("NAME.py") or any(p.exists() for p in there), f"{path.name} names {name}"
 
 
 def test_sections_that_files_cite_exist() -> None:

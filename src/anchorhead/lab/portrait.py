@@ -5,7 +5,6 @@ A function of several variables is drawn along the diagonal of its box, from the
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +42,7 @@ class _Drawn:
 def portrait(model: CompiledModel, path: str | Path) -> None:
     """Draws the model to a PNG."""
     drawn = _network(model) if model.input_shape else _head(model)
-    figure, (top, middle, bottom) = plt.subplots(3, 1, figsize=(7.5, 9), sharex=True, layout="constrained")
+    figure, (top, middle, bottom) = plt.subplots(3, 1, figsize=(4.6, 7), sharex=True, layout="constrained")
     _curves(top, drawn, model)
     _error(middle, model, drawn.x, (drawn.values - drawn.exact).abs().amax(-1))
     image = bottom.pcolormesh(drawn.x[::4], np.arange(drawn.weights.shape[1]), drawn.weights[::4].T, cmap="magma_r",
@@ -54,9 +53,9 @@ def portrait(model: CompiledModel, path: str | Path) -> None:
     bottom.set_yticks(range(0, count, max(1, count // 12)))
     bottom.set_ylabel("key")
     bottom.set_xlabel(drawn.xlabel)
-    figure.colorbar(image, ax=bottom, label="attention weight")
+    figure.colorbar(image, ax=bottom, label="attention weight", location="bottom", aspect=40)
     try:
-        figure.savefig(path, dpi=150)
+        figure.savefig(path, dpi=200)
     except (OSError, ValueError) as error:
         raise FileError(f"{path} cannot be written: {error}.") from error
     finally:
@@ -102,7 +101,7 @@ def _curves(axes: plt.Axes, drawn: _Drawn, model: CompiledModel) -> None:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= 36 else text[:33] + "..."
 
 
 def _error(axes: plt.Axes, model: CompiledModel, x: Tensor, error: Tensor) -> None:
@@ -112,7 +111,7 @@ def _error(axes: plt.Axes, model: CompiledModel, x: Tensor, error: Tensor) -> No
     axes.semilogy(x, error.clamp(min=floor), color="C0", lw=1, label="measured error")
     limit = allowed if isinstance(allowed, Tensor) else torch.full_like(x, allowed)
     axes.semilogy(x, limit, color="C3", lw=1.2, ls="--", label=f"{certificate.level} bound")
-    axes.set_ylim(floor, 10 ** math.ceil(math.log10(float(limit.max()) * 2)))
+    axes.set_ylim(floor, 30 * max(float(limit.max()), floor))  # room for the names above
     axes.set_ylabel("|error|")
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="upper center", ncols=2)
     axes.grid(True, color="0.93")
