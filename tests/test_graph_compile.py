@@ -262,8 +262,8 @@ REFUSALS = [
     (lambda: ah.compile(nn.Linear(4, 2), [(0, 1)] * 3), ah.ShapeError, "takes 4 inputs"),
     (lambda: ah.compile(lambda x: x.sum(-1) ** 2, (0, 1)), ah.ExpressionError, "shape="),
     (lambda: compiled(0)(torch.zeros(3)), ah.ShapeError, "takes"),
-    (lambda: compiled(0)(torch.zeros(4, 2)), ah.ShapeError, "float64"),
-    (lambda: compiled(0)([0.0, 1.0]), ah.ShapeError, "torch tensor"),
+    (lambda: compiled(0)(torch.zeros(4, 2)), ah.DtypeError, "float64"),
+    (lambda: compiled(0)([0.0, 1.0]), ah.InputError, "torch tensor"),
     (lambda: compiled(0).as_self_attention(0), ah.InputError, "at least 1"),
     (lambda: compiled(0).as_self_attention(20000), ah.SizeError, "fewer tokens"),
 ]

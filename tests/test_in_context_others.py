@@ -123,7 +123,7 @@ def test_network_steps_refuse_what_is_wrong():
     model = ic.network_step(width=2, features=3, examples=4, learning_rate=0.1, bounds={"x": 4, "w": 0.25})
     with pytest.raises(ah.ShapeError, match="W must be"):
         model(draw(4, 3), draw(4), draw(3, 2), draw(2))
-    with pytest.raises(ah.ShapeError, match="must be torch tensors"):
+    with pytest.raises(ah.InputError, match="must be a torch tensor"):
         model(draw(4, 3), draw(4), [[1.0]], draw(2))
     with pytest.raises(ah.ShapeError, match="one for each prompt"):
         model(draw(4, 3), draw(4), draw(7, 2, 3), draw(2))

@@ -193,7 +193,7 @@ def test_refusals(tmp_path, monkeypatch):
         export_onnx(converted, path, torch.zeros(1, 3))
     with pytest.raises(ah.InputError, match="1 different names"):
         export_onnx(head, path, names=["x", "y"])
-    with pytest.raises(ah.ShapeError, match="float32"):
+    with pytest.raises(ah.DtypeError, match="float32"):
         export_onnx(head, path, torch.zeros(2))
     with pytest.raises(ah.FileError, match="cannot be read"):
         check_onnx(head, path, torch.zeros(2, dtype=torch.float64))

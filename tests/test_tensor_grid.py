@@ -120,7 +120,7 @@ def test_stored_numbers_come_back_exactly():
 def test_wrong_inputs_are_refused_with_a_sentence(x, reason):
     layer = GridModule.of(random_grid(1, (3, 3)))
     for module in (layer, layer.literal()):
-        with pytest.raises(ah.ShapeError, match=reason):
+        with pytest.raises(ah.InputError, match=reason):
             module(x)
 
 

@@ -13,6 +13,10 @@ class ShapeError(InputError):
     """An argument or an input tensor has the wrong shape."""
 
 
+class DtypeError(InputError):
+    """An input tensor has another dtype than the model."""
+
+
 class OutsideRangeError(InputError):
     """An input lies outside the domain on which a model is proved, and the model's `outside` says "error"."""
 

@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from anchorhead.circuit.step import Pair
 from anchorhead.compiler.method import Method, Wish
 from anchorhead.errors import FileError, InputError
+from anchorhead.head.parameters import check_tensor
 from anchorhead.model.affine import PositionGain
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.form import Form, require_tokens
-from anchorhead.model.network import Literal, Network, check_input
+from anchorhead.model.network import Literal, Network
 from anchorhead.model.resources import Resources
 from anchorhead.proof.certificate import Certificate, sum_above
 from anchorhead.proof.rounding import ASSUMPTIONS
@@ -55,7 +56,7 @@ class TwoLayerForm(Form):
         return self.network.dtype
 
     def check(self, x: Tensor) -> None:
-        check_input(x, self.input_shape, self.dtype)
+        check_tensor(x, self.dtype, self.input_shape)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.shaped(self.network(self.scaled(x)).squeeze(-2))

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from anchorhead.errors import ShapeError
 from anchorhead.head.grid_head import GridSizes
 from anchorhead.head.own_precision import in_own_precision
-from anchorhead.head.parameters import CHUNK_ENTRIES, constant
+from anchorhead.head.parameters import CHUNK_ENTRIES, check_tensor, constant
 
 
 class GridModule(GridSizes, nn.Module):
@@ -59,7 +59,7 @@ class GridModule(GridSizes, nn.Module):
 
     def check(self, x: Tensor) -> None:
         """Refuses an input that is not (..., m) in the layer's dtype."""
-        check_features(x, self.axes, self.dtype)
+        check_tensor(x, self.dtype, (self.axes,), what="layer")
 
     @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
@@ -109,19 +109,3 @@ class LiteralGrid(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         return self.weights(x) @ self.values
-
-
-def check_features(x: Tensor, features: int, dtype: torch.dtype) -> None:
-    """Refuses an input that is not (..., features) in the layer's dtype."""
-    if not isinstance(x, Tensor):
-        raise ShapeError(f"The input must be a torch tensor, not {type(x).__name__}; use torch.as_tensor(x).")
-    if x.ndim < 1 or x.shape[-1] != features:
-        raise ShapeError(
-            f"The input has shape {tuple(x.shape)}; this layer takes (..., {features}): one point with {features} "
-            "coordinates after the other."
-        )
-    if x.dtype != dtype:
-        raise ShapeError(
-            f"The input is {x.dtype} and the layer {dtype}. Convert it with x.to({dtype}), or build the layer with "
-            f"dtype={x.dtype}."
-        )

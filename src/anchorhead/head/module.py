@@ -21,11 +21,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import ShapeError
 from anchorhead.head.evaluation import TORCH, Evaluation, evaluation_of, from_parameters
 from anchorhead.head.head import NUMBERS, Head
 from anchorhead.head.own_precision import in_own_precision
-from anchorhead.head.parameters import constant, followed, unchanged
+from anchorhead.head.parameters import check_tensor, constant, followed, unchanged
 
 CHUNK = 1 << 15
 """Elements at a time when evaluated without a compiler, so that temporaries stay in cache."""
@@ -184,13 +183,7 @@ class HeadModule(HeadParameters):
 
     def check(self, x: Tensor) -> None:
         """Refuses what is not a tensor of the head's dtype."""
-        if not isinstance(x, Tensor):
-            raise ShapeError(f"The input must be a torch tensor, not {type(x).__name__}; use torch.as_tensor(x).")
-        if x.dtype != self.dtype:
-            raise ShapeError(
-                f"The input is {x.dtype} and the model {self.dtype}. Convert it with x.to({self.dtype}), or compile "
-                f"the model with dtype={x.dtype}."
-            )
+        check_tensor(x, self.dtype)
 
     def literal(self) -> LiteralHead:
         """A copy of the numbers, evaluated as the formula reads."""

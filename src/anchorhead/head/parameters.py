@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anchorhead.errors import DtypeError, InputError, ShapeError
+
 CHUNK_ENTRIES = 1 << 22
 """No temporary of the fast evaluation has more entries per chunk than this (32 MB in float64)."""
 
@@ -15,6 +17,19 @@ CHUNK_ENTRIES = 1 << 22
 def constant(value: Tensor) -> nn.Parameter:
     """A stored number of the network: part of the state, not trained unless the user asks for it."""
     return nn.Parameter(value.detach().clone(), requires_grad=False)
+
+
+def check_tensor(
+    x: Any, dtype: torch.dtype, shape: tuple[int, ...] = (), *, name: str = "The input", what: str = "model"
+) -> None:
+    """Refuses what is not a tensor of that dtype, (..., *shape)."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"{name} must be a torch tensor, not {type(x).__name__}; use torch.as_tensor.")
+    if shape and (x.ndim < len(shape) or tuple(x.shape[-len(shape) :]) != shape):
+        raise ShapeError(f"{name} has shape {tuple(x.shape)}; this {what} takes (..., {', '.join(map(str, shape))}).")
+    if x.dtype != dtype:
+        other = f", or make the {what} with dtype={x.dtype}" if x.dtype in (torch.float32, torch.float64) else ""
+        raise DtypeError(f"{name} is {x.dtype} and the {what} {dtype}. Convert it with .to({dtype}){other}.")
 
 
 def unchanged(now: Sequence[Tensor], before: Sequence[Tensor]) -> bool:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError, OutsideRangeError, ShapeError
+from anchorhead.head.parameters import check_tensor
 from anchorhead.in_context.arguments import MOST, positive
 from anchorhead.in_context.losses import LABELS
 from anchorhead.model.compiled import fingerprint
@@ -107,12 +108,9 @@ def mean_weights(X: Tensor, mask: Tensor | None) -> Tensor:
 def check_shapes(X: Tensor, y: Tensor, features: int, examples: int, dtype: torch.dtype) -> None:
     """Refuses prompts of another shape or type."""
     for name, value in (("X", X), ("y", y)):
-        if not isinstance(value, Tensor):
-            raise ShapeError(f"{name} must be a torch tensor, not {type(value).__name__}; use torch.as_tensor.")
+        check_tensor(value, dtype, name=name, what="network")
         if value.layout != torch.strided:
-            raise ShapeError(f"{name} is {value.layout}, and must be dense; use {name}.to_dense().")
-        if value.dtype != dtype:
-            raise ShapeError(f"{name} is {value.dtype} and the network {dtype}; convert it with {name}.to({dtype}).")
+            raise InputError(f"{name} is {value.layout}, and must be dense; use {name}.to_dense().")
     if X.ndim < 2 or X.shape[-1] != features:
         raise ShapeError(f"X must be (..., examples, {features}), and is {tuple(X.shape)}.")
     if not X.numel():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import ShapeError
+from anchorhead.errors import InputError
 from anchorhead.in_context.bounds import mean_weights
 from anchorhead.in_context.terms import Keys
 
@@ -52,7 +52,7 @@ class LiteralDescent(nn.Module):
 
     def run(self, X: Tensor, y: Tensor, w0: Tensor | None, mask: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         if not (isinstance(X, Tensor) and isinstance(y, Tensor)):
-            raise ShapeError("X and y must be torch tensors; use torch.as_tensor.")
+            raise InputError("X and y must be torch tensors; use torch.as_tensor.")
         X, y, algorithm = X.double(), y.double(), self.algorithm
         mean = mean_weights(X, mask).unsqueeze(-2)
         products = None

@@ -31,6 +31,7 @@ from anchorhead.expression.graph import Expression, Node, ordered
 from anchorhead.expression.parse import parse
 from anchorhead.expression.tensors import evaluate
 from anchorhead.head.own_precision import in_own_precision
+from anchorhead.head.parameters import check_tensor
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.arguments import DTYPES, counts, dtype_name, positive, read_sizes
 from anchorhead.in_context.bounds import Bounds
@@ -132,8 +133,8 @@ class NetworkStep(limits.Claimed):
 
     def _check(self, X: Tensor, y: Tensor, W: Tensor, a: Tensor) -> None:
         limits.check_shapes(X, y, self.features, self.examples, self.dtype)
-        if not (isinstance(W, Tensor) and isinstance(a, Tensor)):
-            raise ShapeError(f"W and a must be torch tensors, not {type(W).__name__} and {type(a).__name__}.")
+        for name, value in (("W", W), ("a", a)):
+            check_tensor(value, self.dtype, name=name, what="network")
         batches = [v for v in (W.shape[:-2], a.shape[:-1]) if v not in (X.shape[:-2], ())]
         if batches:
             raise ShapeError(f"W and a are one for each prompt; X has {tuple(X.shape[:-2])}, they {tuple(batches[0])}.")
@@ -143,8 +144,6 @@ class NetworkStep(limits.Claimed):
                 f"{tuple(W.shape)} and {tuple(a.shape)}."
             )
         for name, value in (("x", X), ("y", y), ("w", W), ("a", a)):
-            if value.dtype != self.dtype:
-                raise ShapeError(f"{name} is {value.dtype} and the network {self.dtype}.")
             limits.within(value, self.limits[name], name, clip=False)
 
     def _certify(self, dtype: str) -> Certificate:

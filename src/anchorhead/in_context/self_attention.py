@@ -124,7 +124,7 @@ class SelfAttentionDescent(nn.Module):
 
     def forward(self, X: Tensor, y: Tensor, w0: Tensor | None = None) -> Tensor:
         if not (isinstance(X, Tensor) and isinstance(y, Tensor)):
-            raise ShapeError("X and y must be torch tensors; use torch.as_tensor.")
+            raise InputError("X and y must be torch tensors; use torch.as_tensor.")
         if X.shape[-2:] != (self.examples, self.model[0].algorithm.features):
             raise ShapeError(
                 f"This network is for {self.examples} examples of {self.model[0].algorithm.features} features, and X "

@@ -22,6 +22,7 @@ from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ShapeError
 from anchorhead.expression.parse import parse
 from anchorhead.head.own_precision import in_own_precision
+from anchorhead.head.parameters import check_tensor
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.arguments import DTYPES, counts, dtype_name, is_number, read_sizes
 from anchorhead.in_context.bounds import Bounds
@@ -94,8 +95,7 @@ class TruncatedLinear(limits.Claimed):
     def _scores(self, X: Tensor, w: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """w·x and t, both (..., n), checked."""
         for name, value, limit in (("X", X, self.bounds.x), ("w", w, self.bounds.w), ("t", t, self.bounds.y)):
-            if not isinstance(value, Tensor) or value.dtype != self.dtype:
-                raise ShapeError(f"{name} must be a {self.dtype} tensor.")
+            check_tensor(value, self.dtype, name=name, what="network")
             limits.within(value, limit, name, clip=False)
         if X.ndim < 2 or X.shape[-1] != self.features or w.shape[-1:] != X.shape[-1:]:
             raise ShapeError(

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.tensors import evaluate
 from anchorhead.head.grid_module import GridModule
+from anchorhead.head.parameters import check_tensor
 from anchorhead.model.affine import AppendColumns, AppendRows
 from anchorhead.model.attention import Attention
 from anchorhead.model.form import Form, require_tokens
-from anchorhead.model.network import Network, check_input, check_sequence
+from anchorhead.model.network import Network
 from anchorhead.model.resources import Resources
 from anchorhead.model.self_attention import REACH, SILENCE
 from anchorhead.proof.certificate import Certificate
@@ -36,7 +37,7 @@ class GridForm(Form):
         return self.grid.dtype
 
     def check(self, x: Tensor) -> None:
-        check_input(x, self.input_shape, self.dtype)
+        check_tensor(x, self.dtype, self.input_shape)
 
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
@@ -116,7 +117,7 @@ class GridSelfAttention(Network):
         self.tokens, self.inputs, self.columns, self.reach = tokens, inputs, columns, REACH
 
     def check(self, x: Tensor) -> None:
-        check_sequence(x, self.tokens, self.inputs, self.attention.query.dtype)
+        check_tensor(x, self.attention.query.dtype, (self.tokens, self.inputs), what="network")
 
     def matrices(self) -> dict[str, Tensor]:
         """W_Q, W_K, W_V, W_O in the paper's orientation (tokens as columns)."""

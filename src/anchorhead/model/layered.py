@@ -25,12 +25,12 @@ from anchorhead.circuit.layout import LayerPlan, rows_of, states
 from anchorhead.circuit.rows import StoredMap, Wiring
 from anchorhead.head.module import HeadModule
 from anchorhead.head.own_precision import in_own_precision
+from anchorhead.head.parameters import check_tensor
 from anchorhead.model.affine import TokenWise
 from anchorhead.model.apply import Heads
 from anchorhead.model.attend import Attentions
 from anchorhead.model.group import Group
 from anchorhead.model.largest import Maxima
-from anchorhead.model.network import check_input
 
 MODULES: dict[str, type[Group]] = {"apply": Heads, "times": Heads, "largest": Maxima, "attend": Attentions}
 """The modules of the kinds of steps, by their names."""
@@ -127,7 +127,7 @@ class LayeredNetwork(nn.Module):
 
     def check(self, x: Tensor) -> None:
         """Refuses what is not a tensor of the network's dtype and of its input's shape."""
-        check_input(x, self.input_shape, self.last.weight.dtype)
+        check_tensor(x, self.last.weight.dtype, self.input_shape)
 
 
 def build(circuit: Circuit, plans: Sequence[LayerPlan], maps: Sequence[StoredMap], wiring: Wiring,

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError, SizeError
+from anchorhead.head.parameters import check_tensor
 from anchorhead.model.affine import AppendRows, MixSequence, PositionWise, TokenWise
 from anchorhead.model.attention import Attention
 from anchorhead.model.form import require_tokens
 from anchorhead.model.group import HeadRows
 from anchorhead.model.layered import Layer, LayeredNetwork
-from anchorhead.model.network import Network, check_sequence
+from anchorhead.model.network import Network
 from anchorhead.model.self_attention import REACH, SILENCE
 
 MOST_ENTRIES = 1 << 27
@@ -40,7 +41,7 @@ class LayeredSelfAttention(Network):
         self.reach = REACH
 
     def check(self, x: Tensor) -> None:
-        check_sequence(x, self.tokens, self.inputs, self.attentions[0].query.dtype)
+        check_tensor(x, self.attentions[0].query.dtype, (self.tokens, self.inputs), what="network")
 
     def matrices(self) -> list[dict[str, Tensor]]:
         """W_Q, W_K, W_V, W_O of every layer, each with its heads in front, in the paper's orientation."""

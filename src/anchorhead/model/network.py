@@ -6,10 +6,8 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import ShapeError
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.model.attention import LiteralAttention
 
@@ -88,31 +86,3 @@ def _flatten(stages: Iterable[nn.Module]) -> list[nn.Module]:
         literal = stage if make is None else make()
         flat += _flatten(literal) if isinstance(literal, nn.Sequential) else [literal]
     return flat
-
-
-def check_sequence(x: Tensor, tokens: int, features: int, dtype: torch.dtype) -> None:
-    """Refuses an input that is not (..., tokens, features) in the network's dtype."""
-    if not isinstance(x, Tensor):
-        raise ShapeError(f"The input must be a torch tensor, not {type(x).__name__}; use torch.as_tensor(x).")
-    if x.ndim < 2 or tuple(x.shape[-2:]) != (tokens, features):
-        raise ShapeError(
-            f"The input has shape {tuple(x.shape)}; this network takes (..., {tokens}, {features}): "
-            f"{tokens} tokens with {features} features each."
-        )
-    if x.dtype != dtype:
-        raise ShapeError(
-            f"The input is {x.dtype} and the network {dtype}. Convert it with x.to({dtype}), "
-            f"or build the network with dtype={x.dtype}."
-        )
-
-
-def check_input(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Refuses an input that is not (..., *shape) in the model's dtype."""
-    if not isinstance(x, Tensor):
-        raise ShapeError(f"The input must be a torch tensor, not {type(x).__name__}; use torch.as_tensor(x).")
-    if x.ndim < len(shape) or tuple(x.shape[-len(shape) :]) != shape:
-        wanted = ", ".join(map(str, shape))
-        raise ShapeError(f"The input has shape {tuple(x.shape)}; this model takes (..., {wanted}).")
-    if x.dtype != dtype:
-        other = f", or compile the model with dtype={x.dtype}" if x.dtype in (torch.float32, torch.float64) else ""
-        raise ShapeError(f"The input is {x.dtype} and the model {dtype}. Convert it with x.to({dtype}){other}.")

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.head.module import HeadModule
-from anchorhead.head.parameters import constant
+from anchorhead.head.parameters import check_tensor, constant
 from anchorhead.model.affine import AppendColumns, AppendRows, MixSequence, PositionGain
 from anchorhead.model.attention import Attention
 from anchorhead.model.form import require_tokens
-from anchorhead.model.network import Network, check_sequence
+from anchorhead.model.network import Network
 
 REACH = 100.0
 SILENCE = 800.0
@@ -38,7 +38,7 @@ class SelfAttention(Network):
         self.tokens, self.columns, self.reach = tokens, columns, reach
 
     def forward(self, x: Tensor) -> Tensor:
-        check_sequence(x, self.tokens, 1, self.attention.query.dtype)
+        check_tensor(x, self.attention.query.dtype, (self.tokens, 1), what="network")
         return super().forward(x)
 
     def matrices(self) -> dict[str, Tensor]:

@@ -38,10 +38,10 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError, ShapeError, SizeError, StructureError
-from anchorhead.head.parameters import constant
+from anchorhead.head.parameters import check_tensor, constant
 from anchorhead.model.affine import AppendRows, MixSequence, PositionGain, PositionWise, TokenWise
 from anchorhead.model.attention import Attention, LiteralAttention
-from anchorhead.model.network import InARow, Network, check_sequence
+from anchorhead.model.network import InARow, Network
 from anchorhead.model.self_attention import Twice
 
 MOST_ENTRIES = 1 << 27
@@ -101,7 +101,7 @@ class StockAttention(InARow):
 
     def check(self, x: Tensor) -> None:
         """Refuses an input of another shape or dtype."""
-        check_sequence(x, self.tokens, self.features, next(self.parameters()).dtype)
+        check_tensor(x, next(self.parameters()).dtype, (self.tokens, self.features), what="network")
         if x.ndim > 3:
             raise ShapeError(
                 f"The input has shape {tuple(x.shape)}; nn.MultiheadAttention takes (batch, {self.tokens}, "

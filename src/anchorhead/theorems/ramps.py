@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from anchorhead.errors import AnchorheadError, InputError, PrecisionError, ShapeError
 from anchorhead.head.own_precision import in_own_precision
-from anchorhead.head.parameters import AsBuilt
+from anchorhead.head.parameters import AsBuilt, check_tensor
 from anchorhead.model.attention import Attention
-from anchorhead.model.network import Network, check_sequence
+from anchorhead.model.network import Network
 from anchorhead.model.stock import to_stock_attention
 from anchorhead.theorems.precision import AnchorHead
 
@@ -124,7 +124,7 @@ class Ramps(AsBuilt, Network, ABC):
         return x.numel() // self.features
 
     def check(self, x: Tensor) -> None:
-        check_sequence(x, self.tokens, self.features, self.dtype)
+        check_tensor(x, self.dtype, (self.tokens, self.features), what="network")
 
     @in_own_precision
     def forward(self, x: Tensor) -> Tensor:

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import AnchorheadError, InputError, PrecisionError
+from anchorhead.head.parameters import check_tensor
 from anchorhead.model.affine import AppendColumns, AppendRows
 from anchorhead.model.attention import Attention
-from anchorhead.model.network import Network, check_sequence
+from anchorhead.model.network import Network
 from anchorhead.model.resources import Resources
 from anchorhead.model.stock import to_stock_attention
 from anchorhead.theorems.anchors import beta_for, check_beta, check_count, score_rows
@@ -70,7 +71,7 @@ class GridNetwork(Network):
         return x.numel() // self.grid.coordinates
 
     def check(self, x: Tensor) -> None:
-        check_sequence(x, self.grid.tokens, self.grid.features, self.dtype)
+        check_tensor(x, self.dtype, (self.grid.tokens, self.grid.features), what="network")
 
     def _apply(self, fn: Any, recurse: bool = True) -> GridNetwork:
         """`.to(dtype)` and the like: refused where the new dtype cannot hold the network."""
