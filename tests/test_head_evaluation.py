@@ -106,7 +106,7 @@ def test_self_attention_is_the_same_function(expression):
     torch.testing.assert_close(network(x), model(x), rtol=0, atol=1e-7)
     torch.testing.assert_close(network.literal()(x), model(x), rtol=0, atol=1e-7)
     assert ah.walk(network, x).softmax == 1
-    named, z = network.matrices(), network.lift(x).mT
+    named, z = {name: w[0] for name, w in network.matrices()[0].items()}, network.stages[0](x).mT
     scores = (named["W_K"] @ z).mT @ (named["W_Q"] @ z)
     out = (named["W_V"] @ z @ scores.softmax(-2) @ named["W_O"]).mT
     torch.testing.assert_close(out, model(x), rtol=0, atol=1e-7)

@@ -186,7 +186,7 @@ def test_any_layer_with_any_output_matrix(stack, shared):
 def test_query_weights_are_scaled_without_rounding():
     model = ah.compile("gelu(x)", tol=1e-7)
     attention = to_stock_attention(model).stages[1].attention
-    query = model.as_self_attention(1).matrices()["W_Q"]
+    query = model.as_self_attention(1).matrices()[0]["W_Q"][0]
     rows, columns = query.shape
     scale = math.sqrt(attention.head_dim)
     assert scale == 2 ** round(math.log2(scale))

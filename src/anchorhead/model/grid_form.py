@@ -12,12 +12,9 @@ from anchorhead.expression.graph import Expression
 from anchorhead.expression.tensors import evaluate
 from anchorhead.head.grid_module import GridModule
 from anchorhead.head.parameters import check_tensor
-from anchorhead.model.affine import AppendColumns, AppendRows
-from anchorhead.model.attention import Attention
 from anchorhead.model.form import Form, require_tokens
-from anchorhead.model.network import Network
 from anchorhead.model.resources import Resources
-from anchorhead.model.self_attention import REACH, SILENCE
+from anchorhead.model.self_attention import SelfAttention, shared_keys
 from anchorhead.proof.certificate import Certificate
 
 
@@ -57,8 +54,12 @@ class GridForm(Form):
         self.check(x)
         return [self.grid.literal().weights(x.flatten(-len(self.input_shape))).unsqueeze(-2)]
 
-    def on_sequences(self, tokens: int) -> GridSelfAttention:
-        return grid_as_self_attention(self.grid, tokens)
+    def on_sequences(self, tokens: int) -> SelfAttention:
+        literal = self.grid.literal()
+        keys = torch.cat([literal.slopes, literal.intercepts[None]]).T
+        return shared_keys(
+            torch.eye(self.grid.axes + 1, dtype=self.dtype), keys, literal.values, require_tokens(tokens)
+        )
 
     def resources(self, certificate: Certificate) -> Resources:
         axes = [(s.detach().double(), c.detach().double())
@@ -106,41 +107,3 @@ class _Literal(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         return self.shaped(self.layer(x.flatten(-self.dims)))
-
-
-class GridSelfAttention(Network):
-    """Lift, one attention layer: (..., n, inputs) to (..., n, outputs). Right for |x| up to `reach`."""
-
-    def __init__(self, lift: nn.Module, attention: Attention, tokens: int, inputs: int, columns: int) -> None:
-        super().__init__([lift, attention], (tokens, inputs))
-        self.attention = attention
-        self.tokens, self.inputs, self.columns, self.reach = tokens, inputs, columns, REACH
-
-    def check(self, x: Tensor) -> None:
-        check_tensor(x, self.attention.query.dtype, (self.tokens, self.inputs), what="network")
-
-    def matrices(self) -> dict[str, Tensor]:
-        """W_Q, W_K, W_V, W_O in the paper's orientation (tokens as columns)."""
-        return {name: w[0] for name, w in self.attention.matrices(self.columns).items()}
-
-
-def grid_as_self_attention(grid: GridModule, tokens: int) -> GridSelfAttention:
-    """One column a key after the tokens, whose own columns lie so far below that they have no weight."""
-    require_tokens(tokens)
-    literal, m, keys, dtype = grid.literal(), grid.axes, grid.keys, grid.dtype
-    slopes, levels = literal.slopes.detach(), literal.intercepts.detach()
-    silence = 2 * (slopes.abs().sum(0).max().item() * REACH + levels.abs().max().item()) + SILENCE
-    rows = torch.zeros(tokens + keys, 1 + m + 1 + grid.outputs, dtype=dtype)  # one, slopes, intercept, values
-    rows[:, 0] = 1
-    rows[:tokens, m + 1] = -silence
-    rows[tokens:, 1 : m + 1], rows[tokens:, m + 1] = slopes.T, levels
-    rows[tokens:, m + 2 :] = literal.values.detach()
-    width = m + rows.shape[1]
-    query, key = (torch.zeros(1, m + 1, width, dtype=dtype) for _ in range(2))
-    query[0, :, : m + 1] = torch.eye(m + 1, dtype=dtype)
-    key[0, :, m + 1 : 2 * m + 2] = torch.eye(m + 1, dtype=dtype)
-    value = torch.zeros(1, grid.outputs, width, dtype=dtype)
-    value[0, :, 2 * m + 2 :] = torch.eye(grid.outputs, dtype=dtype)
-    lift = nn.Sequential(AppendColumns(torch.zeros(keys, m, dtype=dtype)), AppendRows(rows))
-    attention = Attention(query, key, value, keep=slice(0, tokens), live=slice(tokens, tokens + keys))
-    return GridSelfAttention(lift, attention, tokens, m, tokens + keys)

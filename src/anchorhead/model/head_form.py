@@ -12,7 +12,7 @@ from anchorhead.expression.tensors import evaluate
 from anchorhead.head.module import HeadModule, LiteralHead
 from anchorhead.model.form import Form
 from anchorhead.model.resources import Resources
-from anchorhead.model.self_attention import SelfAttention, head_as_self_attention
+from anchorhead.model.self_attention import SelfAttention, head_on_sequences
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.head_claim import HeadClaim
 
@@ -57,7 +57,7 @@ class HeadForm(Form):
         return [self.head.weights(x).unsqueeze(-2)]
 
     def on_sequences(self, tokens: int) -> SelfAttention:
-        return head_as_self_attention(self.head, tokens)
+        return head_on_sequences(self.head, tokens)
 
     def resources(self, certificate: Certificate) -> Resources:
         low, high = max(-UNBOUNDED, self.claim.low), min(UNBOUNDED, self.claim.high)

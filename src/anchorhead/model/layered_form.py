@@ -21,9 +21,9 @@ from anchorhead.model.affine import TokenWise
 from anchorhead.model.exact import exact_wires
 from anchorhead.model.form import Form
 from anchorhead.model.layered import LayeredNetwork, build
-from anchorhead.model.layered_self_attention import LayeredSelfAttention, layered_as_self_attention
 from anchorhead.model.report import Report, report
 from anchorhead.model.resources import Resources
+from anchorhead.model.self_attention import SelfAttention, layers_on_sequences
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.network_claim import PlacedNetwork
 
@@ -70,8 +70,8 @@ class LayeredForm(Form):
         """(..., heads, keys) of each layer; keys that a head does not have weigh zero."""
         return self.layered.attention(x)
 
-    def on_sequences(self, tokens: int) -> LayeredSelfAttention:
-        return layered_as_self_attention(self.layered, tokens)
+    def on_sequences(self, tokens: int) -> SelfAttention:
+        return layers_on_sequences(self.layered, tokens)
 
     @cached_property
     def report(self) -> Report:

@@ -42,7 +42,6 @@ from anchorhead.head.parameters import check_tensor, constant
 from anchorhead.model.affine import AppendRows, MixSequence, PositionGain, PositionWise, TokenWise
 from anchorhead.model.attention import Attention, LiteralAttention
 from anchorhead.model.network import InARow, Network
-from anchorhead.model.self_attention import Twice
 
 MOST_ENTRIES = 1 << 27
 CHUNK = 64
@@ -250,7 +249,7 @@ def _alike(stages: list[nn.Module], n: int) -> bool:
             each = (stage.weight if isinstance(stage, PositionWise) else stage.gain).unflatten(0, (n, copies))
             if not bool((each == each[0]).all()):
                 return False
-        elif not isinstance(stage, TokenWise | AppendRows | Twice):
+        elif not isinstance(stage, TokenWise | AppendRows):
             return False
     return True
 
