@@ -277,3 +277,38 @@ def test_plan_lists_every_method():
     kinked = ah.plan("clip(x, -1, 1)", {"x": (-2, 2)}, tol=1e-3)
     assert kinked.best.method == "kinked"
     assert kinked.best.keys == 3
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"slopes": [0.0, 1.0], "intercepts": [0.0], "constants": [1.0, 2.0]},
+        {"slopes": [], "intercepts": [], "constants": []},
+        {"slopes": [0.0, 1.0], "intercepts": [0.0, 0.0], "constants": [1.0, 2.0], "sizes": [1, 2]},
+        {"slopes": [0.0, 1.0], "intercepts": [0.0, 0.0], "constants": [1.0, 2.0], "sizes": [1, 1]},
+    ],
+)
+def test_numbers_that_are_no_head_are_refused(numbers):
+    with pytest.raises(ah.InputError, match="A head of"):
+        ah.Head.of(**numbers, horner=False)
+
+
+def test_a_method_that_lies_is_not_believed():
+    """Evenly spaced slopes that are not, values that are not numbers, a head of something else."""
+
+    class Lying(ah.HeadMethod):
+        name = "lying"
+
+        def __init__(self, constants, slopes=(-1.0, 0.3, 1.0)):
+            self.numbers = {"slopes": slopes, "intercepts": [0.0] * 3, "constants": constants}
+
+        def fit(self, target):
+            return ah.Fit(self.name, 3, 3, lambda keys, goal: ah.Head.of(**self.numbers, horner=True))
+
+    for constants in ([math.nan] * 3, [0.0, math.inf, 1.0], [0.0, 0.0, 0.0]):
+        with pytest.raises(ah.AnchorheadError):
+            ah.compile("sin(x)", (-1, 1), tol=1e-2, method=Lying(constants))
+    model = ah.compile("sin(x)", (-1, 1), tol=2.0, method=Lying([-0.8, 0.0, 0.8]))
+    assert not model.head.numbers.horner
+    x = torch.linspace(-1, 1, 1001, dtype=torch.float64)
+    assert (model(x) - x.sin()).abs().max() <= model.certificate.bound <= 2.0

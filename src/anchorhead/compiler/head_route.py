@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from anchorhead.compiler.method import Fit, Wish
 from anchorhead.compiler.prove import certificate, prove_head, sampled_error
 from anchorhead.compiler.search import Search
@@ -35,7 +37,12 @@ def _at_size(search: Search, keys: int) -> HeadClaim:
         )
     candidates: list[tuple[float, Head]] = []
     for _ in range(8):
-        head = search.head(keys)
+        try:
+            head = search.head(keys)
+        except (np.linalg.LinAlgError, FloatingPointError) as problem:
+            if candidates:
+                break
+            raise ToleranceError(f"No head with {keys} keys could be fitted: {problem}. Take another number.") from None
         candidates.append((sampled_error(search.target, head, search.fit.cuts(head)), head))
         errors = [e for e, _ in candidates]
         if len(errors) > 2 and min(errors[-2:]) > 0.9 * min(errors[:-2]):

@@ -133,6 +133,8 @@ class Search:
     def head(self, keys: int) -> Head:
         """The fitted head with numbers of the dtype, exactly symmetric where the target is."""
         head = self.fit.build(keys, self.goal)
+        if not all(np.isfinite(numbers).all() for numbers in head.arrays.values()):
+            raise FloatingPointError(f"{self.fit.method} gave a head of {keys} keys with numbers that are not finite")
         if -self.target.low == self.target.high:
             head = symmetric(head, self.target.function(), self.target.high, BITS[self.dtype]) or head
         return head.rounded(self.dtype)

@@ -23,6 +23,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from anchorhead.errors import InputError
+
 if TYPE_CHECKING:
     from anchorhead.arithmetic import Array
     from anchorhead.head.balls import HeadBalls
@@ -61,6 +63,12 @@ class Head:
     def __post_init__(self) -> None:
         if not self.sizes:
             object.__setattr__(self, "sizes", (len(self.slopes),))
+        lengths = [len(getattr(self, name)) for name in NUMBERS]
+        if lengths != [self.keys] * 4 + [len(self.sizes)] * 2 or sum(self.sizes) != self.keys or min(self.sizes) < 1:
+            raise InputError(
+                f"A head of {self.keys} slopes needs as many intercepts, constants and gains, and pieces of one key or "
+                f"more with a gate each; {dict(zip(NUMBERS, lengths, strict=True))} in pieces of {self.sizes} is none."
+            )
 
     @classmethod
     def of(cls, *, horner: bool, sizes: Sequence[int] = (), dtype: str = "float64", **numbers: Any) -> Head:
@@ -153,10 +161,10 @@ class Head:
         return {name: value for name, value in self.__dict__.items() if name not in ("balls", "arrays")}
 
     def rounded(self, dtype: str) -> Head:
-        """The same head with every number rounded to the dtype; without Horner's rule where it would overflow."""
+        """The same head with every number rounded to the dtype; without Horner's rule where that does not apply."""
         found: dict[str, Any] = {name: tuple(part.astype(dtype).tolist()) for name, part in self.arrays.items()}
         head = replace(self, dtype=dtype, **found)
-        return replace(head, horner=head.horner and head.keys > 1 and head.depth < HORNER_DEPTH[dtype])
+        return replace(head, horner=head.horner and head.evenly_spaced)
 
     def weights(self, u: Array) -> Array:
         """Attention weights at points (n,), in float64, as (keys, n); the same bits on every machine."""
