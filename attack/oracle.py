@@ -173,7 +173,7 @@ class Formula:
     def at(self, values: Iterable[float], more: int = 1) -> list[Any]:
         """The outputs at floats, with `more` times the usual digits; Undefined where there are none."""
         values = list(values)
-        reach = max((abs(math.log10(abs(v))) for v in values if v), default=0.0)
+        reach = max((abs(float(mp.log10(abs(v)))) for v in values if v), default=0.0)
         digits = more * (self.digits + (int(reach) if reach > 12 else 0))
         with mp.workdps(digits):
             named = dict(zip(self.variables, map(mp.mpf, values), strict=True))

@@ -312,3 +312,80 @@ def test_a_method_that_lies_is_not_believed():
     assert not model.head.numbers.horner
     x = torch.linspace(-1, 1, 1001, dtype=torch.float64)
     assert (model(x) - x.sin()).abs().max() <= model.certificate.bound <= 2.0
+
+
+@pytest.mark.parametrize("text", ["relu(x - 2**66)", "abs(x - 2**66)"])
+@pytest.mark.parametrize("tol", [1e15, 1e18])
+def test_queries_are_not_clamped_inside_the_domain(text, tol, tmp_path):
+    """Numbers of a head that are large in float32 once moved its clamp into the domain, past what the proof knew."""
+    try:
+        model = ah.compile(text, (0, 2.0**67), tol=tol, dtype=torch.float32)
+    except ah.AnchorheadError:
+        return
+    model.save(tmp_path / "file")
+    assert ah.verify(tmp_path / "file") == model.certificate
+    x = torch.linspace(0, 2.0**67, 4001)
+    exact = x.double() - 2.0**66
+    exact = exact.relu() if "relu" in text else exact.abs()
+    for run in (model, ah.load(tmp_path / "file")):
+        assert (run(x).double() - exact).abs().max() <= model.certificate.bound
+
+
+class Given(ah.HeadMethod):
+    """One head, whatever it is."""
+
+    name = "given"
+
+    def __init__(self, **numbers):
+        self.head = ah.Head.of(**numbers)
+
+    def fit(self, target):
+        return ah.Fit(self.name, self.head.keys, self.head.keys, lambda keys, goal: self.head)
+
+
+@pytest.mark.parametrize("horner", [False, True])
+@pytest.mark.parametrize(
+    ("slopes", "intercepts"), [([-1.0, 1.0, 0.0], [0.0, 0.0, -1e38]), ([-1.0, 1.0, -1e30], [0.0, 0.0, -1e37])]
+)
+def test_a_key_without_weight_does_not_move_the_clamp(slopes, intercepts, horner):
+    method = Given(slopes=slopes, intercepts=intercepts, constants=[-1.0, 1.0, 0.0], horner=horner)
+    with pytest.raises(ah.AnchorheadError):
+        ah.compile("tanh(x)", (-5, 5), tol=1e-3, dtype=torch.float32, method=method)
+
+
+def test_a_head_of_one_piece_has_no_gate():
+    numbers = {"slopes": [-1, 1], "intercepts": [0, 0], "constants": [-1, 1], "gate_slopes": [0], "gate_levels": [1e10]}
+    with pytest.raises(ah.InputError, match="no gate"):
+        ah.compile("tanh(x)", (-1, 1), tol=1e-3, method=Given(**numbers, horner=False))
+
+
+def test_rounding_that_says_nothing_is_not_proved():
+    numbers = {"slopes": [-3, -1, 1, 3], "intercepts": [-800, 0, 0, -800], "constants": [-1, -1, 1, 1]}
+    with pytest.raises(ah.ToleranceError):
+        ah.compile("tanh(x)", tol=1e-3, method=Given(**numbers, horner=True))
+
+
+@pytest.mark.parametrize("odd", [10**400, 1j, None, "ab", [[1.0, 2.0]], object()])
+def test_what_is_no_row_of_numbers_is_refused(odd):
+    for row in (odd, [odd, odd]):
+        with pytest.raises(ah.InputError, match="A head"):
+            ah.Head.of(slopes=row, intercepts=[0.0, 0.0], constants=[0.0, 0.0], horner=False)
+
+
+def test_methods_that_give_something_else_are_refused():
+    class Odd(Given):
+        def __init__(self, made):
+            self.made = made
+
+        def fit(self, target):
+            return self.made
+
+    fits = [None, 5, "gated"]
+    with pytest.raises(ah.InputError, match="plain name"):
+        ah.Fit("[/bold]", 1, 2, lambda keys, goal: None)
+    with pytest.raises(ah.InputError, match="number of keys"):
+        ah.Fit("odd", 3, 1, lambda keys, goal: None)
+    fits += [ah.Fit("odd", 1, 2, lambda keys, goal, found=found: found) for found in (None, "head", (1, 2))]
+    for made in fits:
+        with pytest.raises(ah.InputError, match="in place of"):
+            ah.compile("sin(x)", (-1, 1), method=Odd(made))

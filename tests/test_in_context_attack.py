@@ -257,3 +257,13 @@ def test_the_papers_heads_are_held_to_their_own_certificate():
                 model.trajectory(X, y, w0).tolist(), exact, model.deviation_bounds, strict=True
             ):
                 assert mpmath.norm([a - b for a, b in zip(own, other, strict=True)]) <= bound
+
+
+def test_a_constant_that_vanishes_is_no_division_by_zero():
+    try:
+        model = ah.in_context.gradient_descent("sigmoid(s)*2 - (asin(1)-pi/2)*1e20", features=2, examples=2, steps=2,
+                                               learning_rate=0.1)  # fmt: skip
+    except ah.AnchorheadError as refusal:
+        assert len(str(refusal)) > 20  # noqa: PT017
+    else:
+        assert model.certificate.bound >= 0

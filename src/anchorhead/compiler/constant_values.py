@@ -66,7 +66,7 @@ def _searched(
     name = str(dtype).removeprefix("torch.")
     target = read_target(formula, declared)
     scale = float(np.abs(target.function()(np.linspace(*target.window, 2001))).max())
-    goal = Goal(max(tol, UNITS * UNIT[name] * scale), LARGEST * scale)
+    goal = Goal(max(tol, UNITS * UNIT[name] * scale), LARGEST * (scale or 1.0))
     unclear = 0
     with threadpool_limits(1):
         for method, head, cuts in _candidates(target, goal):

@@ -103,6 +103,13 @@ class Fit:
     cuts: Callable[[Head], list[float]] = lambda head: []
     large_values: bool = True
 
+    def __post_init__(self) -> None:
+        name = self.method
+        if not (isinstance(name, str) and name.isidentifier() and len(name) <= 40):
+            raise InputError(f"A method has a plain name of at most 40 letters, and {name!r:.60} is none.")
+        if not (type(self.least) is type(self.most) is int and 1 <= self.least <= self.most):
+            raise InputError(f"A fit has a least and a largest number of keys, not {self.least!r} and {self.most!r}.")
+
 
 class Method(ABC):
     """A way to make models; `name` is its short name, `takes` the kinds of targets."""
@@ -130,4 +137,7 @@ class HeadMethod(Method):
         """The smallest head that is proved to keep the tolerance, or the best with so many keys."""
         from anchorhead.compiler.head_route import compile_head  # which searches with fits, and is given one here
 
-        return compile_head(target, self.fit(target), wish)
+        fit = self.fit(target)
+        if not isinstance(fit, Fit):
+            raise InputError(f"{type(self).__name__}.fit gave a {type(fit).__name__} in place of an ah.Fit.")
+        return compile_head(target, fit, wish)

@@ -10,6 +10,7 @@ import numpy as np
 
 from anchorhead.arithmetic import geometric
 from anchorhead.compiler.target import Target
+from anchorhead.errors import InputError
 from anchorhead.head.head import Head
 from anchorhead.proof.approximation import Refutation, prove
 from anchorhead.proof.certificate import Certificate
@@ -38,6 +39,8 @@ def prove_head(
     target: Target, head: Head, goal: float, cuts: Sequence[float], method: str = ""
 ) -> HeadClaim | Refutation:
     """Proves |target - head| <= goal for the head's numbers, as tightly as sampling suggests."""
+    if len(head.sizes) == 1 and (head.gate_slopes, head.gate_levels) != ((0.0,), (0.0,)):
+        raise InputError("A head of one piece has no gate; leave gate_slopes and gate_levels out.")
     claim = HeadClaim(target.node, target.variable, target.low, target.high, head, method)
     sampled = sampled_error(target, head, cuts)
     if not sampled <= goal:

@@ -108,7 +108,7 @@ class Search:
             found = prove_head(self.target, head, self.goal.error, cuts, self.fit.method)
             if isinstance(found, HeadClaim):
                 self._note(found.bound, head)
-                if found.bound <= self.tol:
+                if found.bound <= self.tol and (found.bounded or found.rounding < 1):
                     proved = found
                     break
                 if not self._smaller_values(found.rounding):
@@ -133,6 +133,8 @@ class Search:
     def head(self, keys: int) -> Head:
         """The fitted head with numbers of the dtype, exactly symmetric where the target is."""
         head = self.fit.build(keys, self.goal)
+        if not isinstance(head, Head):
+            raise InputError(f"The method {self.fit.method!r} gave a {type(head).__name__} in place of an ah.Head.")
         if not all(np.isfinite(numbers).all() for numbers in head.arrays.values()):
             raise FloatingPointError(f"{self.fit.method} gave a head of {keys} keys with numbers that are not finite")
         if -self.target.low == self.target.high:

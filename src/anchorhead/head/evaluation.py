@@ -32,18 +32,16 @@ TORCH = {"float64": torch.float64, "float32": torch.float32}
 
 def evaluation_of(head: Head) -> Evaluation:
     """The evaluation that the head says, in its dtype."""
-    top = torch.finfo(TORCH[head.dtype]).max
-    return _polynomials(head, top) if head.horner else _by_piece(head, top)
+    return _polynomials(head) if head.horner else _by_piece(head)
 
 
-def _by_piece(head: Head, dtype_max: float) -> Evaluation:
+def _by_piece(head: Head) -> Evaluation:
     """Key by key with the numbers as constants."""
     keys = list(zip(head.slopes, head.intercepts, head.constants, head.gains, strict=True))
     gates = list(zip(head.gate_slopes, head.gate_levels, strict=True))
     totals = [slope + gate for slope, (gate, _) in zip(head.slopes, head.gates, strict=True)]
     ends = head.gains[totals.index(min(totals))], head.gains[totals.index(max(totals))]
-    reach = dtype_max / (16 * (1 + max(abs(v) for key in keys for v in key) + max(abs(g) for g, _ in gates)))
-    pieces = _split(keys, head.sizes)
+    pieces, reach = _split(keys, head.sizes), head.reach
     return lambda x: _key_by_key(x, x.clamp(-reach, reach), pieces, gates, ends)
 
 
@@ -54,8 +52,8 @@ def from_parameters(numbers: dict[str, Tensor], piece: Tensor, sizes: Sequence[i
     gates = list(zip(gate_slopes.unbind(), gate_levels.unbind(), strict=True))
     totals, gains = (own[0] + gate_slopes[piece]).detach(), own[3]
     left, right = (gains.gather(0, place.unsqueeze(0)).squeeze(0) for place in (totals.argmin(), totals.argmax()))
-    largest = torch.stack([t.detach().abs().amax() for t in own]).amax() + gate_slopes.detach().abs().amax()
-    reach = torch.finfo(x.dtype).max / (16 * (1 + largest))
+    steep = torch.maximum(own[0].detach().abs().amax(), gains.detach().abs().amax()) + gate_slopes.detach().abs().amax()
+    reach = torch.finfo(x.dtype).max / (16 * len(keys) * (1 + steep))  # as `Head.reach`
     return _key_by_key(x, x.clamp(-reach, reach), _split(keys, sizes), gates, (left, right))
 
 
@@ -109,12 +107,11 @@ def _largest(scores: Sequence[Tensor]) -> Tensor:
     return largest
 
 
-def _polynomials(head: Head, dtype_max: float) -> Evaluation:
+def _polynomials(head: Head) -> Evaluation:
     """Horner's rule in z = exp(-step·|x|), coefficients from the end key on x's side."""
     step = head.slopes[1] - head.slopes[0]
     left, right = (_coefficients(*(getattr(head, n)[::s] for n in NUMBERS[1:4])) for s in (1, -1))
-    reach = dtype_max / (16 * head.keys * (1 + max(abs(v) for row in (*left, *right) for v in row)))
-    ends = head.gains[0], head.gains[-1]
+    ends, reach = (head.gains[0], head.gains[-1]), head.reach
     if head.reflection is not None:
         return _folded(head.reflection, step, left, reach, ends)
 

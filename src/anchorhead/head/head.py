@@ -18,11 +18,13 @@ the one place that holds a head's numbers. It can be balls for a proof (`balls.p
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from anchorhead.dtypes import LARGEST_FLOAT, NAMES
 from anchorhead.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,7 +75,12 @@ class Head:
     @classmethod
     def of(cls, *, horner: bool, sizes: Sequence[int] = (), dtype: str = "float64", **numbers: Any) -> Head:
         """A head of arrays, tensors or lists, by the names in `NUMBERS`; gains and gates may be left out."""
-        found = {name: tuple(map(float, getattr(v, "tolist", lambda v=v: v)())) for name, v in numbers.items()}
+        try:
+            found = {name: tuple(map(float, getattr(v, "tolist", lambda v=v: v)())) for name, v in numbers.items()}
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"A head is made of lists or arrays of numbers, one row each: {error}.") from None
+        if set(found) - set(NUMBERS) or not {"slopes", "intercepts", "constants"} <= set(found) or dtype not in NAMES:
+            raise InputError(f"A head has {', '.join(NUMBERS)}, the first three always, in {' or '.join(NAMES)}.")
         found.setdefault("gains", (0.0,) * len(found["slopes"]))
         return cls(horner=horner, sizes=tuple(sizes), dtype=dtype, **found)
 
@@ -115,6 +122,24 @@ class Head:
         steps = {b - a for a, b in itertools.pairwise(self.slopes)}
         even = len(self.sizes) == 1 and len(steps) == 1 and min(steps) > 0
         return even and self.depth < HORNER_DEPTH[self.dtype]
+
+    @property
+    def reach(self) -> float:
+        """Up to which |u| it is evaluated as it is; beyond, where products might overflow, its end line is continued.
+
+        A proof by boxes is of no use beyond half of it (`proof/rounding.py`): not every head has one line there.
+        """
+        top = LARGEST_FLOAT[self.dtype] / 16
+        pairs = zip(self.intercepts, self.gates, strict=True)
+        fixed = max(max(abs(c) + abs(b) for c, (_, b) in pairs), max(abs(c) for c in self.constants))
+        if not self.keys * fixed < top:
+            return 0.0
+        steep = max(abs(v) for v in (*self.slopes, *self.gains)) + max(abs(g) for g in self.gate_slopes)
+        found = top / (self.keys * (1 + steep))
+        if self.horner:
+            coefficient = math.exp(min(self.depth, 700.0)) * (1 + self.largest_value)
+            found = min(found, top / (self.keys * (1 + coefficient)))
+        return found
 
     def logit_range(self, low: float, high: float) -> float:
         """The largest absolute score for u in [low, high]."""

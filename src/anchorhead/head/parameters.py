@@ -25,6 +25,8 @@ def check_tensor(
     """Refuses what is not a tensor of that dtype, (..., *shape)."""
     if not isinstance(x, Tensor):
         raise InputError(f"{name} must be a torch tensor, not {type(x).__name__}; use torch.as_tensor.")
+    if x.layout != torch.strided:
+        raise InputError(f"{name} is {x.layout}, and must be dense; use .to_dense().")
     if shape and (x.ndim < len(shape) or tuple(x.shape[-len(shape) :]) != shape):
         raise ShapeError(f"{name} has shape {tuple(x.shape)}; this {what} takes (..., {', '.join(map(str, shape))}).")
     if x.dtype != dtype:

@@ -109,8 +109,6 @@ def check_shapes(X: Tensor, y: Tensor, features: int, examples: int, dtype: torc
     """Refuses prompts of another shape or type."""
     for name, value in (("X", X), ("y", y)):
         check_tensor(value, dtype, name=name, what="network")
-        if value.layout != torch.strided:
-            raise InputError(f"{name} is {value.layout}, and must be dense; use {name}.to_dense().")
     if X.ndim < 2 or X.shape[-1] != features:
         raise ShapeError(f"X must be (..., examples, {features}), and is {tuple(X.shape)}.")
     if not X.numel():

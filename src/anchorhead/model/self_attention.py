@@ -76,6 +76,12 @@ def head_on_sequences(head: HeadModule, tokens: int) -> SelfAttention:
 def shared_keys(query: Tensor, keys: Tensor, values: Tensor, n: int) -> SelfAttention:
     """One layer: query (size, inputs + 1), affine in the token; keys (K, size); values (K, outputs)."""
     (size, inputs), (count, outputs), dtype = query.shape, values.shape, keys.dtype
+    total = (n + count) * (size + 2 + outputs)
+    if total > MOST_ENTRIES:
+        raise SizeError(
+            f"A head of {count} keys as matrices on {n} tokens needs {total:,} numbers, and "
+            f"{MOST_ENTRIES:,} are allowed; take fewer tokens, or call the model itself, which needs none of them."
+        )
     silence = 2 * keys.abs().sum(1).max().item() * REACH + SILENCE
     rows = torch.zeros(n + count, size + 2 + outputs, dtype=dtype)  # below the token: one, the key, silence, values
     rows[:, 0] = 1

@@ -34,6 +34,10 @@ at x with two more roundings.
 where powers of z underflow before a coefficient exp(intercept_j - intercept_end) lifts them, τ exp(depth) with depth
 the largest such difference.
 
+*Clamped queries.* Past `Head.reach` products might overflow, and the end key's line is continued from there. On boxes
+that would be another function, so a box that comes near has no bound; beyond all boxes the end key leads, and its line
+is what the far side's proof is about.
+
 *Overflow.* A coefficient of Horner's rule is at most exp(depth) times the largest value, and sums have as many terms as
 there are keys: a head for which that is too large for the dtype has no bound.
 
@@ -79,10 +83,12 @@ class Rounding:
         depth = arb(stored.depth if stored.horner else 0.0)
         self.least = arb(LEAST_NORMAL[stored.dtype]) * depth.exp()
         self.fits = bool(16 * stored.keys * (1 + arb(stored.largest_value)) * depth.exp() < LARGEST[stored.dtype])
-        self.pieces = stored.pieces
+        self.pieces, self.reach = stored.pieces, stored.reach
 
     def on_box(self, low: float, high: float) -> float:
-        """An upper bound over [low, high]; infinity if none was found."""
+        """An upper bound over [low, high]; infinity if none was found, or where queries are clamped (`Head.reach`)."""
+        if not 2 * max(abs(low), abs(high)) <= self.reach:
+            return math.inf
         before, ctx.prec = ctx.prec, ROUNDING_PRECISION
         try:
             found, _ = self._on_box(low, high)
@@ -170,6 +176,8 @@ class Rounding:
         There the end key has nearly all weight: the others' share of the errors is a sum of terms
         u exp(-κu), for each 1 + u, and what remains is proportional to the end key's own value.
         """
+        if not 2 * abs(start) <= self.reach:
+            return math.inf
         before, ctx.prec = ctx.prec, ROUNDING_PRECISION
         try:
             found = self._beyond(sign, arb(start))
