@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+import torch._dynamo
 from torch import nn
 
 import anchorhead as ah
@@ -121,4 +122,5 @@ def test_literal_forms_agree(kind):
 @pytest.mark.heavy
 def test_compiled_by_torch(kind):
     model, x = kind
+    torch._dynamo.reset()  # forwards are counted, whatever the model
     close(torch.compile(model, backend="aot_eager")(x), model(x))

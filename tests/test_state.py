@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+import torch._dynamo
 from torch import nn
 
 import anchorhead as ah
@@ -12,6 +13,12 @@ from anchorhead.head.head import NUMBERS, Head
 from anchorhead.head.module import HeadModule
 from anchorhead.model.activation import ActivationHead, evaluate
 from anchorhead.theorems import multi_head, single_head, two_layer
+
+
+@pytest.fixture(autouse=True)
+def programs_of_its_own():
+    """torch.compile counts how often a forward was compiled in a process, whatever the model, and gives up at eight."""
+    torch._dynamo.reset()
 
 
 def double(values):

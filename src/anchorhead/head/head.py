@@ -137,7 +137,7 @@ class Head:
         steep = max(abs(v) for v in (*self.slopes, *self.gains)) + max(abs(g) for g in self.gate_slopes)
         found = top / (self.keys * (1 + steep))
         if self.horner:
-            coefficient = math.exp(min(self.depth, 700.0)) * (1 + self.largest_value)
+            coefficient = (1 + self.largest_value) * 2.0 ** math.ceil(1.5 * min(self.depth, 600.0))  # e < 2^1.5
             found = min(found, top / (self.keys * (1 + coefficient)))
         return found
 
