@@ -46,7 +46,12 @@ class SingularityError(AnchorheadError, ArithmeticError):
 
 
 class ToleranceError(PrecisionError):
-    """The tolerance cannot be proved, or not in this dtype; the message names the best that can be had."""
+    """The tolerance cannot be proved, or not in this dtype; the message names the best that can be had.
+
+    best: the error that was reached, where one is known.
+    """
+
+    best = float("inf")
 
 
 class VerificationError(AnchorheadError):

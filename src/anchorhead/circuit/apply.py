@@ -73,10 +73,6 @@ class FunctionStep(Step):
     def written(self, line: Callable[[Line], list[Any]], function: Callable[[Node], int]) -> list[Any]:
         return [function(self.function), *map(line, self.lines())]
 
-    @classmethod
-    def read(cls, items: list[Any], label: str, reader: Reader) -> FunctionStep:
-        return cls(reader.function(items[0]), *(reader.line(item) for item in items[1:]), label)  # type: ignore[call-arg]
-
     def fits(self, use: Use, values: Values, heads: Sequence[ProvedHead]) -> bool:
         if use.head < 0 or not use.radius > 0:
             return False
@@ -160,6 +156,10 @@ class Apply(FunctionStep):
     def lines(self) -> Iterator[Line]:
         yield self.argument
 
+    @classmethod
+    def read(cls, items: list[Any], label: str, reader: Reader) -> Apply:
+        return cls(reader.function(items[0]), reader.line(items[1]), label)
+
     def mapped(self, change: Callable[[Line], Line]) -> Apply:
         return Apply(self.function, change(self.argument), self.label)
 
@@ -182,6 +182,10 @@ class Times(FunctionStep):
     def lines(self) -> Iterator[Line]:
         yield self.argument
         yield self.partner
+
+    @classmethod
+    def read(cls, items: list[Any], label: str, reader: Reader) -> Times:
+        return cls(reader.function(items[0]), reader.line(items[1]), reader.line(items[2]), label)
 
     def mapped(self, change: Callable[[Line], Line]) -> Times:
         return Times(self.function, change(self.argument), change(self.partner), self.label)

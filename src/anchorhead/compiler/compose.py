@@ -106,7 +106,7 @@ class _Work:
             try:
                 found.append(choose(request, error, self.dtype, self._named(request)))
             except ToleranceError as refusal:
-                best = getattr(refusal, "best", math.inf)
+                best = refusal.best
                 if not math.isfinite(best):
                     raise self._unreachable(g, error, refusal) from refusal
                 fixed[g] = max(1.1 * best, 2 * fixed.get(g, 0.0))

@@ -40,11 +40,7 @@ class Choice:
 def choose(request: Request, error: float, dtype: str, progress: Progress) -> Choice:
     """The smallest proved head for the request; ToleranceError with `best`, the error that was reached, if none."""
     if not error > SMALLEST:
-        refusal = ToleranceError(
-            f"An error of {error:.3g} was asked of {request.function}, and none so small is proved."
-        )
-        refusal.best = math.inf  # type: ignore[attr-defined]
-        raise refusal
+        raise ToleranceError(f"An error of {error:.3g} was asked of {request.function}, and none so small is proved.")
     error = _two_digits(min(error, LARGEST))
     key = (request.function, request.low, request.high, request.carries, dtype, error)
     found = _known.get(key)
@@ -65,7 +61,7 @@ def _search(request: Request, error: float, dtype: str, progress: Progress) -> C
         claim = search.run()
     except ToleranceError as refusal:
         hopeless = not math.isfinite(search.best) and search.rounding > 0  # below the dtype: nothing was even tried
-        refusal.best = 3 * search.rounding if hopeless else search.best  # type: ignore[attr-defined]
+        refusal.best = 3 * search.rounding if hopeless else search.best
         raise
     return Choice(claim, search.errors.get(claim.head.keys - 1, math.inf))
 

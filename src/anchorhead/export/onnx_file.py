@@ -63,9 +63,9 @@ def export_onnx(
     if isinstance(model, CompiledModel):
         call, tensors, sizes = _compiled(model, example)
         said = {CERTIFICATE: model.certificate.as_dict()}
-    elif isinstance(getattr(model, "report", None), ConversionReport):
+    elif isinstance(report := getattr(model, "report", None), ConversionReport):
         call, tensors, sizes = _converted(model, example)
-        said = {REPORT: model.report.as_dict()}  # type: ignore[union-attr, operator]
+        said = {REPORT: report.as_dict()}
     else:
         raise InputError(
             f"A {type(model).__name__} is neither a compiled nor a converted model; export what ah.compile or "

@@ -74,8 +74,7 @@ class JointSearch:
 
     def _searched(self, starts: Sequence[Sequence[AxisLayout]]) -> Array:
         """Logarithms of curvature and spacing of each axis."""
-        assert self.target is not None
-        tries = int(min(30 * len(self.counts), 6e6 / self.target.size))
+        tries = int(min(30 * len(self.counts), 6e6 / next(self._target()).size))
         known = [logarithms(layouts) for layouts in starts] + self._usual()
         ranked = [known[i] for _, i in sorted(zip(self._objectives(known), range(len(known)), strict=True))]
         if tries < 8:
@@ -105,16 +104,16 @@ class JointSearch:
 
     def _objectives(self, several: Sequence[Array]) -> list[float]:
         """What the layouts with these logarithms cost; as many at once as the memory of their values allows."""
-        assert self.target is not None
         fair = [bool(p[:, 0].max() <= 4 and np.abs(p[:, 1]).max() <= 7) for p in several]
         among = [p for p, ok in zip(several, fair, strict=True) if ok]
-        together = max(1, AT_ONCE // self.target.size)
+        (target,) = self._target()  # few enough samples to be held at once
+        together = max(1, AT_ONCE // target.size)
         found: list[tuple[float, float]] = []
         for start in range(0, len(among), together):
             problem = self._problem(self._keys(among[start : start + together]))
             values = problem.values(self.ridge)
             sizes = np.abs(values).reshape(len(values), -1).max(-1) / self.fitting.scale
-            found += zip(problem.errors(values, self.target).tolist(), sizes.tolist(), strict=True)
+            found += zip(problem.errors(values, target).tolist(), sizes.tolist(), strict=True)
         limit, listed = self.largest / self.fitting.scale, iter(found)
         return [cost(e, self.goal, size, limit) for e, size in (next(listed) if ok else BEYOND for ok in fair)]
 

@@ -10,7 +10,7 @@ import torch
 from flint import arb
 from torch import Tensor
 
-from anchorhead.circuit.apply import Apply, Times, U
+from anchorhead.circuit.apply import Apply, FunctionStep, Times, U
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.lower import lower
 from anchorhead.compiler.compile import compile
@@ -40,10 +40,8 @@ def gradient_terms(loss: Loss, bounds: Bounds, off: float) -> Gradient:
         terms = []
         for step, wire in zip(circuit.steps, circuit.starts, strict=True):
             factor, partner = output.terms.get(wire, 0), _partner(step)
-            simple = isinstance(step, Apply | Times) and all(w <= 1 for w in step.argument.terms)
-            if partner is None or not simple:
+            if partner is None or not isinstance(step, FunctionStep) or any(w > 1 for w in step.argument.terms):
                 return Gradient((_grid_term(loss, bounds, off),), off)
-            assert isinstance(step, Apply | Times)
             outside, function = _split(step.function)
             factor = times(factor, outside)
             carry = (times(factor, partner[0]), times(factor, partner[1]))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from anchorhead.errors import InputError, ShapeError, SizeError
 from anchorhead.head.module import HeadModule
+from anchorhead.in_context.soft_threshold import Shrink
 from anchorhead.in_context.terms import Keys
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class SelfAttentionDescent(nn.Module):
         self.sizes = {"X": n * d, "y": n, "w": d, "before": d, "products": n * d}
         self.size = sum(self.sizes.values())
         first = [] if model.labels is None else [self._label_layer(model.labels.keys)]
-        step = [self._step_layer()] + ([] if model.shrink is None else [self._shrink_layer()])
+        step = [self._step_layer()] + ([] if model.shrink is None else [self._shrink_layer(model.shrink)])
         self.first, self.step = nn.ModuleList(first), nn.ModuleList(step)
 
     @property
@@ -186,9 +187,7 @@ class SelfAttentionDescent(nn.Module):
 
         return Layer(heads, self.size, combine)
 
-    def _shrink_layer(self) -> Layer:
-        shrink = self.model[0].shrink
-        assert shrink is not None
+    def _shrink_layer(self, shrink: Shrink) -> Layer:
         head, where, sizes = shrink.head, shrink.where, shrink.sizes
 
         def combine(z: Tensor, out: list[Tensor]) -> Tensor:

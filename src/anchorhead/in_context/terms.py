@@ -92,7 +92,8 @@ class Law:
 
     def interval(self, s: float, y: float) -> tuple[float, float]:
         """Where u lies for |s| <= s, |y| <= y."""
-        assert self.line is not None
+        if self.line is None:
+            raise InputError("A head that looks at s and y by themselves has no one argument.")
         with precision():
             u = as_ball(self.line.bias) + sum(
                 (as_ball(c) * arb(0, (s, y)[wire]) for wire, c in self.line.terms.items()), arb(0)

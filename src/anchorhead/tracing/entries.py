@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from anchorhead.circuit.forms import Form, Pending
 from anchorhead.circuit.line import Line
@@ -158,7 +158,7 @@ class Entries:
             if len(entries) == 1 and bias == 0:
                 found[place] = self.scale(entries[0], coefficients[0], label)
             elif all(entry.__class__ in PLAIN for entry in entries):
-                found[place] = self._sum(coefficients, entries, bias, label)  # type: ignore[arg-type]
+                found[place] = self._sum(coefficients, cast(Sequence[Form], entries), bias, label)
             else:
                 lazy.append(place)
         for place, entry in zip(lazy, self._added([wanted[place] for place in lazy], label), strict=True):

@@ -24,6 +24,7 @@ from anchorhead.lab.diagnosis.network_findings import network_findings
 from anchorhead.lab.diagnosis.ramp_sight import ramp_sight
 from anchorhead.lab.diagnosis.sight import Sight
 from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.form import Form
 from anchorhead.model.grid_form import GridForm
 from anchorhead.model.head_form import HeadForm
 from anchorhead.model.layered_form import LayeredForm
@@ -43,11 +44,8 @@ def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, beta: float = 1.
     bfloat16 or float16 instead, whether or not the model would accept that. beta: multiply all scores by this.
     """
     part: Any = model.network if isinstance(model, CompiledModel) else model
-    if seen.dispatch(type(part)) is seen.dispatch(object):
-        raise InputError(
-            f"A {type(model).__name__} cannot be diagnosed. What can: networks of ah.theorems (single_head, "
-            "multi_head, two_layer, attention_then_softmax), and models that ah.compile or ah.load returns."
-        )
+    if not isinstance(part, Ramps | GridNetwork | Form):
+        raise _unknown(part)
     part.check(x)
     check_inputs(x)
     run_in, scale = read_dtype(dtype, part.dtype), read_beta(beta)
@@ -71,7 +69,14 @@ def _against(part: Any) -> str:
 @singledispatch
 def seen(part: Any, model: Any, x: Tensor, dtype: torch.dtype, beta: float) -> Seen:
     """What is found on inputs inside the domain, by what a model computes with; a new kind is registered here."""
-    raise NotImplementedError
+    raise _unknown(part)
+
+
+def _unknown(part: Any) -> InputError:
+    return InputError(
+        f"A {type(part).__name__} cannot be diagnosed. What can: networks of ah.theorems (single_head, multi_head, "
+        "two_layer, attention_then_softmax), and models that ah.compile or ah.load returns."
+    )
 
 
 @seen.register
