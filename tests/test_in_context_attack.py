@@ -261,8 +261,8 @@ def test_the_papers_heads_are_held_to_their_own_certificate():
 
 def test_a_constant_that_vanishes_is_no_division_by_zero():
     """(asin(1) - pi/2)·1e20 is zero, and so is what multiplies it; two steps against mpmath."""
-    model = ah.in_context.gradient_descent("sigmoid(s)*2 - (asin(1)-pi/2)*1e20", features=2, examples=2, steps=2,
-                                           learning_rate=0.1)  # fmt: skip
+    loss = ah.in_context.Loss(gradient="sigmoid(s)*2 - (asin(1)-pi/2)*1e20")
+    model = ah.in_context.gradient_descent(loss, features=2, examples=2, steps=2, learning_rate=0.1)
     X = torch.tensor([[1.0, -2.0], [0.5, 3.0]], dtype=torch.float64)
     found = model(X, torch.zeros(2, dtype=torch.float64)).tolist()
     with mpmath.workdps(40):
