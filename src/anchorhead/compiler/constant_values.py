@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from anchorhead.compiler.head_methods import Gated, Smooth, kink_between
+from anchorhead.compiler.head_methods import Gated, Smooth
+from anchorhead.compiler.joined import kink_between
 from anchorhead.compiler.method import Goal
 from anchorhead.compiler.prove import certificate, prove_head, sampled_error
 from anchorhead.compiler.target import Target, affine_form, read_target
@@ -133,7 +134,7 @@ def _piece(target: Target, piece: Piece, before: float, after: float, keys: int,
         return single_key(constant, 0.0)
     share = goal.error * (0.9 - GATES)
     return smooth(target.function(piece.node), piece.low - before, piece.high + after, keys, goal=share,
-                  limit=goal.limit)[1]  # fmt: skip
+                  limit=goal.limit).best()[1]  # fmt: skip
 
 
 def _constant(target: Target, piece: Piece) -> float | None:

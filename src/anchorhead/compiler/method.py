@@ -93,6 +93,8 @@ class Fit:
     """A method applied to a target: heads with `least` to `most` keys.
 
     build: the head with that many keys that is best for a goal. cuts: points where boxes of its proof should begin.
+    estimate: about the error that it has with so many keys, much faster than building it; sizes that are out of reach
+    are then not built. size: how many keys a goal takes, where the fit knows it; it is then asked to build that size only.
     large_values: whether values may be much larger than the target, as where affine values cancel.
     """
 
@@ -101,6 +103,8 @@ class Fit:
     most: int
     build: Callable[[int, Goal], Head]
     cuts: Callable[[Head], list[float]] = lambda head: []
+    estimate: Callable[[int, Goal], float] | None = None
+    size: Callable[[Goal], int | None] | None = None
     large_values: bool = True
 
     def __post_init__(self) -> None:

@@ -70,11 +70,11 @@ class Problem:
         return float(self.points[-1] - self.points[0]) / 2
 
 
-def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: bool, side: int = 0,
-            centre: float = 0.0) -> Array:  # fmt: skip
+def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: bool,
+            crowd: float | None = None, centre: float = 0.0) -> Array:  # fmt: skip
     """Points to fit on, in order; `extra` are points that a failed proof pointed at.
 
-    side: -1 or 1 for layouts that crowd at the right or the left end, where more points are put too.
+    crowd: where the keys crowd, and more points are put too.
 
     On an interval: Chebyshev points, which crowd at the ends, and evenly spaced ones. With `flat_ends`, where f
     settles on asymptotes towards the ends: points that thin out from the centre like sinh.
@@ -89,9 +89,9 @@ def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: boo
     else:
         angles = cos(np.pi * (np.arange(count, 0, -1) - 0.5) / count)
         points = np.concatenate([(low + high) / 2 + (high - low) / 2 * angles, np.linspace(low, high, count // 2)])
-    if side:
-        crowded = (high - low) * geometric(1e-5, 1.0, count)
-        points = np.concatenate([points, low + crowded if side > 0 else high - crowded])
+    if crowd is not None:
+        around = (high - low) * geometric(1e-5, 1.0, count)
+        points = np.concatenate([points, crowd + around, crowd - around, [crowd]])
     points = np.concatenate([points, extra, [low, high]])
     return np.unique(points[(points >= low) & (points <= high)] + 0.0)  # one zero, not two
 
