@@ -20,7 +20,7 @@ import numpy as np
 from anchorhead.arithmetic import Array, exp_of, geometric, log_of
 from anchorhead.descent import descend
 from anchorhead.head.head import Head
-from anchorhead.head.solve import Problem, costs, solve
+from anchorhead.head.solve import Keys, Problem, costs, solve
 
 Layout = tuple[float, float]
 """Step and curvature."""
@@ -33,14 +33,16 @@ STEP_BITS = 12
 """Slopes are multiples of a step with this many bits, so that k·step is exact in every dtype."""
 
 
-def uniform_keys(count: int, steps: Array, curvatures: Array, centre: float) -> tuple[Array, Array]:
-    """Slopes and intercepts of several sets of keys, (sets, count) each."""
+def uniform_keys(count: int, steps: Array, curvatures: Array, centre: float) -> Keys:
+    """Several sets of keys, by their steps and curvatures."""
     if count > 2:
         mantissas, exponents = np.frexp(steps)
         steps = np.ldexp(np.rint(mantissas * 2**STEP_BITS), exponents - STEP_BITS)
     k = np.arange(count, dtype=np.float64) - (count - 1) / 2
     slopes = steps[:, None] * k
-    return slopes, -curvatures[:, None] * (k * k) - slopes * centre
+    spacing = np.maximum(2 * curvatures, 1e-3) / steps
+    widths = np.broadcast_to(spacing[:, None], slopes.shape)
+    return Keys(slopes, -curvatures[:, None] * (k * k) - slopes * centre, centre + k * widths, widths)
 
 
 class Uniform:
@@ -58,7 +60,7 @@ class Uniform:
         """What each layout costs."""
         fair = [1e-12 < step * self.problem.radius < 1e9 and 0 <= c < 60 for step, c in layouts]
         steps, curvatures = np.array([pair for pair, ok in zip(layouts, fair, strict=True) if ok]).reshape(-1, 2).T
-        found = costs(*uniform_keys(self.count, steps, curvatures, self.problem.centre), self.thin)
+        found = costs(uniform_keys(self.count, steps, curvatures, self.problem.centre), self.thin)
         return [next(found) if ok else math.inf for ok in fair]
 
     def first(self, *, coarse: bool = False) -> float:
@@ -83,7 +85,8 @@ class Uniform:
     def best(self) -> tuple[float, Head]:
         """The best head that the search finds, and its largest error on the samples."""
         if self.count == 1:
-            return solve(np.zeros(1), np.zeros(1), self.problem, horner=True, lawson=30)
+            one = Keys(*(np.array([[v]]) for v in (0.0, 0.0, self.problem.centre, self.problem.radius)))
+            return solve(one, self.problem, horner=True, lawson=30)
         few = self.count <= 24
         starts = [layout for _, layout in self._grid()[: 2 if few else 1]]
         found = self._descended(starts, MOVES, 60 if few else 30)
@@ -95,7 +98,7 @@ class Uniform:
                 found += [(value, (rate, c)) for value, (_, c) in self._descended([layout], MOVES[[0, 2]], 30)]
         _, (step, curvature) = min(found)
         keys = uniform_keys(self.count, np.array([step]), np.array([curvature]), self.problem.centre)
-        return solve(keys[0][0], keys[1][0], self.problem, horner=True, lawson=40)
+        return solve(keys, self.problem, horner=True, lawson=40)
 
     def _descended(self, starts: Sequence[Layout], moves: Array, tries: int) -> list[tuple[float, Layout]]:
         """Nelder-Mead in the logarithms of step and curvature."""

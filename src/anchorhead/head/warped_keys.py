@@ -30,7 +30,7 @@ import numpy as np
 from anchorhead.arithmetic import Array, exp, exp_of, expm1, geometric, log, log1p, log_of
 from anchorhead.descent import descend
 from anchorhead.head.head import Head
-from anchorhead.head.solve import Problem, costs, solve
+from anchorhead.head.solve import Keys, Problem, costs, solve
 
 Layout = tuple[float, float, float]
 """Sharpness, offset, overhang."""
@@ -41,23 +41,25 @@ OFFSETS = tuple(geometric(1e-5, 1.0, 9).tolist())
 OVERHANGS = (-0.3, 0.2, 0.8)
 
 
-def warped_keys(count: int, layout: Layout, problem: Problem, place: float) -> tuple[Array, Array]:
-    """Slopes and intercepts: A = sharpness, p = offset; anchors reach past both ends by `overhang` of half their range."""
+def warped_keys(count: int, layout: Layout, problem: Problem, place: float) -> Keys:
+    """One set of keys: A = sharpness, p = offset; anchors reach past both ends by `overhang` of half their range."""
     low, high = float(problem.points[0]), float(problem.points[-1])
-    slopes, intercepts = (_inside if low < place < high else _at_end)(count, layout, low, high, place)
+    slopes, intercepts, anchors, widths = (_inside if low < place < high else _at_end)(count, layout, low, high, place)
     order = np.argsort(slopes, kind="stable")
-    return slopes[order], intercepts[order] - intercepts.max()
+    return Keys(*(n[order][None] for n in (slopes, intercepts - intercepts.max(), anchors, widths)))
 
 
-def _at_end(count: int, layout: Layout, low: float, high: float, place: float) -> tuple[Array, Array]:
+def _at_end(count: int, layout: Layout, low: float, high: float, place: float) -> Keys:
     sharpness, offset, overhang = layout
     t = exp(_stretched(log_of(offset), log_of(offset + high - low), overhang, count))
     slopes = -sharpness / t
     intercepts = sharpness * (t - offset) / t - sharpness * log(t)
-    return (slopes, intercepts - slopes * low) if place <= low else (-slopes, intercepts + slopes * high)
+    if place <= low:
+        return Keys(slopes, intercepts - slopes * low, low + (t - offset), t)
+    return Keys(-slopes, intercepts + slopes * high, high - (t - offset), t)
 
 
-def _inside(count: int, layout: Layout, low: float, high: float, place: float) -> tuple[Array, Array]:
+def _inside(count: int, layout: Layout, low: float, high: float, place: float) -> Keys:
     sharpness, offset, overhang = layout
     ends = np.array([place - low, high - place]) / offset
     left, right = log1p(ends).tolist()
@@ -65,7 +67,7 @@ def _inside(count: int, layout: Layout, low: float, high: float, place: float) -
     t = np.sign(spread) * offset * expm1(np.abs(spread))
     share = np.abs(t) / (offset + np.abs(t))
     slopes = sharpness * np.sign(t) * share / offset
-    return slopes, sharpness * (share - np.abs(spread)) - slopes * place
+    return Keys(slopes, sharpness * (share - np.abs(spread)) - slopes * place, place + t, offset + np.abs(t))
 
 
 def _stretched(start: float, end: float, overhang: float, count: int) -> Array:
@@ -86,8 +88,7 @@ class Warped:
         layouts = [self._layout(spot) for spot in spots]
         fair = [1e-3 < a < 1e4 and 1e-7 * self.width < p < 1e3 * self.width and -0.9 < o < 6 for a, p, o in layouts]
         keys = [self._keys(found) for found, ok in zip(layouts, fair, strict=True) if ok]
-        slopes, intercepts = np.array(keys).reshape(-1, 2, self.count).transpose(1, 0, 2)
-        found = costs(slopes, intercepts, self.thin)
+        found = costs(Keys(*map(np.concatenate, zip(*keys, strict=True))), self.thin) if keys else iter(())
         return [next(found) if ok else math.inf for ok in fair]
 
     def first(self, *, coarse: bool = False) -> float:
@@ -104,11 +105,11 @@ class Warped:
     def best(self) -> tuple[float, Head]:
         """The best head that the search finds, and its largest error on the samples."""
         ((_, spot),) = descend(self.judged, [self._first(False)[1] + MOVES], 120)
-        return solve(*self._keys(self._layout(spot)), self.problem, horner=False, lawson=40)
+        return solve(self._keys(self._layout(spot)), self.problem, horner=False, lawson=40)
 
     def _layout(self, spot: Array) -> Layout:
         sharpness, offset, overhang = spot.tolist()
         return exp_of(sharpness), exp_of(offset), overhang
 
-    def _keys(self, layout: Layout) -> tuple[Array, Array]:
+    def _keys(self, layout: Layout) -> Keys:
         return warped_keys(self.count, layout, self.problem, self.place)
