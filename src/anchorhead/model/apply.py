@@ -60,14 +60,14 @@ class Heads(Group):
 
     def on_sequences(self, rows: Tensor) -> list[HeadRows]:
         """The query is (u, 1, u, 1), against slope, intercept, gate slope and gate level of every key."""
-        literal, numbers = self.literal(), self.head.numbers
+        literal, numbers = self.literal().head, self.head.numbers
         scores = torch.tensor(list(zip(numbers.slopes, numbers.intercepts, *zip(*numbers.gates, strict=True),
                                        strict=True)), dtype=rows.dtype)  # fmt: skip
         one = torch.zeros_like(rows[0])
         one[-1] = 1
         found = []
         for i in range(self.count):
-            constants, gains = literal.constants[i].detach(), literal.gains[i].detach()
+            constants, gains = (v.detach().expand(self.count, -1)[i] for v in (literal.constants, literal.gains))
             values = constants[:, None] * (rows[self.count + i] if self.partners else one)
             if not self.partners:
                 values = values + gains[:, None] * rows[i]
@@ -89,26 +89,22 @@ class Heads(Group):
 
 
 class LiteralHeads(Heads):
-    """Scores, softmax over keys, values; where there is a partner a key's value is its constant times the partner."""
+    """Scores, softmax over keys, values; the literal head has values of its own for each step."""
 
     def __init__(self, heads: Heads) -> None:
-        super().__init__(heads.head.literal(), heads.count, None, partners=heads.partners)
-        constants, gains = self.head.constants, self.head.gains
-        if heads.values is None:
-            self.constants, self.gains = (constant(v.expand(heads.count, -1)) for v in (constants, gains))
-        else:
+        head = heads.head.literal()
+        if heads.values is not None:
             scale, tilt, shift = (v[:, None] for v in heads.values)
-            self.constants, self.gains = constant(scale * constants + shift), constant(scale * gains + tilt)
-        if self.partners and bool(self.gains.any()):
+            head.constants, head.gains = constant(scale * head.constants + shift), constant(scale * head.gains + tilt)
+        if heads.partners and bool(head.gains.any()):
             raise StructureError(CARRYING)
+        super().__init__(head, heads.count, None, partners=heads.partners)
 
     def literal(self) -> LiteralHeads:
         """This is it."""
         return self
 
     def forward(self, rows: Tensor) -> Tensor:
-        if self.partners:
-            values = rows[..., self.count :].unsqueeze(-1) * self.constants
-        else:
-            values = rows.unsqueeze(-1) * self.gains + self.constants
-        return (self.weights(rows).unsqueeze(-2) @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1)
+        queries = rows[..., : self.count]
+        found: Tensor = self.head(queries, rows[..., self.count :]) if self.partners else self.head(queries)
+        return found

@@ -41,7 +41,7 @@ from anchorhead.errors import InputError, ShapeError, SizeError, StructureError
 from anchorhead.head.parameters import check_tensor, constant
 from anchorhead.model.affine import AppendRows, MixSequence, PositionGain, PositionWise, TokenWise
 from anchorhead.model.attention import Attention, LiteralAttention
-from anchorhead.model.network import InARow, Network
+from anchorhead.model.network import Network
 
 MOST_ENTRIES = 1 << 27
 CHUNK = 64
@@ -88,14 +88,11 @@ class StockLayer(nn.Module):
         return found
 
 
-class StockAttention(InARow):
+class StockAttention(Network):
     """Lifts and attention layers in a row, all of torch's own modules: (batch, n, d) to (batch, n, outputs)."""
 
-    layer = StockLayer
-
     def __init__(self, stages: Sequence[nn.Module], tokens: int, features: int) -> None:
-        super().__init__()
-        self.stages = nn.ModuleList(stages)
+        super().__init__(stages)
         self.tokens, self.features = tokens, features
 
     def check(self, x: Tensor) -> None:

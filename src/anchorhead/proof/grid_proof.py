@@ -36,7 +36,6 @@ from anchorhead.enclosure.precision import ball, precision, upper
 from anchorhead.errors import InputError
 from anchorhead.expression.graph import Expression
 from anchorhead.head.grid_head import Box, GridHead
-from anchorhead.proof.grid_cells import sides_of, spread_of
 
 MOST_BOXES = 40_000
 ORDERS = {1: (12, 16), 2: (12, 14), 3: (12, 9), 4: (8, 6)}
@@ -66,7 +65,7 @@ def prove_grid(target: Expression, box: Box, grid: GridHead, goal: float, *,
 
     The axes are the target's variables, in order; the grid's numbers are taken as they are, exactly.
     """
-    sides = sides_of(grid, box)
+    sides = grid.sides(box)
     if len(target.variables) != grid.axes or len(target.outputs) != grid.outputs:
         raise InputError(
             f"The target has {len(target.variables)} variables and {len(target.outputs)} outputs, the grid "
@@ -148,9 +147,7 @@ class _Prover:
     def first(self, i: int, side: tuple[float, float]) -> list[tuple[float, float]]:
         """The boxes that an axis starts with, on which scores move by about a standard deviation."""
         low, high = side
-        count = max(
-            1, min(64, math.ceil(spread_of(self.grid.slopes[i], self.grid.intercepts[i], side) * (high - low) / 2))
-        )
+        count = max(1, min(64, math.ceil(self.grid.spread(i, side) * (high - low) / 2)))
         edges = [low + (high - low) * j / count for j in range(count)] + [high]
         return list(itertools.pairwise(edges))
 
