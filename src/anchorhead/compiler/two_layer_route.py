@@ -44,7 +44,7 @@ class TwoLayer(Method):
             network = two_layer(_on_cube(target), tokens=1, features=len(target.box), levels=levels, dtype=dtype)
             certificate = _certificate(target, network, wish.lipschitz, wish.dtype)
             if certificate.bound <= tol:
-                core = TwoLayerCore(network, target.box, dtype, target.input_shape, target.output_shape)
+                core = TwoLayerCore(network, target.box, target.input_shape, target.output_shape)
                 return CompiledModel(core, certificate, self.name)
             _require_room(network, certificate.bound / tol, dtype)
             levels *= 2
@@ -71,7 +71,7 @@ def stored_two_layer(
     nothing = torch.zeros(1, outputs, dtype=dtype)
     network = two_layer(lambda t: nothing.expand(*t.shape[:-2], 1, outputs), tokens=1, features=features,
                         levels=levels, dtype=dtype)  # fmt: skip
-    core = TwoLayerCore(network, certificate.domain, dtype, *shapes)
+    core = TwoLayerCore(network, certificate.domain, *shapes)
     found = core.state_dict()
     if [v.numel() for v in found.values()] != [len(numbers) for numbers in state]:
         raise FileError("The numbers in the file are not those of a two-layer network of its size.")

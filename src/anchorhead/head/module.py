@@ -172,8 +172,15 @@ class HeadModule(HeadParameters):
             self._made = self._make()
         return self
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The fast evaluation; elementwise throughout, so that no setting for products reaches it."""
+    def forward(self, x: Tensor, partner: Tensor | None = None) -> Tensor:
+        """The fast evaluation; elementwise throughout, so that no setting for products reaches it.
+
+        Where it carries a partner, times that: all values have the factor.
+        """
+        return self.value(x) if partner is None else self.value(x) * partner
+
+    def value(self, x: Tensor) -> Tensor:
+        """h at every element."""
         self.check(x)
         evaluate = self.evaluation()
         if evaluate is None:

@@ -45,18 +45,25 @@ class Heads(Group):
         return rows[..., 1:].prod(-1, keepdim=True) * value.unsqueeze(-1)
 
     def forward(self, rows: Tensor) -> Tensor:
-        queries = rows[..., : self.count]
-        found: Tensor = self.head(queries)
-        if self.values is not None:
-            scale, tilt, shift = self.values
-            found = found * scale + (queries * tilt + shift)
-        return found * rows[..., self.count :] if self.partners else found
+        queries, partners = rows[..., : self.count], rows[..., self.count :] if self.partners else None
+        if self.values is None:
+            return self.head(queries, partners)
+        scale, tilt, shift = self.values
+        found: Tensor = self.head(queries) * scale + (queries * tilt + shift)
+        return found if partners is None else found * partners
 
     def weights(self, rows: Tensor) -> Tensor:
         return self.head.weights(rows[..., : self.count])
 
-    def literal(self) -> LiteralHeads:
-        return LiteralHeads(self)
+    def literal(self) -> Heads:
+        """Scores, softmax over keys, values: those of a literal head, of its own for each step where they differ."""
+        head = self.head.literal()
+        if self.values is not None:
+            scale, tilt, shift = (v[:, None] for v in self.values)
+            head.constants, head.gains = constant(scale * head.constants + shift), constant(scale * head.gains + tilt)
+        if self.partners and bool(head.gains.any()):
+            raise StructureError(CARRYING)
+        return Heads(head, self.count, None, partners=self.partners)
 
     def on_sequences(self, rows: Tensor) -> list[HeadRows]:
         """The query is (u, 1, u, 1), against slope, intercept, gate slope and gate level of every key."""
@@ -86,25 +93,3 @@ class Heads(Group):
 
     def logit_range(self, u: Tensor) -> float:
         return self.head.numbers.logit_range(float(u.min()), float(u.max()))
-
-
-class LiteralHeads(Heads):
-    """Scores, softmax over keys, values; the literal head has values of its own for each step."""
-
-    def __init__(self, heads: Heads) -> None:
-        head = heads.head.literal()
-        if heads.values is not None:
-            scale, tilt, shift = (v[:, None] for v in heads.values)
-            head.constants, head.gains = constant(scale * head.constants + shift), constant(scale * head.gains + tilt)
-        if heads.partners and bool(head.gains.any()):
-            raise StructureError(CARRYING)
-        super().__init__(head, heads.count, None, partners=heads.partners)
-
-    def literal(self) -> LiteralHeads:
-        """This is it."""
-        return self
-
-    def forward(self, rows: Tensor) -> Tensor:
-        queries = rows[..., : self.count]
-        found: Tensor = self.head(queries, rows[..., self.count :]) if self.partners else self.head(queries)
-        return found

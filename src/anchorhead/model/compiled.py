@@ -76,7 +76,7 @@ class CompiledModel(Watched):
 
     def to_stock_attention(self, tokens: int | None = None) -> nn.Module:
         """The same function of every token, (batch, tokens, inputs), as stock nn.MultiheadAttention and nn.Linear."""
-        return to_stock_attention(self.as_self_attention(1 if tokens is None else tokens))
+        return to_stock_attention(self, tokens)
 
     @property
     def resources(self) -> Resources:

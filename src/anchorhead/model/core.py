@@ -1,8 +1,8 @@
 """What a compiled model computes with: one interface for one head, a network of heads, a grid, and the paper's layers.
 
-A core maps (..., *input_shape) to (..., *output_shape), by a *layer* that knows inputs and outputs as flat numbers, and
-has the two evaluations and the weights. The core knows its target where there is one, its matrices, what it costs, and
-what a file says of it under its kind (docs/format.md). `compiled.py` puts a certificate on it.
+A core maps (..., *input_shape) to (..., *output_shape), most by a *layer* that knows inputs and outputs as flat numbers
+and has the two evaluations and the weights. The core knows its target where there is one, its matrices, what it costs,
+and what a file says of it under its kind (docs/format.md). `compiled.py` puts a certificate on it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ class Core(nn.Module):
     output_shape: tuple[int, ...]
 
     @property
-    @abstractmethod
     def layer(self) -> Any:
-        """The module from flat inputs to flat outputs, with a dtype, `literal()` and `attention(x)`."""
+        """The module from flat inputs to flat outputs, with a dtype, `literal()` and `attention(x)`.
+
+        A core that has none evaluates itself.
+        """
+        raise NotImplementedError(f"A {type(self).__name__} evaluates itself.")
 
     @property
     def dtype(self) -> torch.dtype:
@@ -55,7 +58,7 @@ class Core(nn.Module):
 
     def literal(self) -> nn.Module:
         """A copy of the numbers as scores, softmax and values."""
-        return Literal(self)
+        return Literal(self, self.layer.literal())
 
     def attention(self, x: Tensor) -> list[Tensor]:
         """The attention weights, one entry a layer: (..., heads, keys), summing to one over keys."""
@@ -104,9 +107,9 @@ class Core(nn.Module):
 class Literal(nn.Module):
     """The literal evaluation of a core, on inputs of its shape."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, layer: nn.Module) -> None:
         super().__init__()
-        self.layer, self.check = core.layer.literal(), core.check
+        self.layer, self.check = layer, core.check
         self.dims, self.output_shape = len(core.input_shape), core.output_shape
 
     def forward(self, x: Tensor) -> Tensor:

@@ -98,6 +98,11 @@ class LayeredNetwork(nn.Module):
         """The layers in order."""
         return cast(list[Layer], list(self.layers))
 
+    @property
+    def groups(self) -> list[tuple[Group, list[int]]]:
+        """The groups of all layers, in order, and the steps of each."""
+        return [pair for layer in self.sequence for pair in zip(layer.parts, layer.group_steps, strict=True)]
+
     @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.states(x)[-1])

@@ -72,7 +72,7 @@ class LayeredCore(Core):
 
     def resources(self, certificate: Certificate) -> Resources:
         """Keys are counted for every head of every layer."""
-        groups = [group for layer in self.layered.sequence for group in layer.parts]
+        groups = [group for group, _ in self.layered.groups]
         try:
             logit_range = self.report.logit_range
         except VerificationError:
@@ -123,27 +123,25 @@ class LayeredCore(Core):
     def heads(self) -> dict[int, Head]:
         """The heads by their numbers in the claim; those that several groups share must still be one."""
         found: dict[int, HeadModule] = {}
-        for layer in self.layered.sequence:
-            for group, steps in zip(layer.parts, layer.group_steps, strict=True):
-                if group.head is not None:
-                    number = self.placed.claim.wiring.uses[steps[0]].head
-                    if found.setdefault(number, group.head) is not group.head:
-                        raise FileError("Two groups of the model no longer share their head; a file holds it once.")
+        for group, steps in self.layered.groups:
+            if group.head is not None:
+                number = self.placed.claim.wiring.uses[steps[0]].head
+                if found.setdefault(number, group.head) is not group.head:
+                    raise FileError("Two groups of the model no longer share their head; a file holds it once.")
         return {number: module.numbers for number, module in found.items()}
 
     def _step_arrays(self) -> dict[str, np.ndarray]:
         """With which three numbers every step uses its head."""
         dtype = self.layered.last.weight.detach().cpu().numpy().dtype
         values = np.tile(np.array([[1.0], [0.0], [0.0]], dtype=dtype), (1, len(self.circuit.steps)))
-        for layer in self.layered.sequence:
-            for group, steps in zip(layer.parts, layer.group_steps, strict=True):
-                numbers = group.numbers()
-                if numbers is not None:
-                    values[:, steps] = numbers.detach().cpu().numpy()
+        for group, steps in self.layered.groups:
+            numbers = group.numbers()
+            if numbers is not None:
+                values[:, steps] = numbers.detach().cpu().numpy()
         return {"scales": values[0], "tilts": values[1], "shifts": values[2]}
 
     def __repr__(self) -> str:
-        groups = [group for layer in self.layered.sequence for group in layer.parts]
+        groups = [group for group, _ in self.layered.groups]
         count, keys = sum(group.count for group in groups), sum(group.count * group.keys for group in groups)
         return f"{len(self.layered.layers)} layers, {count} heads, {keys} keys"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,36 +14,9 @@ from torch import Tensor, nn
 from anchorhead.circuit.step import Pair
 from anchorhead.errors import InputError
 from anchorhead.model.affine import PositionGain
-from anchorhead.model.core import Core, require_tokens, stored
+from anchorhead.model.core import Core, Literal, require_tokens, shaped, stored
 from anchorhead.model.network import Network, Resources
 from anchorhead.proof.certificate import Certificate
-
-
-class FromBox(nn.Module):
-    """(..., inputs) to (..., outputs): the inputs as one token, scaled to the unit cube, and a network on that."""
-
-    def __init__(self, network: Any, scale: PositionGain) -> None:
-        super().__init__()
-        self.network, self.scale = network, scale
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.scale.gain.dtype
-
-    def token(self, x: Tensor) -> Tensor:
-        """The inputs as one token each, on the unit cube."""
-        return self.scale(x.unsqueeze(-2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.network(self.token(x)).squeeze(-2)
-
-    def attention(self, x: Tensor) -> list[Tensor]:
-        """The weights of both layers, (..., heads, keys)."""
-        return [weights.squeeze(-2) for weights in self.network.attention_weights(self.token(x))]
-
-    def literal(self) -> FromBox:
-        """A copy with every softmax written out."""
-        return FromBox(self.network.literal(), copy.deepcopy(self.scale))
 
 
 class TwoLayerCore(Core):
@@ -52,33 +26,43 @@ class TwoLayerCore(Core):
     """
 
     kind = "two_layer"
+    network: Any
 
-    def __init__(self, network: Network, box: Sequence[Pair], dtype: torch.dtype, input_shape: tuple[int, ...],
-                 output_shape: tuple[int, ...]) -> None:  # fmt: skip
+    def __init__(
+        self, network: Network, box: Sequence[Pair], input_shape: tuple[int, ...], output_shape: tuple[int, ...]
+    ) -> None:
         super().__init__()
+        self.network = network
+        self.input_shape, self.output_shape = input_shape, output_shape
         low, high = torch.tensor(box, dtype=torch.float64).T
         gain = 1 / (high - low)
-        self.layers = FromBox(network, PositionGain(gain[None].to(dtype), (-low * gain)[None].to(dtype)))
-        self.input_shape, self.output_shape = input_shape, output_shape
+        self.scale = PositionGain(gain[None].to(self.dtype), (-low * gain)[None].to(self.dtype))
 
     @property
-    def layer(self) -> FromBox:
-        return self.layers
-
-    @property
-    def network(self) -> Any:
-        """The look-up on the unit cube."""
-        return self.layers.network
+    def dtype(self) -> torch.dtype:
+        found: torch.dtype = self.network.dtype
+        return found
 
     def scaled(self, x: Tensor) -> Tensor:
         """The inputs as one token each, on the unit cube."""
-        return self.layers.token(self.flat(x))
+        return self.scale(self.flat(x).unsqueeze(-2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return shaped(self.network(self.scaled(x)).squeeze(-2), self.output_shape)
+
+    def literal(self) -> Literal:
+        token, flat = nn.Unflatten(-1, (1, math.prod(self.input_shape))), nn.Flatten(-2)
+        return Literal(self, nn.Sequential(token, copy.deepcopy(self.scale), self.network.literal(), flat))
+
+    def attention(self, x: Tensor) -> list[Tensor]:
+        """The weights of both layers, (..., heads, keys)."""
+        return [weights.squeeze(-2) for weights in self.network.attention_weights(self.scaled(x))]
 
     def on_sequences(self, tokens: int) -> Network:
         """The map to the unit cube and the network behind it, which is matrices on one token already."""
         if require_tokens(tokens) != 1:
             raise InputError(f"tokens={tokens!r} was asked for, and this network is built for sequences of 1.")
-        return Network([self.layers.scale, *self.network.stages], self.network.size)
+        return Network([self.scale, *self.network.stages], self.network.size)
 
     def resources(self, certificate: Certificate) -> Resources:
         found: Resources = self.network.resources

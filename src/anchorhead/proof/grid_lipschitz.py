@@ -1,8 +1,6 @@
 """How steep a tensor grid of keys is, and what follows from samples and a declared Lipschitz constant.
 
-The head is h(x) = sum over k of W^1_{k_1}(x_1)·…·W^m_{k_m}(x_m) V[k], W^i the softmax of slope_k x_i + intercept_k over
-the keys of axis i. A_T(U^1, .., U^m) is the contraction of a tensor T with nonnegative matrices. An axis is cut into
-cells with centre c and radius r; W are the weights at c, d_k = slope_k - (mean slope at c).
+Notation and cells are those of `grid_rounding.py`.
 
 **Lipschitz constant** (`lipschitz_bound`). W_k(c + t) = W_k exp(d_k t)/M(t), M(t) = sum W_k exp(d_k t) >= 1 (Jensen).
 For complex t = a + ib with |t| <= R, |M(t)| >= M(a)(1 - b²·variance/2), and the variance of slopes at c + a is at most

@@ -1,13 +1,10 @@
 """A tensor grid of keys against its formulas: a proof on boxes.
 
-The head is h(x) = sum over k of W^1_{k_1}(x_1)·…·W^m_{k_m}(x_m) V[k], W^i the softmax of slope_k x_i + intercept_k over
-the keys of axis i. A_T(U^1, .., U^m) is the contraction of a tensor T with nonnegative matrices.
-
-In ball arithmetic: On a box with centre c and radii r, multiply numerator and denominator of
-the axes' softmaxes by the same exponentials: E_k(t) = W_k exp(d_k t), t = x_i - c_i, D_i = sum E_k, which is at least
-1 but for rounding (Jensen), N = A_V(E^1, .., E^m), D the product of the D_i, h = N/D. For f take its Taylor polynomial
-P at c, |f - P| <= ε on the box (`directional_jet`; P's mixed coefficients come from series along enough directions, by
-an exact inverse). Then
+In ball arithmetic, with the notation of `grid_rounding.py`. On a box with centre c and radii r, multiply numerator and
+denominator of the axes' softmaxes by the same exponentials: E_k(t) = W_k exp(d_k t), t = x_i - c_i, D_i = sum E_k,
+which is at least 1 but for rounding (Jensen), N = A_V(E^1, .., E^m), D the product of the D_i, h = N/D. For f take its
+Taylor polynomial P at c, |f - P| <= ε on the box (`directional_jet`; P's mixed coefficients come from series along
+enough directions, by an exact inverse). Then
 
     |f - h| <= |P·D - N|/D + ε.
 
