@@ -10,7 +10,7 @@ from anchorhead.compiler.compose import Composed, compose
 from anchorhead.compiler.method import Method, Progress, Wish
 from anchorhead.errors import AnchorheadError, SingularityError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.layered_form import LayeredForm
+from anchorhead.model.layered_core import LayeredCore
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.network_claim import PlacedNetwork
 from anchorhead.proof.rounding import ASSUMPTIONS
@@ -30,8 +30,8 @@ class Graph(Method):
         except (ToleranceError, SingularityError) as refusal:
             wish.progress("again, with a head for every function by itself")
             composed, fused = _apart(target, tol, wish.dtype, wish.progress, refusal), False
-        form = LayeredForm(PlacedNetwork.of(composed.claim), target.source(fused=fused))
-        return CompiledModel(form, _certificate(target, composed), self.name)
+        core = LayeredCore(PlacedNetwork.of(composed.claim), target.source(fused=fused))
+        return CompiledModel(core, _certificate(target, composed), self.name)
 
 
 def _apart(target: CircuitTarget, tol: float, dtype: str, progress: Progress, refusal: AnchorheadError) -> Composed:

@@ -18,7 +18,7 @@ from anchorhead.errors import ExpressionError, InputError, ShapeError
 from anchorhead.expression.domain import Pair, read_box, shape_of
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.parse import parse
-from anchorhead.model.exact import exact_wires
+from anchorhead.model.layered import exact_wires
 from anchorhead.tracing.steadiness import EVALUATION, check_agreement, points_in
 
 

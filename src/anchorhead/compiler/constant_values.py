@@ -34,7 +34,7 @@ from anchorhead.head.head import Head
 from anchorhead.head.kinked import kinked, single_key
 from anchorhead.head.smooth import smooth
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.head_form import HeadForm
+from anchorhead.model.head_core import HeadCore
 from anchorhead.proof.approximation import Refutation
 
 SIZES = (8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96)
@@ -76,7 +76,7 @@ def _searched(
                 continue
             proved = prove_head(target, rounded, goal.error, cuts, method)
             if not isinstance(proved, Refutation):
-                return CompiledModel(HeadForm(proved), certificate(target, proved), method)
+                return CompiledModel(HeadCore(proved), certificate(target, proved), method)
             unclear += not proved.certain
             if unclear == PATIENCE:
                 break

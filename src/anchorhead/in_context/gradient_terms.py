@@ -28,7 +28,7 @@ from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.losses import Loss
 from anchorhead.in_context.products import RELATIVE, identity_head
 from anchorhead.in_context.terms import AROUND, Facts, Gradient, Keys, Law, Term
-from anchorhead.model.grid_form import GridForm
+from anchorhead.model.grid_core import GridCore
 
 
 def gradient_terms(loss: Loss, bounds: Bounds, off: float) -> Gradient:
@@ -206,7 +206,7 @@ def _grid_term(loss: Loss, bounds: Bounds, off: float) -> Term:
             break
         except AnchorheadError as error:
             refusal = str(error)
-    if model is None or not isinstance(model.network, GridForm) or model.certificate.level != "proved":
+    if model is None or not isinstance(model.network, GridCore) or model.certificate.level != "proved":
         raise InputError(
             f"{loss.gradient} is no function of one combination of s and y, and as a function of both it is refused: "
             f"{refusal} Where the labels are -1 and 1, write y*s as s - y if you can, as ah.in_context.hinge does."

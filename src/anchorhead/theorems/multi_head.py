@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from anchorhead.errors import InputError
 from anchorhead.model.affine import AppendRows, PositionGain
 from anchorhead.model.attention import CHUNK_ENTRIES, Attention
-from anchorhead.model.resources import Resources
+from anchorhead.model.network import Resources
 from anchorhead.theorems.anchors import (
     beta_for,
     check_beta,

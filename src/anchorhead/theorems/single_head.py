@@ -43,7 +43,7 @@ from torch import Tensor, nn
 from anchorhead.errors import InputError
 from anchorhead.model.affine import AppendColumns, AppendRows, PositionGain
 from anchorhead.model.attention import Attention, fused
-from anchorhead.model.resources import Resources
+from anchorhead.model.network import Resources
 from anchorhead.theorems.anchors import (
     beta_for,
     check_beta,

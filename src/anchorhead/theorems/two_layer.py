@@ -22,8 +22,7 @@ from anchorhead.errors import AnchorheadError, InputError, PrecisionError
 from anchorhead.head.parameters import check_tensor
 from anchorhead.model.affine import AppendColumns, AppendRows
 from anchorhead.model.attention import Attention
-from anchorhead.model.network import Network
-from anchorhead.model.resources import Resources
+from anchorhead.model.network import Network, Resources
 from anchorhead.model.stock import to_stock_attention
 from anchorhead.theorems.anchors import beta_for, check_beta, check_count, score_rows
 from anchorhead.theorems.grid import Grid, Modulus, grid_values, saturation

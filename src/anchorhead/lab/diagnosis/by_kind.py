@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anchorhead.compiler.two_layer_route import TwoLayerForm
 from anchorhead.errors import InputError
 from anchorhead.lab.diagnosis.arguments import check_inputs, read_beta, read_dtype
 from anchorhead.lab.diagnosis.criteria import examine
@@ -24,10 +23,11 @@ from anchorhead.lab.diagnosis.network_findings import network_findings
 from anchorhead.lab.diagnosis.ramp_sight import ramp_sight
 from anchorhead.lab.diagnosis.sight import Sight
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.form import Form
-from anchorhead.model.grid_form import GridForm
-from anchorhead.model.head_form import HeadForm
-from anchorhead.model.layered_form import LayeredForm
+from anchorhead.model.core import Core
+from anchorhead.model.grid_core import GridCore
+from anchorhead.model.head_core import HeadCore
+from anchorhead.model.layered_core import LayeredCore
+from anchorhead.model.two_layer_core import TwoLayerCore
 from anchorhead.theorems.ramps import Ramps
 from anchorhead.theorems.two_layer import GridNetwork
 
@@ -44,7 +44,7 @@ def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, beta: float = 1.
     bfloat16 or float16 instead, whether or not the model would accept that. beta: multiply all scores by this.
     """
     part: Any = model.network if isinstance(model, CompiledModel) else model
-    if not isinstance(part, Ramps | GridNetwork | Form):
+    if not isinstance(part, Ramps | GridNetwork | Core):
         raise _unknown(part)
     part.check(x)
     check_inputs(x)
@@ -59,9 +59,9 @@ def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, beta: float = 1.
 
 def _against(part: Any) -> str:
     """What errors are measured against: of sampled functions only what the network itself holds."""
-    if isinstance(part, GridNetwork | TwoLayerForm):
+    if isinstance(part, GridNetwork | TwoLayerCore):
         return "the values of the cells around each input, not with the function between them"
-    if isinstance(part, GridForm) and part.expression is None:
+    if isinstance(part, GridCore) and part.expression is None:
         return "its own numbers in float64, since the function cannot be looked into"
     return "the target"
 
@@ -90,22 +90,22 @@ def _(part: GridNetwork, model: GridNetwork, x: Tensor, dtype: torch.dtype, beta
 
 
 @seen.register
-def _(part: HeadForm, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> Seen:
+def _(part: HeadCore, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> Seen:
     return _look(head_sight(model, part, x, dtype, beta))
 
 
 @seen.register
-def _(part: GridForm, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> Seen:
+def _(part: GridCore, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> Seen:
     return _look(grid_sight(model, part, x, dtype, beta))
 
 
 @seen.register
-def _(part: TwoLayerForm, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> Seen:
+def _(part: TwoLayerCore, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> Seen:
     return _look(lookup_sight(part.network, part.scaled(x), dtype, beta))
 
 
 @seen.register
-def _(part: LayeredForm, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> Seen:
+def _(part: LayeredCore, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> Seen:
     return network_findings(model, part, x, dtype, beta)
 
 

@@ -22,14 +22,14 @@ from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, Snap, joined, observe
 from anchorhead.model.attention import LiteralAttention
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.grid_form import GridForm
-from anchorhead.model.network import Literal
+from anchorhead.model.grid_core import GridCore
+from anchorhead.model.network import Network
 from anchorhead.theorems.grid import WIDENED, saturation
 from anchorhead.theorems.lookup import SoftmaxReadOut
 from anchorhead.theorems.two_layer import GridNetwork
 
 
-def grid_sight(model: CompiledModel, part: GridForm, x: Tensor, dtype: torch.dtype, beta: float) -> Sight:
+def grid_sight(model: CompiledModel, part: GridCore, x: Tensor, dtype: torch.dtype, beta: float) -> Sight:
     """What is to be seen of a compiled grid on inputs (..., *input_shape)."""
     x = x.detach().reshape(-1, *model.input_shape)
     flat = x.reshape(len(x), -1)
@@ -98,11 +98,11 @@ class LookupView:
 
     def run(self, dtype: torch.dtype, scale: float, stride: int) -> Run:
         """Every stride-th input, in a dtype and with the scores of both stages times a factor."""
-        literal: Literal = recast(self.model.literal(), dtype, scale)
+        literal: Network = recast(self.model.literal(), dtype, scale)
         parts = self.x[::stride].to(dtype).split(max(1, CHUNK // max(self.grid.points, self.model.ramp_anchors)))
         return joined([self._part(literal, part) for part in parts])
 
-    def _part(self, literal: Literal, x: Tensor) -> Run:
+    def _part(self, literal: Network, x: Tensor) -> Run:
         z, weights = x, None
         for stage in literal.stages:
             weights = _weights(stage, z, weights)

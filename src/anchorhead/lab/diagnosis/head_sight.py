@@ -16,7 +16,7 @@ from anchorhead.head.module import HeadModule, LiteralHead
 from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, Snap, joined, observe
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.head_form import HeadForm
+from anchorhead.model.head_core import HeadCore
 
 SELECTION_ERROR = 1e-6
 """That of `head/nearest.py`."""
@@ -26,7 +26,7 @@ NARROW = 10
 """A band next to an end is one spacing of the keys wide, and at most this part of the range."""
 
 
-def head_sight(model: CompiledModel, part: HeadForm, x: Tensor, dtype: torch.dtype, beta: float) -> Sight:
+def head_sight(model: CompiledModel, part: HeadCore, x: Tensor, dtype: torch.dtype, beta: float) -> Sight:
     """What is to be seen of a compiled head on inputs of any shape."""
     x = x.detach().reshape(-1)
     u = x.double()

@@ -9,14 +9,14 @@ from anchorhead.lab.diagnosis.criteria import examine
 from anchorhead.lab.diagnosis.diagnosis import Finding
 from anchorhead.lab.diagnosis.network_sight import SLACK, NetworkView
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.layered_form import LayeredForm
+from anchorhead.model.layered_core import LayeredCore
 
 MOST = 4
 """Findings of one network: nodes beyond these are counted, not described."""
 
 
 def network_findings(
-    model: CompiledModel, part: LayeredForm, x: Tensor, dtype: torch.dtype, beta: float
+    model: CompiledModel, part: LayeredCore, x: Tensor, dtype: torch.dtype, beta: float
 ) -> tuple[list[Finding], float, float]:
     """Findings, the largest error of an output, and the bound."""
     view = NetworkView(part, x, dtype, beta)

@@ -17,10 +17,9 @@ from torch import Tensor
 from anchorhead.lab.diagnosis.head_sight import CHUNK, coarser, near_ends, near_seams, seams_of, solved_for
 from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, joined, observe
-from anchorhead.model.exact import exact_wires
 from anchorhead.model.group import Group
-from anchorhead.model.layered import Layer, LayeredNetwork
-from anchorhead.model.layered_form import LayeredForm
+from anchorhead.model.layered import Layer, LayeredNetwork, exact_wires
+from anchorhead.model.layered_core import LayeredCore
 from anchorhead.model.report import shortened
 
 SLACK = 2**-48
@@ -38,7 +37,7 @@ class NetworkRun:
 class NetworkView:
     """A compiled network and the inputs (rows, *input_shape) that it is examined on."""
 
-    def __init__(self, model: LayeredForm, x: Tensor, dtype: torch.dtype, beta: float) -> None:
+    def __init__(self, model: LayeredCore, x: Tensor, dtype: torch.dtype, beta: float) -> None:
         self.model, self.dtype, self.beta = model, dtype, beta
         self.x = x.detach().reshape(-1, *model.input_shape)
         self._runs: dict[torch.dtype, NetworkRun] = {}
@@ -64,8 +63,8 @@ class NetworkView:
     def run(self, dtype: torch.dtype) -> NetworkRun:
         """The literal network in a dtype, its scores times the β that is examined."""
         if dtype not in self._runs:
-            network: LayeredNetwork = recast(self.model.literal(), dtype, self.beta)
-            parts = [network.states(part) for part in self.x.to(dtype).split(self._per)]
+            network: LayeredNetwork = recast(self.model.layered.literal(), dtype, self.beta)
+            parts = [network.states(part) for part in self.x.to(dtype).flatten(1).split(self._per)]
             states = [torch.cat(states) for states in zip(*parts, strict=True)]
             outputs = (network.last(states[-1]).double() - self.exact(dtype)[1]).abs()
             self._runs[dtype] = NetworkRun(states, outputs)

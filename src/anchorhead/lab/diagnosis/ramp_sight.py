@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anchorhead.lab.diagnosis.recast import recast
 from anchorhead.lab.diagnosis.sight import Run, Sight, Snap, joined, observe
-from anchorhead.model.network import Literal
+from anchorhead.model.network import Network
 from anchorhead.theorems.anchors import beta_for
 from anchorhead.theorems.multi_head import MultiHead
 from anchorhead.theorems.precision import AnchorHead
@@ -65,12 +65,12 @@ class RampView:
 
     def run(self, dtype: torch.dtype, scale: float, stride: int) -> Run:
         """Every stride-th sequence, in a dtype and with scores times a factor."""
-        literal: Literal = recast(self.model.literal(), dtype, scale)
+        literal: Network = recast(self.model.literal(), dtype, scale)
         x = self.x[::stride].to(dtype)
         per = max(1, CHUNK // (self.heads * self.model.tokens * (self.keys + self.model.tokens)))
         return joined([self._part(literal, part) for part in x.split(per)])
 
-    def _part(self, literal: Literal, x: Tensor) -> Run:
+    def _part(self, literal: Network, x: Tensor) -> Run:
         lift, layer = literal.stages[:-1], literal.stages[-1]
         z = x
         for stage in lift:
