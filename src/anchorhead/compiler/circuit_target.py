@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.doubling import Angle
 from anchorhead.circuit.lower import lower
 from anchorhead.errors import ExpressionError, InputError, ShapeError
 from anchorhead.expression.domain import Pair, read_box, shape_of
@@ -39,11 +40,12 @@ class CircuitTarget:
         """The names of the inputs, in order, where they have any of their own."""
         return () if self.expression is None else self.expression.variables
 
-    def source(self, *, fused: bool) -> dict[str, Any]:
+    def source(self, *, fused: bool, angles: Sequence[Angle] = ()) -> dict[str, Any]:
         """What a file says about where the circuit comes from."""
         if self.expression is None:
             return {"name": self.name.partition(" (")[0][:200]}
-        return {"expressions": self.expression.text, "variables": list(self.expression.variables), "fused": fused}
+        return {"expressions": self.expression.text, "variables": list(self.expression.variables), "fused": fused,
+                **({"doubled": [list(angle) for angle in angles]} if angles else {})}  # fmt: skip
 
 
 def of_expression(expression: Expression, domain: Any, *, ordered: bool = False) -> CircuitTarget:

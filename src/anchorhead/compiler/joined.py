@@ -55,7 +55,14 @@ class Joined:
 
     def fit(self, name: str) -> Fit:
         least = len(self.target.pieces)
-        return Fit(name, least, self.most, lambda keys, goal: self._joined(goal)[0], self.cuts, size=self.size)
+        return Fit(name, least, self.most, self.build, self.cuts, size=self.size)
+
+    def build(self, keys: int, goal: Goal) -> Head:
+        """The head for a goal."""
+        found = self._joined(goal)
+        if found is None:
+            raise FloatingPointError("no head was found for a piece")
+        return found
 
     def cuts(self, head: Head) -> list[float]:
         """Each joint, and points around it at the scale of its gate."""
@@ -68,9 +75,9 @@ class Joined:
     def size(self, goal: Goal) -> int | None:
         """How many keys the goal takes; None if it is not reached."""
         found = self._joined(goal)
-        return None if found[0] is None else found[0].keys
+        return None if found is None else found.keys
 
-    def _joined(self, goal: Goal) -> tuple[Head | None]:
+    def _joined(self, goal: Goal) -> Head | None:
         pieces = self.target.pieces
         fits = [PieceFit(self.target, piece) for piece in pieces]
         curved = any(fit.affine is None for fit in fits)
@@ -88,10 +95,10 @@ class Joined:
         for piece in pieces:
             found = self._head(self._part(piece, sharp), inner)
             if found is None:
-                return (None,)
+                return None
             heads.append(found)
         places = [piece.low for piece in pieces[1:]]
-        return (heads[0] if not places else kinked(heads, places, [sharp[p] for p in places]),)
+        return heads[0] if not places else kinked(heads, places, [sharp[p] for p in places])
 
     def _softest(self, left: Piece, right: Piece) -> float:
         """The β of a gate that goes over within the room that both sides have."""

@@ -43,7 +43,7 @@ def _network(found: ModelFile, certificate: Certificate) -> CompiledModel:
     record, stored = found.record, stored_network(found)
     if len(certificate.outputs) != len(stored.claim.circuit.outputs):
         raise FileError("The file does not claim a bound for each output of its network.")
-    names = ("expressions", "variables", "fused", "name")
+    names = ("expressions", "variables", "fused", "doubled", "name")
     source: dict[str, Any] = {name: record[name] for name in names if name in record}
     return CompiledModel(LayeredCore(stored, source), certificate, method_of(record))
 

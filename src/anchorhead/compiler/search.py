@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from anchorhead.arithmetic import geometric, log_of
-from anchorhead.compiler.method import Fit, Goal, Progress
+from anchorhead.compiler.method import LIMIT, Fit, Goal, Progress
 from anchorhead.compiler.prove import prove_head, sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.dtypes import BITS, UNIT
@@ -29,7 +29,8 @@ HOPE = 100.0
 class Search:
     """Heads of growing size for one target, dtype and tolerance, each tried once."""
 
-    def __init__(self, target: Target, fit: Fit, tol: float, dtype: str, progress: Progress) -> None:
+    def __init__(self, target: Target, fit: Fit, tol: float, dtype: str, progress: Progress,
+                 most: int = LIMIT) -> None:  # fmt: skip
         self.target, self.fit, self.tol, self.dtype, self.progress = target, fit, tol, dtype, progress
         scale = self._scale()
         width = target.window[1] - target.window[0]
@@ -45,7 +46,7 @@ class Search:
         self.tried: dict[int, HeadClaim | None] = {}
         self.errors: dict[int, float] = {}
         self.estimates: dict[int, float] = {}
-        self.most = fit.most
+        self.most = min(fit.most, most)
         self.best = math.inf
         self.best_keys = 0
 

@@ -208,7 +208,8 @@ class Head:
             parts.append(exp(part - top))
             tops.append(top)
         sums = [np.add.reduce(part, 0) for part in parts]
-        shares = softmax(gate_slopes * u + gate_levels + np.array([t + log(s) for t, s in zip(tops, sums, strict=True)]))
+        heights = np.array([top + log(total) for top, total in zip(tops, sums, strict=True)])
+        shares = softmax(gate_slopes * u + gate_levels + heights)
         return np.concatenate([part * (share / s) for part, share, s in zip(parts, shares, sums, strict=True)])
 
     def __call__(self, u: Array) -> Array:

@@ -97,7 +97,7 @@ def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: boo
 
 
 class Keys(NamedTuple):
-    """Several sets of keys, (sets, keys) each: slopes and intercepts, where each key has most weight, and how widely."""
+    """Several sets of keys, (sets, keys) each: slopes, intercepts, where each key has most weight, and how widely."""
 
     slopes: Array
     intercepts: Array
