@@ -135,7 +135,7 @@ def multiplied(context: Context, given: Given) -> Array:
 
 def divided(context: Context, given: Given) -> Array:
     if given.get("rounding_mode") is not None:
-        raise DiscontinuityError("A division that rounds its quotient jumps; divide without rounding_mode.")
+        raise DiscontinuityError(aten.ROUNDED_DIVISION)
     (above, below), shape = _broadcast(context, given["self"], given["other"])
     inverse = [_inverse(context, entry) for entry in context.entries.forms(below, context.label)]
     label = context.label
@@ -159,8 +159,6 @@ def elementwise(name: str) -> Operation:
     """An operation of `aten` on each entry; constants are put into the function, one for each entry if they differ."""
 
     def apply(context: Context, given: Given) -> Array:
-        if given.get("training") is True:
-            raise ExpressionError(f"torch's {name} in training is random")
         given = _channels(given) if name == "prelu" else given
         given = {key: context.ready(value) if isinstance(value, np.ndarray) else value for key, value in given.items()}
         tensors = {key: value for key, value in given.items() if isinstance(value, Tensor | np.ndarray)}
@@ -174,21 +172,11 @@ def elementwise(name: str) -> Operation:
             constants = tuple((key, _number(entries[key])) for key in tensors if key not in moving)
             if constants not in functions:
                 values = {key: constant(number) for key, number in constants} | {key: variable(key) for key in moving}
-                functions[constants] = _node(name, values | fixed)
+                functions[constants] = aten.meaning(name, values | fixed)
             found.append(_applied(context, functions[constants], {key: entries[key] for key in moving}))
         return shaped(found, shape)
 
     return apply
-
-
-def _node(name: str, values: Mapping[str, Any]) -> Node:
-    try:
-        found = aten.OPERATIONS[name](values)
-    except (KeyError, AttributeError, TypeError):
-        found = None
-    if not isinstance(found, Node):
-        raise ExpressionError(f"this form of torch's {name} is not known")
-    return found
 
 
 def _applied(context: Context, function: Node, values: Mapping[str, Entry]) -> Form:
@@ -289,12 +277,6 @@ def moved(context: Context, given: Given) -> Any:
 def taken(entries: Array, numbers: Tensor) -> Array:
     """The entries that the numbers stand for."""
     return entries[numbers.long().reshape(-1).numpy()].reshape(tuple(numbers.shape))
-
-
-def aliased(context: Context, given: Given) -> Any:
-    if given.get("train"):
-        raise ExpressionError("dropout in training is random")
-    return given["input"] if "input" in given else given["self"]
 
 
 def filled(context: Context, given: Given) -> Tensor:

@@ -17,6 +17,7 @@ from anchorhead.circuit.line import Line
 from anchorhead.circuit.lower import Builder
 from anchorhead.enclosure.exact import Number, largest, over, sign_of, times
 from anchorhead.errors import DiscontinuityError, ExpressionError
+from anchorhead.tracing.aten import USED_AS_NUMBER
 
 ZERO, ONE = Line({}), Line({}, 1)
 
@@ -119,7 +120,7 @@ class Entries:
                 raise ExpressionError("A weight of a softmax is scaled by what is no constant; multiply the two.")
             return self.builder.scale(self._weights(entry.softmax)[entry.index], entry.value.bias)
         if isinstance(entry, Above):
-            raise DiscontinuityError("A comparison is used as a number, which jumps.")
+            raise DiscontinuityError(USED_AS_NUMBER)
         raise ExpressionError("Minus infinity is used as a number; only masks of a softmax or a maximum may hold it.")
 
     def _weights(self, softmax: Softmax) -> list[Form]:
