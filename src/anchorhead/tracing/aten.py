@@ -8,8 +8,9 @@ only to `where`: it is read when it is one of the continuous choices max, min, o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression.calls import call
@@ -20,11 +21,12 @@ Arguments = Mapping[str, Any]
 Rule = Callable[[Arguments], Any]
 
 
-class Comparison(NamedTuple):
-    """above > below (or >=; at equality a continuous choice does not care)."""
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """above > below (or >=; at equality a continuous choice does not care), of nodes or of operands."""
 
-    above: Node
-    below: Node
+    above: Any
+    below: Any
 
 
 ROUNDED_DIVISION = "A division that rounds its quotient jumps; divide without rounding_mode."
@@ -154,7 +156,7 @@ def _logaddexp(given: Arguments) -> Node:
 def _where(given: Arguments) -> Node:
     condition, yes, no = given["condition"], given["self"], given["other"]
     if isinstance(condition, Comparison):
-        above, below = condition
+        above, below = condition.above, condition.below
         if (yes, no) == (above, below):
             return Node("max", (above, below))
         if (yes, no) == (below, above):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.lower import Builder
 from anchorhead.errors import DiscontinuityError, ExpressionError
+from anchorhead.tracing.aten import Comparison
 from anchorhead.tracing.calling import (
     as_module,
     attempt,
@@ -30,7 +31,6 @@ from anchorhead.tracing.calling import (
     name_of,
 )
 from anchorhead.tracing.elements import Array, Context, shaped
-from anchorhead.tracing.entries import Above, Entries
 from anchorhead.tracing.operations import KNOWN, OPERATIONS
 from anchorhead.tracing.walk import Walk
 
@@ -78,7 +78,7 @@ class TensorFunction:
         names = ["x" + "_".join(map(str, index)) for index in np.ndindex(*self.shape)]
         builder = Builder(names, fuse=fuse)
         inputs = shaped((builder.input(i) for i in range(len(names))), shape)
-        result = _Tensors(program, inputs, Entries(builder), self.dtype, definition(self.function)).output()
+        result = _Tensors(program, inputs, Context(builder), self.dtype, definition(self.function)).output()
         with called(self.function):
             first, second = self._inputs()[:2].split(1) if self.batched else self._inputs()[:2]
             fresh = as_module(self.function, self.dtype)
@@ -157,9 +157,9 @@ class _Tensors(Walk):
     result = "a circuit"
     advice = ADVICE
 
-    def __init__(self, program: Any, inputs: Array, entries: Entries, dtype: torch.dtype, place: str) -> None:
+    def __init__(self, program: Any, inputs: Array, context: Context, dtype: torch.dtype, place: str) -> None:
         super().__init__(program, [inputs], place)
-        self.entries = entries
+        self.context = context
         self.dtype = dtype
 
     def output(self) -> Array:
@@ -170,11 +170,12 @@ class _Tensors(Walk):
                 f"The target returns {1 + len(others)} values{self.place}, and a circuit has one output tensor; return "
                 "one tensor, for example by torch.cat or by choosing one of them."
             )
-        array = Context(self.entries, "output").array(value)
-        if any(isinstance(entry, Above) for entry in array.ravel()):
+        self.context.label = "output"
+        array = self.context.array(value)
+        if any(isinstance(entry, Comparison) for entry in array.ravel()):
             raise DiscontinuityError("The target returns a comparison, which jumps; return a continuous function.")
         try:
-            return shaped(self.entries.forms(array.ravel(), "output"), array.shape)
+            return shaped(self.context.operands(array.ravel()), array.shape)
         except ExpressionError as error:
             raise self.refused(node, str(error).rstrip("."), type(error)) from None
 
@@ -183,13 +184,13 @@ class _Tensors(Walk):
 
     def operate(self, node: Any, given: dict[str, Any]) -> Any:
         name, path = name_of(node), self.path(node)
-        label = f"{path}: {name.strip('_')}" if path else name.strip("_")
-        context = Context(self.entries, label, node.target)
+        self.context.label = f"{path}: {name.strip('_')}" if path else name.strip("_")
+        self.context.target = node.target
         if not any(map(_moves, given.values())):
-            return _constant(context, name, given)
+            return _constant(self.context, name, given)
         if name not in OPERATIONS:
             raise ExpressionError(f"torch's {name.strip('_')} is not an operation that is known")
-        found = OPERATIONS[name](context, given)
+        found = OPERATIONS[name](self.context, given)
         self._check(node, found)
         return found
 

@@ -1,4 +1,4 @@
-"""Forms: what a value is on the way to a circuit, a line or a function of one line that no step computes yet."""
+"""Operands: what a value is on the way to a circuit, a line or a function of one line that no step computes yet."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Pending:
     label: str
 
 
-Form = Line | Pending
+Operand = Line | Pending
 
 
 def substituted(node: Node, values: Mapping[str, Node]) -> Node:
@@ -116,5 +116,5 @@ def finite(number: Number) -> Number:
     return number
 
 
-def is_constant(form: Form) -> bool:
-    return isinstance(form, Line) and form.is_constant
+def is_constant(operand: Operand) -> bool:
+    return isinstance(operand, Line) and operand.is_constant
