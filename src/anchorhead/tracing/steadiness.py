@@ -24,6 +24,7 @@ from anchorhead.errors import ExpressionError
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None))
 DEEP = 4
+PARTS = ("_parameters", "_buffers", "_modules")
 REMEDY = "A compiled model is one fixed function of its input: compute the result from the input and parameters alone"
 EVALUATION = "the module is in evaluation mode, without dropout and with running statistics; it was in training mode"
 Run = Callable[[Any], Tensor | None]
@@ -199,7 +200,7 @@ def _holders(function: Any, depth: int = DEEP, seen: set[int] | None = None) -> 
 def _module(path: str, module: nn.Module) -> list[Holder]:
     place = f" of {path}" if path else ""
     return [
-        (f"its attribute {{name}}{place}", _Attributes(module.__dict__)),
+        (f"its attribute {{name}}{place}", _Named(module.__dict__, lambda name: name not in PARTS)),
         (f"its buffer {{name}}{place}", module._buffers),
         (f"its parameter {{name}}{place}", module._parameters),
     ]
@@ -208,7 +209,7 @@ def _module(path: str, module: nn.Module) -> list[Holder]:
 def _variables(function: types.FunctionType, depth: int, seen: set[int]) -> list[Holder]:
     """What a function closes over, and the globals that its code names."""
     cells = _Cells(dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)))
-    named = _Named(function.__globals__, _names(function.__code__))
+    named = _Named(function.__globals__, _names(function.__code__).__contains__)
     parts = [*cells.values(), *named.values(), *(function.__defaults__ or ())]
     held: list[Holder] = [("the variable {name}", cells), ("the global variable {name}", named)]
     return held + [holder for part in parts if callable(part) for holder in _holders(part, depth - 1, seen)]
@@ -222,8 +223,8 @@ def _names(code: types.CodeType) -> set[str]:
 class _Named(MutableMapping[str, Any]):
     """Some names of a mapping."""
 
-    def __init__(self, whole: dict[str, Any], names: set[str]) -> None:
-        self.whole, self.names = whole, names
+    def __init__(self, whole: dict[str, Any], wanted: Callable[[str], bool]) -> None:
+        self.whole, self.wanted = whole, wanted
 
     def __getitem__(self, name: str) -> Any:
         return self.whole[name]
@@ -235,41 +236,20 @@ class _Named(MutableMapping[str, Any]):
         del self.whole[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self.whole if name in self.names])
+        return iter([name for name in self.whole if self.wanted(name)])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
 
-class _Attributes(_Named):
-    """A module's own, beside its parameters, buffers and parts."""
-
-    def __init__(self, whole: dict[str, Any]) -> None:
-        super().__init__(whole, set())
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self.whole if name not in ("_parameters", "_buffers", "_modules")])
-
-
 class _Cells(_Named):
-    """The variables of a closure."""
+    """The variables of a closure that have values."""
 
     def __init__(self, cells: dict[str, types.CellType]) -> None:
-        super().__init__(cells, set(cells))
+        super().__init__(cells, lambda name: cells[name] != types.CellType())
 
     def __getitem__(self, name: str) -> Any:
         return self.whole[name].cell_contents
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.whole[name].cell_contents = value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([name for name, cell in self.whole.items() if _filled(cell)])
-
-
-def _filled(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
