@@ -9,6 +9,7 @@ balanced tree, so that the circuit is as shallow as it can be. Equal steps are m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from anchorhead.circuit.apply import Apply, Times, U
@@ -52,20 +53,10 @@ class Builder:
         self._known: dict[Step, int] = {}
         self._lines: dict[Pending, Line] = {}
 
-    def input(self, index: int) -> Line:
-        return Line({index: 1})
-
-    def circuit(
-        self,
-        outputs: Iterable[Operand],
-        input_shape: tuple[int, ...] | None = None,
-        output_shape: tuple[int, ...] | None = None,
-    ) -> Circuit:
-        """The finished circuit, without steps that no output needs."""
-        lines = tuple(self.line(operand) for operand in outputs)
-        shape = (len(self.inputs),) if input_shape is None else input_shape
-        found = (len(lines),) if output_shape is None else output_shape
-        return _needed(Circuit(self.inputs, tuple(self.steps), lines, shape, found))
+    def circuit(self, outputs: Iterable[Operand], *shapes: tuple[int, ...]) -> Circuit:
+        """The finished circuit for inputs and outputs of the shapes, without steps that no output needs."""
+        lines = tuple(map(self.line, outputs))
+        return _needed(Circuit(self.inputs, tuple(self.steps), lines, *shapes))
 
     def line(self, operand: Operand) -> Line:
         """The operand as a line; a step is made for a pending function, without what is affine in it."""
@@ -98,16 +89,12 @@ class Builder:
 
     def lower(self, node: Node, values: Mapping[str, Operand], label: str | None = None) -> Operand:
         """The node at the operands that its variables stand for; label names its steps, or each its own text."""
-        uses: dict[Node, int] = {}
-        for part in ordered([node]):
-            for arg in part.args:
-                uses[arg] = uses.get(arg, 0) + 1
-        inside = {arg for part in uses for arg in part.args if {part.op, arg.op} <= PRODUCT and uses[arg] == 1}
-        if node.op in PRODUCT:
-            inside |= {arg for arg in node.args if arg.op in PRODUCT and uses[arg] == 1}
+        parts = ordered([node])
+        uses = Counter(arg for part in parts for arg in part.args)
+        inside = {arg for part in parts for arg in part.args if {part.op, arg.op} <= PRODUCT and uses[arg] == 1}
         done: dict[Node, Operand] = {}
         names = texts(node) if label is None else {}
-        for part in ordered([node]):
+        for part in parts:
             name = names.get(part, label or "")
             if part in inside:
                 continue  # its factors belong to the product around it, so that the whole product is balanced
@@ -270,8 +257,9 @@ class Builder:
 def lower(expression: Expression, *, fuse: bool = True) -> Circuit:
     """The circuit of an expression: one input wire a variable, one output a formula."""
     builder = Builder(expression.variables, fuse=fuse)
-    values = {name: builder.input(i) for i, name in enumerate(expression.variables)}
-    return builder.circuit([builder.lower(node, values) for node in expression.outputs])
+    values = {name: Line({wire: 1}) for wire, name in enumerate(expression.variables)}
+    outputs = [builder.lower(node, values) for node in expression.outputs]
+    return builder.circuit(outputs, (len(values),), (len(outputs),))
 
 
 def _factors(node: Node, uses: Mapping[Node, int]) -> list[tuple[Node, bool]]:
@@ -300,12 +288,9 @@ def _needed(circuit: Circuit) -> Circuit:
     kept.reverse()
     if len(kept) == len(circuit.steps):
         return circuit
-    new = {w: w for w in range(len(circuit.inputs))}
-    wire = len(circuit.inputs)
-    for i in kept:
-        for k in range(circuit.steps[i].width):
-            new[circuit.starts[i] + k] = wire + k
-        wire += circuit.steps[i].width
+    wires = [*range(len(circuit.inputs))]
+    wires += [circuit.starts[i] + k for i in kept for k in range(circuit.steps[i].width)]
+    new = {wire: place for place, wire in enumerate(wires)}
     steps = tuple(circuit.steps[i].mapped(lambda line: line.on_wires(new)) for i in kept)
     outputs = tuple(line.on_wires(new) for line in circuit.outputs)
     return Circuit(circuit.inputs, steps, outputs, circuit.input_shape, circuit.output_shape)

@@ -22,9 +22,9 @@ from anchorhead.errors import ExpressionError
 from anchorhead.expression.functions import FUNCTIONS
 from anchorhead.expression.graph import Expression, Node, number_of, ordered, rational
 
-_NAMES = ["neg", *(name for name, function in FUNCTIONS.items() if function.most == 1)]
+_NAMES = ["neg", *(name for name, function in FUNCTIONS.items() if function.most == 1 and name != "gelu_tanh")]
 _UNARY: dict[str, Callable[..., Tensor]] = {
-    **{name: getattr(F, name, None) or getattr(torch, name, None) for name in _NAMES},
+    **{name: getattr(F, name, None) or getattr(torch, name) for name in _NAMES},
     "gelu_tanh": lambda u: F.gelu(u, approximate="tanh"),
     "prelu": F.leaky_relu,
     "rrelu": lambda u, lower, upper: F.leaky_relu(u, (lower + upper) / 2),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -52,18 +53,17 @@ def product_of_matrices(context: Context, left: Any, right: Any, bias: Any = Non
 def _matrix(context: Context, rows: Array, columns: Array, biases: Sequence[Number]) -> Array:
     shape = (len(rows), columns.shape[1])
     weights, numbers = _constants(columns.T), _constants(rows)
+    terms = None
     if weights is not None and not any(isinstance(entry, Weight) for entry in rows.ravel()):
-        wanted = [Sum(c, [row[k] for k in places], bias)
-                  for row in rows for (c, places), bias in zip(weights, biases, strict=True)]  # fmt: skip
-        return shaped(context.sums(wanted), shape)
-    if numbers is not None:
-        wanted = [Sum(c, [column[k] for k in places], bias)
-                  for c, places in numbers for column, bias in zip(columns.T, biases, strict=True)]  # fmt: skip
+        terms = [(c, list(row[places])) for row in rows for c, places in weights]
+    elif numbers is not None:
+        terms = [(c, list(column[places])) for c, places in numbers for column in columns.T]
+    if terms is not None:
+        wanted = [Sum(*term, bias) for term, bias in zip(terms, cycle(biases), strict=False)]
         return shaped(context.sums(wanted), shape)
     found = _mixed_rows(context, rows, columns)
-    if found is None:
-        found = _mixed_rows(context, columns.T, rows.T)
-        found = None if found is None else found.T
+    if found is None and (turned := _mixed_rows(context, columns.T, rows.T)) is not None:
+        found = turned.T
     if found is None:
         found = _scores(context, rows, columns)
     if any(bias != 0 for bias in biases):
@@ -196,7 +196,7 @@ def convolution(context: Context, given: Given) -> Array:
 def pooling(largest: bool, axes: int) -> Operation:
     """max_pool and avg_pool, of one input or a batch."""
 
-    def apply(context: Context, given: Given) -> Any:
+    def apply(context: Context, given: Given) -> Array:
         array = given["self"]
         if given.get("ceil_mode") or given.get("divisor_override"):
             raise ExpressionError("Pooling with ceil_mode or divisor_override is not known")
@@ -212,8 +212,7 @@ def pooling(largest: bool, axes: int) -> Operation:
         else:
             found = product_of_matrices(context, rows, torch.ones(rows.shape[1])).reshape(shape)
             found = multiplied(context, {"self": found, "other": shaped([Line({}, over(1, math.prod(size)))], ())})
-        found = found if batch is array else found[0]
-        return [found, None] if "with_indices" in context.target._schema.name else found
+        return found if batch is array else found[0]
 
     return apply
 

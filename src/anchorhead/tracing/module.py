@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.line import Line
 from anchorhead.circuit.lower import Builder
 from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.tracing.aten import Comparison
@@ -77,7 +78,7 @@ class TensorFunction:
             program = export(self.module, (torch.full(shape, 0.5, dtype=self.dtype),), ADVICE, KNOWN)
         names = ["x" + "_".join(map(str, index)) for index in np.ndindex(*self.shape)]
         builder = Builder(names, fuse=fuse)
-        inputs = shaped((builder.input(i) for i in range(len(names))), shape)
+        inputs = shaped((Line({wire: 1}) for wire in range(len(names))), shape)
         result = _Tensors(program, inputs, Context(builder), self.dtype, definition(self.function)).output()
         with called(self.function):
             first, second = self._inputs()[:2].split(1) if self.batched else self._inputs()[:2]

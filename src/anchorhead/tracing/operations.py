@@ -43,6 +43,11 @@ def _whole(rule: aten.Rule) -> Operation:
     return lambda context, given: rule(given)
 
 
+def _first(operation: Operation) -> Operation:
+    """What returns, after its result, what only its gradient needs."""
+    return lambda context, given: [operation(context, given), None, None]
+
+
 OPERATIONS: dict[str, Operation] = (
     {name: elementwise(name) for name in aten.OPERATIONS}
     | {name: _whole(aten.OPERATIONS[name]) for name in [*aten.JUMPING, *aten.SAME]}
@@ -58,12 +63,9 @@ OPERATIONS: dict[str, Operation] = (
     | dict.fromkeys(("bitwise_not", "logical_not"), opposite)
     | dict.fromkeys(("softmax", "_softmax", "_safe_softmax"), along(sums.weights))
     | dict.fromkeys(("log_softmax", "_log_softmax"), along(sums.log_weights))
-    | dict.fromkeys(("layer_norm", "native_layer_norm"), sums.layer_norm)
-    | dict.fromkeys(("group_norm", "native_group_norm"), sums.group_norm)
-    | dict.fromkeys(("batch_norm", "_native_batch_norm_legit_no_training"), sums.batch_norm)
     | {f"max_pool{axes}d": matrices.pooling(True, axes) for axes in (1, 2, 3)}
     | {f"avg_pool{axes}d": matrices.pooling(False, axes) for axes in (1, 2, 3)}
-    | {f"max_pool{axes}d_with_indices": matrices.pooling(True, axes) for axes in (2, 3)}
+    | {f"max_pool{axes}d_with_indices": _first(matrices.pooling(True, axes)) for axes in (2, 3)}
     | {f"adaptive_avg_pool{axes}d": matrices.adaptive_average for axes in (1, 2, 3)}
     | dict.fromkeys(("norm", "linalg_vector_norm"), reduction(sums.norm))
     | dict.fromkeys(("max", "amax"), extreme(1))
@@ -73,6 +75,12 @@ OPERATIONS: dict[str, Operation] = (
         "maximum": largest_of_two(1),
         "minimum": largest_of_two(-1),
         "where": chosen,
+        "layer_norm": sums.layer_norm,
+        "native_layer_norm": _first(sums.layer_norm),
+        "group_norm": sums.group_norm,
+        "native_group_norm": _first(sums.group_norm),
+        "batch_norm": sums.batch_norm,
+        "_native_batch_norm_legit_no_training": _first(sums.batch_norm),
         "rms_norm": sums.rms_norm,
         "instance_norm": sums.instance_norm,
         "sum": summed(mean=False),

@@ -114,24 +114,14 @@ def _refill(value: Any, frozen: Any) -> None:
     elif isinstance(value, np.ndarray):
         value[...] = frozen
     elif isinstance(value, list):
-        value[:] = [_thawed(part) for part in frozen]
-    elif isinstance(value, dict):
-        value.clear()
-        value.update({key: _thawed(part) for key, part in frozen.items()})
-    elif isinstance(value, set):
+        value[:] = frozen
+    elif isinstance(value, dict | set):
         value.clear()
         value.update(frozen)
 
 
-class _Itself:
-    """An object that is compared by its identity."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
 def _freeze(value: Any, depth: int = DEEP) -> Any:
-    """A copy of plain data and tensors; anything else as itself."""
+    """A copy of plain data and tensors; anything else itself, to be compared by its identity."""
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, Tensor):
@@ -144,16 +134,12 @@ def _freeze(value: Any, depth: int = DEEP) -> Any:
         return {key: _freeze(part, depth - 1) for key, part in value.items()}
     if isinstance(value, set) and all(isinstance(part, PLAIN) for part in value):
         return set(value)
-    return _Itself(value)
-
-
-def _thawed(frozen: Any) -> Any:
-    return frozen.value if isinstance(frozen, _Itself) else frozen
+    return value
 
 
 def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, _Itself) or isinstance(other, _Itself):
-        return isinstance(one, _Itself) and isinstance(other, _Itself) and one.value is other.value
+    if one is other:
+        return True
     if type(one) is not type(other):
         return False
     if isinstance(one, Tensor):
@@ -161,11 +147,11 @@ def _same(one: Any, other: Any) -> bool:
         return alike and bool(((one == other) | ((one != one) & (other != other))).all())
     if isinstance(one, np.ndarray):
         return one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes()
-    if isinstance(one, list | tuple):
+    if type(one) in (list, tuple):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-    return bool(one == other) or (one != one and other != other)
+    return isinstance(one, (*PLAIN, set)) and (bool(one == other) or (one != one and other != other))
 
 
 def _frozen(function: Callable[..., Any]) -> dict[str, Any]:

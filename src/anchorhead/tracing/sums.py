@@ -149,30 +149,31 @@ def running_products(context: Context, row: list[Entry]) -> list[Entry]:
     return [product(context, row[: i + 1], {}) for i in range(len(row))]
 
 
-def standardised(context: Context, row: Sequence[Entry], eps: float, *, centre: bool = True) -> list[Entry]:
-    """(x - mean) · rsqrt(variance + eps) for each entry, without the mean if it is not to be centred."""
-    moved = centred(context, row) if centre else list(row)
-    size = context.sum([context.square(entry) for entry in moved], Fraction(1, len(row)), finite(eps))
-    factor = context.unary("rsqrt", size)
-    return [context.product(entry, factor) for entry in moved]
-
-
 def _affine(context: Context, array: Array, weight: Any, bias: Any) -> Array:
     if weight is not None:
         array = multiplied(context, {"self": array, "other": weight})
     return array if bias is None else added(1)(context, {"self": array, "other": bias})
 
 
+def _standardised(context: Context, given: Given, rows: Array, centre: bool = True) -> Array:
+    """(x - mean) · rsqrt(variance + eps) for each entry of each row, without the mean if it is not to be centred."""
+    eps = given.get("eps", 1e-5 if centre else None)
+    eps = torch.finfo(torch.float64).eps if eps is None else eps
+    found: list[Entry] = []
+    for row in rows:
+        moved = centred(context, row) if centre else list(row)
+        size = context.sum([context.square(entry) for entry in moved], Fraction(1, len(row)), finite(eps))
+        factor = context.unary("rsqrt", size)
+        found += [context.product(entry, factor) for entry in moved]
+    return shaped(found, given["input"].shape)
+
+
 def _over_last(centre: bool) -> Operation:
     """layer_norm, or rms_norm without a centre."""
 
-    def apply(context: Context, given: Given) -> Any:
-        array, eps = given["input"], given.get("eps", 1e-5 if centre else None)
-        eps = torch.finfo(torch.float64).eps if eps is None else eps
-        rows = array.reshape(-1, math.prod(given["normalized_shape"]))
-        found = [entry for row in rows for entry in standardised(context, row, eps, centre=centre)]
-        result = _affine(context, shaped(found, array.shape), given.get("weight"), given.get("bias"))
-        return [result, None, None] if "native" in context.target._schema.name else result
+    def apply(context: Context, given: Given) -> Array:
+        rows = given["input"].reshape(-1, math.prod(given["normalized_shape"]))
+        return _affine(context, _standardised(context, given, rows, centre), given.get("weight"), given.get("bias"))
 
     return apply
 
@@ -182,28 +183,24 @@ def over_channels(vector: Any, axes: int) -> Any:
     return None if vector is None else vector.reshape([1, -1] + [1] * (axes - 2))
 
 
-def group_norm(context: Context, given: Given) -> Any:
+def group_norm(context: Context, given: Given) -> Array:
     array = given["input"]
     groups = given["num_groups"] if "num_groups" in given else given["group"]
-    rows = array.reshape(len(array) * groups, -1)
-    found = [entry for row in rows for entry in standardised(context, row, given.get("eps", 1e-5))]
     weight, bias = (over_channels(given.get(key), array.ndim) for key in ("weight", "bias"))
-    result = _affine(context, shaped(found, array.shape), weight, bias)
-    return [result, None, None] if "native" in context.target._schema.name else result
+    return _affine(context, _standardised(context, given, array.reshape(len(array) * groups, -1)), weight, bias)
 
 
-def batch_norm(context: Context, given: Given) -> Any:
+def batch_norm(context: Context, given: Given) -> Array:
     if given.get("training"):
         raise ExpressionError("batch_norm in training depends on the other inputs of a batch")
     array, mean, variance = given["input"], given["running_mean"], given["running_var"]
     scale = 1 / torch.sqrt(variance + given.get("eps", 1e-5))
     scale = scale if given.get("weight") is None else scale * given["weight"]
     shift = -mean * scale if given.get("bias") is None else given["bias"] - mean * scale
-    result = _affine(context, array, over_channels(scale, array.ndim), over_channels(shift, array.ndim))
-    return [result, None, None] if "native" in context.target._schema.name else result
+    return _affine(context, array, over_channels(scale, array.ndim), over_channels(shift, array.ndim))
 
 
-def instance_norm(context: Context, given: Given) -> Any:
+def instance_norm(context: Context, given: Given) -> Array:
     if not given["use_input_stats"]:
         return batch_norm(context, given)
     return group_norm(context, {**given, "num_groups": given["input"].shape[1]})
