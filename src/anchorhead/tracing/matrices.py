@@ -1,7 +1,7 @@
 """Products of matrices, attention and convolutions, on arrays of entries.
 
 A product of two matrices that both depend on the input is kept as scores, and one whose rows are weights of a softmax
-is attention, so that attention written by hand stays attention (see `tensor_entries`). A convolution is a product of
+is attention, so that attention written by hand stays attention (see `entries`). A convolution is a product of
 the matrix of its windows, which torch itself lays out on a tensor that numbers the entries.
 """
 
