@@ -17,12 +17,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from anchorhead.errors import ExpressionError
 
 Value = int | Fraction | str | None
+Made = TypeVar("Made")
 
 MOST_BITS = 6_600
 """Bits of the numbers above and below in a constant that is computed from others: beyond that it stays a formula."""
@@ -113,10 +114,7 @@ def is_short(number: Fraction, bits: int = MOST_BITS) -> bool:
 
 def rational(node: Node, bits: int = 4096) -> Fraction | None:
     """The exact value of a node made of constants by + - * / and integer powers; None when it is not, or too long."""
-    values: dict[Node, Fraction | None] = {}
-    for part in ordered([node]):
-        values[part] = _rational(part, [values[arg] for arg in part.args], bits)
-    return values[node]
+    return fold(node, lambda part, args: _rational(part, args, bits))
 
 
 def _rational(node: Node, args: Sequence[Fraction | None], bits: int) -> Fraction | None:
@@ -167,6 +165,14 @@ def ordered(outputs: Iterable[Node]) -> list[Node]:
                 done[node] = None
                 stack.pop()
     return list(done)
+
+
+def fold(node: Node, rule: Callable[[Node, list[Made]], Made]) -> Made:
+    """What the rule makes of a node from what it made of its arguments; each node below is asked about once."""
+    made: dict[Node, Made] = {}
+    for part in ordered([node]):
+        made[part] = rule(part, [made[arg] for arg in part.args])
+    return made[node]
 
 
 def variables_of(outputs: Iterable[Node]) -> tuple[str, ...]:
