@@ -82,10 +82,10 @@ def jumping(name: str) -> Rule:
     return refuse
 
 
-def _function(name: str) -> Rule:
-    """A function of the same name in text, whose parameters have torch's names."""
+def _function(name: str, *keywords: str) -> Rule:
+    """A function of that name in text, whose parameters have torch's names."""
     parameters = FUNCTIONS[canonical(name)].parameters if canonical(name) in FUNCTIONS else ()
-    names = [parameter.name for parameter in parameters]
+    names = [*keywords, *(parameter.name for parameter in parameters)]
     return lambda given: call(name, [given["self"]], {key: given[key] for key in names if key in given})
 
 
@@ -113,10 +113,6 @@ def _div(given: Arguments) -> Node:
     return divide(given["self"], given["other"])
 
 
-def _clamp(given: Arguments) -> Node:
-    return call("clip", [given["self"]], {key: given[key] for key in ("min", "max") if given.get(key) is not None})
-
-
 def _elu(given: Arguments) -> Node:
     for key in ("scale", "input_scale"):
         if given.get(key, constant(1)) is not constant(1):
@@ -131,10 +127,6 @@ def _softplus(given: Arguments) -> Node:
             f"softplus with the threshold {threshold} jumps there; leave the threshold at its default."
         )
     return _function("softplus")(given)
-
-
-def _gelu(given: Arguments) -> Node:
-    return call("gelu", [given["self"]], {"approximate": given.get("approximate", "none")})
 
 
 def _threshold(given: Arguments) -> Node:
@@ -213,7 +205,7 @@ OPERATIONS: dict[str, Rule] = (
     | dict.fromkeys(("sub", "subtract"), _sum("sub"))
     | dict.fromkeys(("mul", "multiply"), _mul)
     | dict.fromkeys(("div", "divide", "true_divide"), _div)
-    | dict.fromkeys(("clamp", "clip", "clamp_min", "clamp_max"), _clamp)
+    | dict.fromkeys(("clamp", "clip", "clamp_min", "clamp_max"), _function("clip", "min", "max"))
     | dict.fromkeys(("maximum", "max"), _choice("max"))
     | dict.fromkeys(("minimum", "min"), _choice("min"))
     | dict.fromkeys(("gt", "ge"), _compare("self", "other"))
@@ -223,7 +215,7 @@ OPERATIONS: dict[str, Rule] = (
         "rsub": _sum("sub", "other", "self"),
         "pow": lambda given: Node("pow", (given["self"], given["exponent"])),
         "log_sigmoid": _function("logsigmoid"),
-        "gelu": _gelu,
+        "gelu": _function("gelu", "approximate"),
         "elu": _elu,
         "softplus": _softplus,
         "threshold": _threshold,
