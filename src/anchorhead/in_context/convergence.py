@@ -1,0 +1,79 @@
+"""A run beside the algorithm it stands for: how far apart they are, how far they may be, and how far is left to go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from anchorhead.in_context.bounds import largest_curvature, mean_weights
+from anchorhead.in_context.certificate import proved_for
+from anchorhead.in_context.network import in_double
+from anchorhead.in_context.reading import Exact
+
+if TYPE_CHECKING:
+    from anchorhead.in_context.gradient_descent import GradientDescent
+
+ROUNDS = 60
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """For w_0, ..., w_T, each (..., T + 1).
+
+    measured: distance of the network's iterate from the algorithm's, which is computed in float64.
+    proved: what that distance is proved to stay below, for this prompt's own curvature.
+    to_optimum: distance of the network's iterate from a minimiser, found by a long plain run from the last iterate.
+    gradient_norm: of the objective at the network's iterate (with an l1 penalty, the length of the proximal step over
+        the learning rate), which is zero at a minimiser.
+    """
+
+    measured: Tensor
+    proved: Tensor
+    to_optimum: Tensor
+    gradient_norm: Tensor
+
+    def __str__(self) -> str:
+        last = {name: getattr(self, name)[..., -1].max().item() for name in self.__dataclass_fields__}
+        return (
+            f"after {self.measured.shape[-1] - 1} steps: measured deviation {last['measured']:.3g}, proved "
+            f"{last['proved']:.3g}, distance to the optimum {last['to_optimum']:.3g}, gradient "
+            f"{last['gradient_norm']:.3g}"
+        )
+
+
+def converge(model: GradientDescent, X: Tensor, y: Tensor, w0: Tensor | None, mask: Tensor | None) -> Convergence:
+    """See `Convergence`."""
+    iterates, exact = model.trajectory(X, y, w0, mask).double(), model.exact(X, y, w0, mask)
+    prompt = in_double(model.checked(X, y, w0, mask))
+    state = model.begin(Exact(), *prompt)
+
+    def step(w: Tensor) -> Tensor:
+        """A plain step without momentum."""
+        return model.step(Exact(), state | {"w": w, "before": w})["w"]
+
+    measured = (iterates - exact).norm(dim=-1)
+    moved = torch.stack([step(w) - w for w in iterates.unbind(-2)], -2)
+    curvature = min(largest_curvature(prompt[0], mean_weights(prompt[0], mask)), model.bounds.curvature)
+    return Convergence(
+        measured,
+        measured.new_tensor(proved_for(model.proof, model.algorithm, model.gradient, curvature)).expand_as(measured),
+        (iterates - minimiser(step, iterates[..., -1, :]).unsqueeze(-2)).norm(dim=-1),
+        moved.norm(dim=-1) / model.algorithm.rate,
+    )
+
+
+def minimiser(step: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """A minimiser near the start: plain steps, accelerated and restarted, until they no longer move."""
+    w = before = start
+    for _ in range(ROUNDS):
+        previous = w
+        for k in range(200):
+            before, w = w, step(w + k / (k + 3) * (w - before))
+        before = w
+        if ((w - previous).norm(dim=-1) <= 1e-13 * (1 + w.norm(dim=-1))).all():
+            break
+    return w
