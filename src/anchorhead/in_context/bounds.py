@@ -201,7 +201,7 @@ def within(value: Tensor, limit: float, name: str, *, clip: bool = False, option
         )
     count = behind_transforms(lambda v: int((v.abs() > limit).sum()), value)
     warnings.warn(f"{count} entries of {name} were clipped to [-{limit:g}, {limit:g}], the declared bound.",
-                  ClippedWarning, stacklevel=4)  # fmt: skip
+                  ClippedWarning, stacklevel=10)  # fmt: skip
     return value.clamp(-limit, limit)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from flint import arb
@@ -130,15 +131,8 @@ def slope_of(gradient: Gradient, bounds: Bounds, margin: float) -> tuple[float, 
             if not all(math.isfinite(v) for v in slopes):
                 return -math.inf, math.inf
             ends = [factor.lower() * v for v in slopes] + [factor.upper() * v for v in slopes]
-            low, high = low + _least(ends), high - _least([-e for e in ends])
+            low, high = low + reduce(arb.min, ends), high + reduce(arb.max, ends)
         return below(low), above(high)
-
-
-def _least(values: list[arb]) -> arb:
-    found = values[0]
-    for value in values[1:]:
-        found = found.min(value)
-    return found
 
 
 def spread_of(algorithm: Algorithm, slope: tuple[float, float], curvature: float, *, quadratic: bool) -> Spread:

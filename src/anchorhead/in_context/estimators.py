@@ -242,12 +242,9 @@ class HuberRegressor(_Regressor):
 
         self.scale_ = self._scale(excess, math.log(spread))
         self._keep(data, last["solved"], centre, self.scale_)
-        self.outliers_ = np.abs(y - self._decision_of(X)) > self.scale_ * self.epsilon
+        fitted = np.asarray(X, dtype=np.float64) @ self.coef_ + self.intercept_
+        self.outliers_ = np.abs(y - fitted) > self.scale_ * self.epsilon
         return self
-
-    def _decision_of(self, X: Any) -> np.ndarray:
-        found: np.ndarray = np.asarray(X, dtype=np.float64) @ self.coef_ + self.intercept_
-        return found
 
     def _scale(self, excess: Any, start: float) -> float:
         """The root, between scales too small and too large; a perfect fit has none, and keeps a small scale."""

@@ -26,7 +26,7 @@ from anchorhead.errors import ShapeError, SizeError
 from anchorhead.in_context.bounds import counts
 from anchorhead.in_context.heads import InnerHead, Keys
 from anchorhead.in_context.network import InContextNetwork, State, require_tensors
-from anchorhead.in_context.reading import Reading, Softmax
+from anchorhead.in_context.reading import Literal, Reading
 from anchorhead.model.affine import TokenWise
 
 MOST_ENTRIES = 75_000_000
@@ -34,22 +34,27 @@ MOST_ENTRIES = 75_000_000
 
 @dataclass(frozen=True)
 class Match:
-    """u = rows·columns + added before it is formed: (..., d) each, and (...) or nothing."""
+    """u = rows·columns before it is formed, (..., d) each. What is added to u is one more product."""
 
     rows: Tensor
     columns: Tensor
-    added: Tensor | None = None
+
+    @classmethod
+    def of(cls, u: Any) -> Match:
+        """Of a number, u·1."""
+        return u if isinstance(u, Match) else cls(u.unsqueeze(-1), torch.ones_like(u).unsqueeze(-1))
 
     def squeeze(self, axis: int) -> Match:
         """The same without an axis of one, counted from the end."""
         return Match(self.rows.squeeze(axis - 1), self.columns.squeeze(axis - 1))
 
     def __rmul__(self, factor: Any) -> Match:
-        return Match(factor * self.rows, self.columns, None if self.added is None else factor * self.added)
+        return Match(factor * self.rows, self.columns)
 
     def __add__(self, other: Any) -> Match:
-        more = self.rows.new_zeros(self.rows.shape[:-1]) + other
-        return Match(self.rows, self.columns, more if self.added is None else self.added + more)
+        more = torch.zeros_like(self.rows[..., 0]) + other
+        parts = Match.of(more)
+        return Match(torch.cat([self.rows, parts.rows], -1), torch.cat([self.columns, parts.columns], -1))
 
 
 class Call(NamedTuple):
@@ -59,10 +64,11 @@ class Call(NamedTuple):
     match: int
 
 
-class Calls(Softmax):
+class Calls(Literal):
     """Notes every call of an algorithm that runs on a basis; what a call gives is taken from `given`, or zero."""
 
     def __init__(self, given: list[Tensor] | None = None) -> None:
+        super().__init__()
         self.given, self.found, self.shapes = given, list[Call](), list[torch.Size]()
 
     def match(self, X: Tensor, W: Tensor) -> Match:
@@ -70,13 +76,11 @@ class Calls(Softmax):
 
     def attend(self, head: InnerHead, at: tuple[Any, ...], v: Tensor | None) -> Tensor:
         keys, arguments = head.read_keys(), head.arguments(*at)
-        first = arguments[0]
-        shape = (first.rows[..., 0] if isinstance(first, Match) else first).shape
+        shape = Match.of(arguments[0]).rows.shape[:-1]
         self.shapes.append(torch.Size([*shape[1:], 1 if v is None else v.shape[-1]]))
         if self.given is None:
             return keys.levels.new_zeros(shape[0], *self.shapes[-1])
-        call = _tokens(keys, arguments, None if v is None else v.expand(*shape, -1), shape)
-        self.found.append(call)
+        self.found.append(_tokens(keys, arguments, None if v is None else v.expand(*shape, -1), shape))
         return self.given[len(self.found) - 1]
 
 
@@ -87,19 +91,10 @@ def _require_room(entries: int) -> None:
 
 def _tokens(keys: Keys, arguments: list[Any], v: Tensor | None, shape: torch.Size) -> Call:
     """See the top."""
-    one = keys.levels.new_ones(*shape, 1)
-    queries, columns = [], []
-    for u, slopes in zip(arguments, keys.slopes, strict=True):
-        by_key = slopes.unsqueeze(-1)
-        if isinstance(u, Match):
-            queries.append(u.rows)
-            columns.append(u.columns.unsqueeze(-2) * by_key)
-        added = u.added if isinstance(u, Match) else u
-        if added is not None:
-            queries.append(added.unsqueeze(-1))
-            columns.append(one.unsqueeze(-2) * by_key)
-    query = torch.cat([*queries, one], -1)
-    key = torch.cat([*columns, one.unsqueeze(-2) * keys.levels.unsqueeze(-1)], -1)
+    matched, one = [Match.of(u) for u in arguments], keys.levels.new_ones(*shape, 1)
+    query = torch.cat([*(m.rows for m in matched), one], -1)
+    scores = [m.columns.unsqueeze(-2) * by.unsqueeze(-1) for m, by in zip(matched, keys.slopes, strict=True)]
+    key = torch.cat([*scores, one.unsqueeze(-2) * keys.levels.unsqueeze(-1)], -1)
     value = keys.values(arguments[0], v).expand(*shape, len(keys.levels), -1)
     _require_room(key.numel() * 2 + value.numel())
     tokens = torch.cat([query.unsqueeze(-2).expand_as(key), key, value], -1)
@@ -123,11 +118,11 @@ class Head(nn.Module):
         super().__init__()
         _, groups, self.keys, self.width = call.tokens.shape
         self.lift = _affine(call.tokens, size)
-        eye = torch.eye(self.width, dtype=torch.float64)
+        eye = torch.eye(self.width, dtype=torch.float64, device=call.tokens.device)
         self.register_buffer("W_Q", eye[:, : call.match])
         self.register_buffer("W_K", eye[:, call.match : 2 * call.match])
         self.register_buffer("W_V", eye[:, 2 * call.match :])
-        own = torch.arange(groups).repeat_interleave(self.keys)
+        own = torch.arange(groups, device=eye.device).repeat_interleave(self.keys)
         self.register_buffer("mask", own[:, None] != own[None, :])
 
     def forward(self, z: Tensor) -> Tensor:
@@ -156,7 +151,8 @@ def _stage(function: Callable[[Reading, State], State], state: State) -> tuple[n
     sizes = [math.prod(shape) for shape in shapes]
     total = sum(sizes)
     _require_room(total**2)
-    basis = torch.cat([torch.zeros(1, total, dtype=torch.float64), torch.eye(total, dtype=torch.float64)])
+    units = torch.eye(total, dtype=torch.float64, device=next(iter(state.values())).device)
+    basis = torch.cat([torch.zeros_like(units[:1]), units])
     parts = [p.reshape(-1, *shape) for p, shape in zip(basis.split(sizes, -1), shapes, strict=True)]
     calls = Calls(parts[len(state) :])
     after = function(calls, dict(zip(state, parts, strict=False)))
@@ -182,7 +178,8 @@ class SelfAttentionRun(nn.Module):
         (self.examples,) = counts(examples=examples)
         self.shapes, self.steps = model.shapes(self.examples), model.steps
         _require_room(sum(math.prod(shape) for shape in self.shapes.values()) ** 2)
-        blank = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in self.shapes.items()}
+        like = next(model.parameters()).detach().double()
+        blank = {name: like.new_zeros(shape) for name, shape in self.shapes.items()}
         self.first, state = _stage(lambda how, prompt: model.begin(how, *prompt.values()), blank)
         self.step, state = _stage(model.step, state) if self.steps else (nn.Sequential(), state)
         self.last, result = _stage(lambda how, state: {"": model.joined(model.end(how, state))}, state)

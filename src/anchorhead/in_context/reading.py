@@ -9,7 +9,6 @@ u may be an inner product of two things that the prompt holds, `match`: then it 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any
 
 from torch import Tensor
@@ -50,12 +49,14 @@ class Exact(Reading):
         return head.exact(*at)
 
 
-class Softmax(Reading):
-    """Every call is one attention; what is summed is summed afterwards."""
+class Literal(Reading):
+    """Scores, softmax, values as written: every call is one attention, and what is summed is summed afterwards.
 
-    @abstractmethod
-    def attend(self, head: InnerHead, at: tuple[Any, ...], v: Tensor | None) -> Tensor:
-        """Weights times values: (..., c), or (..., 1) of the head's own values where it carries nothing."""
+    weights: the attention weights of every call, (..., keys).
+    """
+
+    def __init__(self) -> None:
+        self.weights: list[Tensor] = []
 
     def value(self, head: InnerHead, *at: Any) -> Tensor:
         return self.attend(head, at, None).squeeze(-1)
@@ -69,14 +70,8 @@ class Softmax(Reading):
     def product(self, head: InnerHead, left: Tensor, right: Tensor) -> Tensor:
         return self.attend(head, (left,), right.unsqueeze(-3)).sum(-2)
 
-
-class Literal(Softmax):
-    """Scores, softmax, values as written; `weights` has the attention weights of every call, (..., keys)."""
-
-    def __init__(self) -> None:
-        self.weights: list[Tensor] = []
-
     def attend(self, head: InnerHead, at: tuple[Any, ...], v: Tensor | None) -> Tensor:
+        """Weights times values: (..., c), or (..., 1) of the head's own values where it carries nothing."""
         keys, scores = head.read_keys(), head.arguments(*at)
         total = keys.levels
         for u, slopes in zip(scores, keys.slopes, strict=True):
