@@ -79,7 +79,7 @@ class Newton(InContextNetwork):
         self.weakest, self.bounds, self.dtype = min(l2), declared, dtype
         self.top = declared.curvature + max(l2)
         self.register_buffer("l2", torch.tensor(l2, dtype=dtype))
-        self.register_buffer("start", torch.eye(features, dtype=dtype) / self.top)
+        self.register_buffer("start", torch.eye(features, dtype=torch.float64) / self.top)
         self.sizes = self._inverse_sizes()
         if not max(self.sizes) < MOST / 4:
             raise _uncertain(steps)
@@ -108,7 +108,7 @@ class Newton(InContextNetwork):
         """A, b and M_0, which is written as depending on the prompt, as all later ones do."""
         shares = limits.mean_weights(X, mask).unsqueeze(-1) * X
         A = how.product(self.x, X.mT, shares) + torch.diag(self.l2)
-        return {"A": A, "b": how.gather(self.label, (y,), shares), "M": self.start + 0 * A}
+        return {"A": A, "b": how.gather(self.label, (y,), shares), "M": self.start.to(A.dtype) + 0 * A}
 
     def step(self, how: Reading, state: State) -> State:
         M = state["M"]
