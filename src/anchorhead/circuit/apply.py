@@ -154,6 +154,9 @@ class Apply(FunctionStep):
     def read(cls, items: list[Any], label: str, reader: Reader) -> Apply:
         return cls(reader.function(items[0]), reader.line(items[1]), label)
 
+    def factors(self) -> tuple[Node, Line, Line]:
+        return self.function, self.argument, Line({}, 1)
+
     def wanted(self) -> tuple[str, Node, bool]:
         return ("square", SQUARE, False) if self.function in SQUARES else ("plain", self.function, False)
 
@@ -177,6 +180,9 @@ class Times(FunctionStep):
     def parts(self) -> Sequence[range]:
         """All queries, then all partners."""
         return [range(1), range(1, 2)]
+
+    def factors(self) -> tuple[Node, Line, Line]:
+        return self.function, self.argument, self.partner
 
     def wanted(self) -> tuple[str, Node, bool]:
         return ("identity", U, True) if self.function is U else ("plain", self.function, True)

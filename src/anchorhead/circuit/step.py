@@ -183,6 +183,10 @@ class Step(ABC):
     def read(cls, items: list[Any], label: str, reader: Reader) -> Step:
         """The step of such entries, none of which is trusted."""
 
+    def factors(self) -> tuple[Node, Line, Line] | None:
+        """(phi, u, v) of a step phi(u)·v; None if it is something else."""
+        return None
+
     def wanted(self) -> tuple[str, Node, bool] | None:
         """The kind of use, the function of the head that computes it, and whether that carries a partner.
 
