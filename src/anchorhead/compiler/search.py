@@ -22,6 +22,8 @@ from anchorhead.proof.approximation import Refutation
 from anchorhead.proof.head_claim import HeadClaim
 
 LARGEST_VALUE = 1e3
+PATIENCE = 3
+"""How many sizes whose heads keep the goal on samples may fail to be proved: rounding is then what prevents it."""
 HOPE = 100.0
 """A size whose estimate is this many times the goal is fitted."""
 
@@ -46,6 +48,7 @@ class Search:
         self.tried: dict[int, HeadClaim | None] = {}
         self.errors: dict[int, float] = {}
         self.estimates: dict[int, float] = {}
+        self.unproved = 0
         self.most = min(fit.most, most)
         self.best = math.inf
         self.best_keys = 0
@@ -101,7 +104,7 @@ class Search:
         while keys <= self.most:
             if self.attempt(keys):
                 return keys
-            if keys == self.most:
+            if keys == self.most or self.unproved >= PATIENCE:
                 break
             keys = min(self._next(keys), self.most)
         return None
@@ -166,6 +169,7 @@ class Search:
             if not found.certain or not math.isfinite(found.place):
                 break
             self._include(found)
+        self.unproved += proved is None and self.errors[keys] <= self.goal.error
         self.tried[keys] = proved
         return proved is not None
 

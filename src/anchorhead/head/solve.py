@@ -90,7 +90,7 @@ def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: boo
         angles = cos(np.pi * (np.arange(count, 0, -1) - 0.5) / count)
         points = np.concatenate([(low + high) / 2 + (high - low) / 2 * angles, np.linspace(low, high, count // 2)])
     if crowd is not None:
-        around = (high - low) * geometric(1e-5, 1.0, count)
+        around = (high - low) * geometric(1e-7, 1.0, count)
         points = np.concatenate([points, crowd + around, crowd - around, [crowd]])
     points = np.concatenate([points, extra, [low, high]])
     return np.unique(points[(points >= low) & (points <= high)] + 0.0)  # one zero, not two
