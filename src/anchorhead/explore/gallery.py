@@ -15,7 +15,8 @@ from anchorhead.compiler.methods import HEADS
 from anchorhead.compiler.target import Domain, Target, expression_of, read_target
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.explore.numbers import domain_text, finite_ends, model_numbers
-from anchorhead.explore.samples import NEAR, samples, window
+from anchorhead.explore.samples import NEAR, samples
+from anchorhead.expression.domain import window
 from anchorhead.expression.graph import Expression
 
 Progress = Callable[[str], None]

@@ -7,12 +7,12 @@ kink and nowhere else; points that close in on it geometrically show that error,
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from anchorhead.compiler.target import Target
+from anchorhead.expression.domain import window
 
 STEPS = 800
 """Steps of the grid, one fewer than its points."""
@@ -22,17 +22,6 @@ NEAR = 4.0
 """Half the window of heads that need a bounded domain, where the function's is not."""
 
 
-def window(low: float, high: float, reach: float = FAR) -> tuple[float, float]:
-    """The part of [low, high] to draw: all of it where it is bounded."""
-    if math.isfinite(low) and math.isfinite(high):
-        return low, high
-    if math.isfinite(low):
-        return low, max(reach, low + 2 * reach)
-    if math.isfinite(high):
-        return min(-reach, high - 2 * reach), high
-    return -reach, reach
-
-
 def grid(low: float, high: float) -> np.ndarray:
     """The points of the page, as the browser computes them."""
     return np.array([low + (high - low) * i / STEPS for i in range(STEPS + 1)])
@@ -40,7 +29,7 @@ def grid(low: float, high: float) -> np.ndarray:
 
 def samples(target: Target) -> dict[str, Any]:
     """The window, the function on its grid, and `close`: points near kinks with the function there."""
-    low, high = window(target.low, target.high)
+    low, high = window(target.low, target.high, FAR)
     f = target.function()
     near = _close(target, low, high)
     return {

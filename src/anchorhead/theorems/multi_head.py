@@ -41,6 +41,8 @@ from anchorhead.theorems.ramps import Ramps, ramp_head, read_ramps
 class MultiHead(Ramps):
     """The network of Theorem 3.2; build it with `multi_head`."""
 
+    sentinels = 1
+
     @property
     def keys(self) -> int:
         return self.tokens

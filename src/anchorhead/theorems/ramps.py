@@ -85,6 +85,8 @@ class Ramps(Construction, AsBuilt):
     anchors: Tensor
     rows: Tensor
     heads: int = 1
+    sentinels: int = 0
+    """At either end of the anchors, keys that carry the ends of the range."""
 
     def __init__(self, stages: list[nn.Module], head: AnchorHead, weights: Tensor, bias: Tensor, anchors: Tensor,
                  rows: Tensor, output_features: int, losers: int) -> None:  # fmt: skip

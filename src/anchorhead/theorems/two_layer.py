@@ -108,8 +108,7 @@ class GridNetwork(Construction):
         modulus = _modulus(lipschitz, metric, self.grid.coordinates)
         values = self.lookup.values
         spread = (values.amax(0) - values.amin(0)).max().item()
-        unit = torch.finfo(self.dtype).eps / 2
-        rounding = 8 * (self.grid.coordinates + 1) * unit * values.abs().max().item()
+        rounding = self.rounding
         if norm == "sup" or norm == math.inf:
             return self.grid.sup_bound(modulus, self.selection_error, spread) + rounding
         if isinstance(norm, str) or not norm >= 1:
@@ -117,6 +116,12 @@ class GridNetwork(Construction):
         return self.grid.mean_bound(
             lambda r: modulus(r) + rounding, self.selection_error, spread, float(norm), values.shape[1]
         )
+
+    @property
+    def rounding(self) -> float:
+        """What storing values and weighing them along every coordinate adds; see `grid.py`."""
+        unit = torch.finfo(self.dtype).eps / 2
+        return 8 * (self.grid.coordinates + 1) * unit * self.lookup.values.abs().max().item()
 
     def matrices(self) -> dict[str, Tensor]:
         """layer1.W_Q, ...: the heads of layer 1, and layer2.W_Q, ... or `read_out` for the second stage."""
