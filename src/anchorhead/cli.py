@@ -237,8 +237,8 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Run the paper's experiments and the stress tests, and write one page. A stopped run goes on where it was."""
-    from anchorhead.lab.progress import shown
     from anchorhead.lab.reproduce import reproduce as run
+    from anchorhead.lab.reproduce import shown
 
     try:
         with shown(Console(stderr=True, quiet=as_json)) as watch:
