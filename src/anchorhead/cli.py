@@ -178,7 +178,7 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Turn every activation of a pretrained model into attention, and report what changed."""
-    from anchorhead.conversion.pretrained import convert_folder
+    from anchorhead.conversion.folder import convert_folder
 
     with _progress(as_json) as report:
         found = convert_folder(model, output, tol, (low, high), report)
