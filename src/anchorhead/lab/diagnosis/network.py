@@ -8,7 +8,7 @@ share and the outputs do not, it is the affine map after the last.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -35,7 +35,7 @@ MOST = 4
 class ExaminedNetwork:
     """A compiled network on inputs (..., *input_shape)."""
 
-    against = Examined.against
+    against = staticmethod(Examined.against)
 
     def __init__(self, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> None:
         form: Any = model.network
@@ -59,8 +59,7 @@ class ExaminedNetwork:
 
     def allowed(self, wires: list[int], exact: Tensor) -> Tensor:
         """What was proved of some wires, (..., wires), whose exact values these are."""
-        proved = torch.tensor([self.form.report.wire_errors[w] for w in wires], dtype=torch.float64)
-        return proved + SLACK * (1 + exact.abs())
+        return _loosened([self.form.report.wire_errors[w] for w in wires], exact)
 
     def new_wires(self, layer: Layer) -> list[int]:
         """The wires that a layer makes, in the order in which it does."""
@@ -70,9 +69,7 @@ class ExaminedNetwork:
     def findings(self) -> tuple[list[Finding], float, float]:
         """Findings, the largest error of an output, and the bound."""
         error, exact = self.run(self.dtype)[1], self.exact(self.dtype)[1]
-        allowed = torch.tensor(self.claimed.outputs or (self.claimed.bound,), dtype=torch.float64) + SLACK * (
-            1 + exact.abs()
-        )
+        allowed = _loosened(self.claimed.outputs or (self.claimed.bound,), exact)
         found: list[Finding] = []
         if not bool((error <= allowed).all()):
             found = [finding for node in self._failing() for finding in examine(node)] or [self._last(error, allowed)]
@@ -145,6 +142,10 @@ class ExaminedNode(Examined):
 
     def place(self, i: int) -> str:
         return f"u = {self.u[i].item():.4g}"
+
+
+def _loosened(proved: Sequence[float], exact: Tensor) -> Tensor:
+    return torch.tensor(proved, dtype=torch.float64) + SLACK * (1 + exact.abs())
 
 
 def _marked(group: Group, u: Tensor, beta: float) -> tuple[Tensor, Tensor]:
