@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import pickle
 
 import pytest
@@ -27,6 +28,42 @@ def converted() -> nn.Module:
     return ah.convert(nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 2)).double())
 
 
+SMALL = {"features": 2, "examples": 3}
+LIMITS = {"x": 1, "y": 1, "curvature": 1.5}
+EXAMPLES = [(3, 2), (3,)]
+
+
+class Prompted(nn.Module):
+    """An in-context network on prompts that are one vector each; labels of a classifier are what lies above a half."""
+
+    def __init__(self, network: nn.Module, shapes: list[tuple[int, ...]], labels: bool = False) -> None:
+        super().__init__()
+        self.network, self.shapes, self.labels = network, shapes, labels
+
+    def prompt(self, x: torch.Tensor) -> list[torch.Tensor]:
+        parts = x.split([math.prod(shape) for shape in self.shapes], -1)
+        parts = [part.reshape((*x.shape[:-1], *shape)) for part, shape in zip(parts, self.shapes, strict=True)]
+        return [parts[0], (parts[1] > 0.5).to(x.dtype)] if self.labels else parts
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.network(*self.prompt(x))
+        return found if isinstance(found, torch.Tensor) else self.network.joined(found)
+
+    def literal(self) -> nn.Module:
+        return Prompted(self.network.literal(), self.shapes, self.labels)
+
+
+def descent(loss: str, **options) -> nn.Module:
+    return ah.in_context.gradient_descent(
+        loss, **SMALL, steps=3, learning_rate=0.5, bounds=LIMITS | {"w": 4}, **options
+    )
+
+
+def network_step() -> nn.Module:
+    step = ah.in_context.network_step(**SMALL, width=2, learning_rate=0.1, bounds={"x": 1, "y": 1, "w": 1, "a": 1})
+    return Prompted(step, [*EXAMPLES, (2, 2), (2,)])
+
+
 KINDS = {
     "head": (lambda: ah.compile("sin(3*x)", (-1, 1), tol=1e-4), (5,)),
     "kinked": (lambda: ah.compile("relu(x) + sin(x)", (-1, 1), tol=1e-3), (5,)),
@@ -38,7 +75,13 @@ KINDS = {
     "many ramps": (many_ramps, (5, 3, 2)),
     "look-up": (lambda: ah.theorems.two_layer(torch.sin, tokens=1, features=1, levels=4, **DOUBLE), (5, 1, 1)),
     "converted": (converted, (5, 2)),
-}
+    "gradient descent": (lambda: Prompted(descent("huber", l1=[0.1, 0.0], l2=0.1, momentum=0.5), EXAMPLES), (5, 9)),
+    "logistic descent": (lambda: Prompted(descent("logistic"), EXAMPLES, labels=True), (5, 9)),
+    "newton": (lambda: Prompted(ah.in_context.newton(**SMALL, steps=3, l2=0.5, bounds=LIMITS), EXAMPLES), (5, 9)),
+    "network step": (network_step, (5, 15)),
+    "truncated": (lambda: Prompted(ah.in_context.truncated_linear(features=2, low=-1, high=1), [(3, 2), (2,), ()]),
+                  (5, 9)),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -92,11 +135,11 @@ def test_another_dtype_computes_in_it_or_is_refused(kind):
     model, x = kind
     other = copy.deepcopy(model)
     try:
-        other = other.to(torch.float32)
+        found = other.to(torch.float32)(x.float())
     except ah.AnchorheadError as refusal:
         assert "dtype" in str(refusal) or "float32" in str(refusal)  # noqa: PT017
         return
-    torch.testing.assert_close(other(x.float()).double(), model(x), rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.double(), model(x), rtol=0, atol=1e-4)
 
 
 def test_batches_of_torch_func(kind):

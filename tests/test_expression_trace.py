@@ -68,6 +68,8 @@ READ = {
     "x + softplus(0.5 - x)": lambda x: torch.logaddexp(x, torch.tensor(0.5, dtype=torch.float64)),
     "relu(2*x + 1) + relu(2*x + 1) - x": overwrites,
     "3": lambda x: 3.0,
+    "2*x": lambda x: torch.full_like(x, 2.0) * x,
+    "min(3, x)": lambda x: torch.where(~(x > 3), x, torch.full_like(x, 3.0)),
 }
 
 # the callable, the error, words of the message
@@ -81,6 +83,12 @@ REFUSED = [
     (lambda x: x > 0, DiscontinuityError, "returns a comparison"),
     (lambda x: x.float(), DiscontinuityError, "rounds"),
     (lambda x: torch.div(x, 2, rounding_mode="floor"), DiscontinuityError, "rounding_mode"),
+    (lambda x: (x == 0) * x, DiscontinuityError, "whether two numbers are equal jumps"),
+    (lambda x: torch.where((x > 0) & (x < 1), x, x), DiscontinuityError, "combination of comparisons"),
+    (lambda x: torch.heaviside(x, x), DiscontinuityError, "jumps at 0"),
+    (lambda x: x + True, ExpressionError, "this form of torch's add"),
+    (lambda x: x * 1j, ExpressionError, "this form of torch's mul"),
+    (lambda x: x + math.inf, ExpressionError, "must be finite"),
     (lambda x: F.softplus(x, 1, 5), DiscontinuityError, "threshold 5"),
     (lambda x: x.sum() * x, ExpressionError, "torch's sum is not an elementwise operation"),
     (lambda x: x.max(), ExpressionError, "torch's max"),
@@ -116,7 +124,14 @@ def test_what_cannot_be_read_is_refused_with_the_reason(target, kind, words, cap
     assert capfd.readouterr() == ("", "")
 
 
+def two_lines(x):
+    y = 2 * x
+    return y.cumsum(0)
+
+
 def test_a_refusal_names_the_place():
+    with pytest.raises(ExpressionError, match=r"return y.cumsum\(0\)"):
+        trace(two_lines)
     with pytest.raises(ExpressionError, match=r'test_expression_trace.py", line \d+'):
         trace(lambda x: x.cumsum(0))
     with pytest.raises(ExpressionError, match=r"activation.py"):

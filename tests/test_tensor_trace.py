@@ -15,7 +15,7 @@ from anchorhead.circuit.circuit import Apply, Attend, Circuit, Largest, Line, Ti
 from anchorhead.enclosure.exact import as_float
 from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression.tensors import evaluate
-from anchorhead.tracing.module import infer_width, trace_tensors
+from anchorhead.tracing.module import TensorFunction, infer_width
 
 ACTIVATIONS = [nn.ReLU, nn.GELU, nn.Tanh, nn.SiLU]
 
@@ -64,7 +64,7 @@ def steps_of(circuit, kind):
 
 def check(function, shape, *, batched=True, fuse=True, inputs=None):
     """The circuit of the callable, after it has been compared with the callable itself."""
-    circuit = trace_tensors(function, shape, fuse=fuse)
+    circuit = TensorFunction(function, shape).circuit(fuse)
     inputs = points(shape) if inputs is None else inputs
     if isinstance(function, nn.Module):
         function = function.to(torch.float64).eval()
@@ -142,16 +142,16 @@ def test_an_mlp_is_one_step_for_each_activation(activation):
 
 def test_parameters_are_the_exact_numbers_that_they_are():
     layer = nn.Linear(2, 1)
-    circuit = trace_tensors(layer, (2,))
+    circuit = TensorFunction(layer, (2,)).circuit()
     [line] = circuit.outputs
     assert [line.terms[0], line.terms[1], line.bias] == [*layer.weight[0].tolist(), layer.bias.item()]
     assert not circuit.steps
 
 
 def test_numbers_of_a_function_are_the_exact_numbers_that_they_are():
-    [line] = trace_tensors(lambda x: 0.1 * x + 0.3, (1,)).outputs
+    [line] = TensorFunction(lambda x: 0.1 * x + 0.3, (1,)).circuit().outputs
     assert line == Line({0: 0.1}, 0.3)
-    [line] = trace_tensors(lambda x: x.mean(-1), (3,)).outputs
+    [line] = TensorFunction(lambda x: x.mean(-1), (3,)).circuit().outputs
     assert line.terms == {i: Fraction(1, 3) for i in range(3)}
 
 
@@ -376,12 +376,12 @@ def test_functions_of_one_input():
     assert isinstance(step, Times)
     check(lambda x: torch.stack([x.sum(), x.norm(), x @ x]), (3,), batched=False)
     check(lambda x: x.T @ x, (3, 2), batched=False)
-    assert trace_tensors(lambda x: torch.tensor(3.0), (2,)).outputs == (Line({}, 3),)
+    assert TensorFunction(lambda x: torch.tensor(3.0), (2,)).circuit().outputs == (Line({}, 3),)
 
 
 def test_functions_that_close_over_a_module_of_float32():
     net = seeded(lambda: mlp(3, 4, 2))
-    circuit = trace_tensors(lambda x: net(x).sum(-1), (3,))
+    circuit = TensorFunction(lambda x: net(x).sum(-1), (3,)).circuit()
     inputs = points((3,))
     torch.testing.assert_close(run(circuit, inputs), net.double()(inputs).sum(-1), rtol=1e-10, atol=1e-10)
 
@@ -452,7 +452,7 @@ REFUSED = [
 def test_what_cannot_be_read_is_refused_with_its_place(number):
     function, kind, words = REFUSED[number]
     with pytest.raises(ExpressionError) as caught:
-        trace_tensors(function, (3,))
+        TensorFunction(function, (3,)).circuit()
     assert type(caught.value) is kind
     for word in words:
         assert word in str(caught.value)

@@ -14,7 +14,7 @@ its size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -69,9 +69,6 @@ class FunctionStep(Step):
         """The query in place of the argument."""
         first, *rest = self.lines()
         return [use.query(first), *rest]
-
-    def written(self, line: Callable[[Line], list[Any]], function: Callable[[Node], int]) -> list[Any]:
-        return [function(self.function), *map(line, self.lines())]
 
     def fits(self, use: Use, values: Values, heads: Sequence[ProvedHead]) -> bool:
         if use.head < 0 or not use.radius > 0:
@@ -153,15 +150,12 @@ class Apply(FunctionStep):
     name = "apply"
     items = 4
 
-    def lines(self) -> Iterator[Line]:
-        yield self.argument
-
     @classmethod
     def read(cls, items: list[Any], label: str, reader: Reader) -> Apply:
         return cls(reader.function(items[0]), reader.line(items[1]), label)
 
-    def mapped(self, change: Callable[[Line], Line]) -> Apply:
-        return Apply(self.function, change(self.argument), self.label)
+    def factors(self) -> tuple[Node, Line, Line]:
+        return self.function, self.argument, Line({}, 1)
 
     def wanted(self) -> tuple[str, Node, bool]:
         return ("square", SQUARE, False) if self.function in SQUARES else ("plain", self.function, False)
@@ -179,20 +173,16 @@ class Times(FunctionStep):
     name = "times"
     items = 5
 
-    def lines(self) -> Iterator[Line]:
-        yield self.argument
-        yield self.partner
-
     @classmethod
     def read(cls, items: list[Any], label: str, reader: Reader) -> Times:
         return cls(reader.function(items[0]), reader.line(items[1]), reader.line(items[2]), label)
 
-    def mapped(self, change: Callable[[Line], Line]) -> Times:
-        return Times(self.function, change(self.argument), change(self.partner), self.label)
-
     def parts(self) -> Sequence[range]:
         """All queries, then all partners."""
         return [range(1), range(1, 2)]
+
+    def factors(self) -> tuple[Node, Line, Line]:
+        return self.function, self.argument, self.partner
 
     def wanted(self) -> tuple[str, Node, bool]:
         return ("identity", U, True) if self.function is U else ("plain", self.function, True)

@@ -7,7 +7,7 @@ err as sums of products do; computing softmax adds ρ(Δ + 4 + m) to E, with Δ 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from anchorhead.circuit.step import Computed, Pair, ProvedHead, Step, Use, Value
 from anchorhead.dtypes import LARGEST
 from anchorhead.enclosure.precision import above, below, upper
 from anchorhead.enclosure.softmax_range import blended, softmax_weights
-from anchorhead.expression.graph import Node
 
 if TYPE_CHECKING:
     from anchorhead.circuit.program import Reader
@@ -44,19 +43,6 @@ class Attend(Step):
     def width(self) -> int:
         return len(self.values[0])
 
-    def lines(self) -> Iterator[Line]:
-        yield from self.query
-        for row in self.key_rows:
-            yield from row
-        yield from self.offsets
-        for row in self.values:
-            yield from row
-
-    def mapped(self, change: Callable[[Line], Line]) -> Attend:
-        query, offsets = (tuple(map(change, part)) for part in (self.query, self.offsets))
-        keys, values = (tuple(tuple(map(change, row)) for row in rows) for rows in (self.key_rows, self.values))
-        return Attend(query, keys, offsets, values, self.label)
-
     def parts(self) -> Sequence[range]:
         """Queries, keys, offsets, values."""
         d, m = len(self.query), len(self.offsets)
@@ -70,10 +56,6 @@ class Attend(Step):
 
     def alike(self, head: int) -> tuple[object, ...]:
         return self.name, len(self.query), len(self.offsets), self.width
-
-    def written(self, line: Callable[[Line], list[Any]], function: Callable[[Node], int]) -> list[Any]:
-        keys, values = ([[line(x) for x in row] for row in rows] for rows in (self.key_rows, self.values))
-        return [[line(x) for x in self.query], keys, [line(x) for x in self.offsets], values]
 
     @classmethod
     def read(cls, items: list[Any], label: str, reader: Reader) -> Attend:

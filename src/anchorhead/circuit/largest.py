@@ -11,7 +11,7 @@ moves the output by at most 2 sum W_j ρ(Δ_j + 4)|u_j - M| <= 2(m-1)ρ(0.55 + 4
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ from flint import arb
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.step import Computed, Pair, ProvedHead, Step, Use, Valued, Values, gamma, size
 from anchorhead.enclosure.precision import upper
-from anchorhead.expression.graph import Node
 
 if TYPE_CHECKING:
     from anchorhead.circuit.program import Reader
@@ -36,17 +35,8 @@ class Largest(Step):
     name = "largest"
     items = 3
 
-    def lines(self) -> Iterator[Line]:
-        yield from self.arguments
-
-    def mapped(self, change: Callable[[Line], Line]) -> Largest:
-        return Largest(tuple(map(change, self.arguments)), self.label)
-
     def alike(self, head: int) -> tuple[object, ...]:
         return self.name, len(self.arguments)
-
-    def written(self, line: Callable[[Line], list[Any]], function: Callable[[Node], int]) -> list[Any]:
-        return [[line(argument) for argument in self.arguments]]
 
     @classmethod
     def read(cls, items: list[Any], label: str, reader: Reader) -> Largest:

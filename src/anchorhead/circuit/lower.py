@@ -1,6 +1,6 @@
 """An expression to a circuit: functions of one line are fused, products carried, affine parts folded into lines.
 
-On the way a value is a *form*: a `Line`, or a `Pending` function of one line that no step computes yet. As long as
+On the way a value is an `Operand`: a line, or a `Pending` function of one line that no step computes yet. As long as
 everything in a subexpression depends on one line (or on multiples of it), it stays one function of it and becomes one
 head: sin(3*x)*exp(-x**2) costs what one function of x costs. Where two lines meet, pending functions are made steps;
 in a product phi(u)·v the function stays in the head that carries v. Products of many factors are paired off in a
@@ -9,14 +9,17 @@ balanced tree, so that the circuit is as shallow as it can be. Equal steps are m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from anchorhead.circuit.apply import Apply, Times, U
 from anchorhead.circuit.attend import Attend
 from anchorhead.circuit.circuit import Circuit
-from anchorhead.circuit.forms import (
+from anchorhead.circuit.largest import Largest
+from anchorhead.circuit.line import Line, combination
+from anchorhead.circuit.operands import (
     LARGEST_FUNCTION,
-    Form,
+    Operand,
     Pending,
     affine_parts,
     canonical,
@@ -27,8 +30,6 @@ from anchorhead.circuit.forms import (
     substituted,
     written_length,
 )
-from anchorhead.circuit.largest import Largest
-from anchorhead.circuit.line import Line, combination
 from anchorhead.circuit.step import Step
 from anchorhead.enclosure.exact import Number, as_node, largest, simplified, times
 from anchorhead.errors import ExpressionError
@@ -50,33 +51,29 @@ class Builder:
         self._wires = len(self.inputs)
         self._names = list(self.inputs)
         self._known: dict[Step, int] = {}
+        self._lines: dict[Pending, Line] = {}
 
-    def input(self, index: int) -> Line:
-        return Line({index: 1})
+    def circuit(self, outputs: Iterable[Operand], *shapes: tuple[int, ...]) -> Circuit:
+        """The finished circuit for inputs and outputs of the shapes, without steps that no output needs."""
+        lines = tuple(map(self.line, outputs))
+        return _needed(Circuit(self.inputs, tuple(self.steps), lines, *shapes))
 
-    def circuit(
-        self,
-        outputs: Iterable[Form],
-        input_shape: tuple[int, ...] | None = None,
-        output_shape: tuple[int, ...] | None = None,
-    ) -> Circuit:
-        """The finished circuit, without steps that no output needs."""
-        lines = tuple(self.line(form) for form in outputs)
-        shape = (len(self.inputs),) if input_shape is None else input_shape
-        found = (len(lines),) if output_shape is None else output_shape
-        return _needed(Circuit(self.inputs, tuple(self.steps), lines, shape, found))
+    def line(self, operand: Operand) -> Line:
+        """The operand as a line; a step is made for a pending function, without what is affine in it."""
+        if isinstance(operand, Line):
+            return operand
+        if operand not in self._lines:
+            self._lines[operand] = self._made(operand)
+        return self._lines[operand]
 
-    def line(self, form: Form) -> Line:
-        """The form as a line; a step is made for a pending function, without what is affine in it."""
-        if isinstance(form, Line):
-            return form
-        slope, bias, factor, core = affine_parts(form.function)
+    def _made(self, operand: Pending) -> Line:
+        slope, bias, factor, core = affine_parts(operand.function)
         if core is None:
-            return form.argument.scaled(slope).shifted(bias)
-        step = self._step(Apply(canonical(core), form.argument, form.label))
+            return operand.argument.scaled(slope).shifted(bias)
+        step = self._step(Apply(canonical(core), operand.argument, operand.label))
         if slope == bias == 0:
             return step.scaled(factor)
-        return form.argument.scaled(slope).shifted(bias) + step.scaled(factor)
+        return operand.argument.scaled(slope).shifted(bias) + step.scaled(factor)
 
     def _step(self, step: Step) -> Line:
         return self._steps(step)[0]
@@ -90,18 +87,14 @@ class Builder:
             self._wires += step.width
         return [Line({start + i: 1}) for i in range(step.width)]
 
-    def lower(self, node: Node, values: Mapping[str, Form], label: str | None = None) -> Form:
-        """The node at the forms that its variables stand for; label names its steps, or each its own text."""
-        uses: dict[Node, int] = {}
-        for part in ordered([node]):
-            for arg in part.args:
-                uses[arg] = uses.get(arg, 0) + 1
-        inside = {arg for part in uses for arg in part.args if {part.op, arg.op} <= PRODUCT and uses[arg] == 1}
-        if node.op in PRODUCT:
-            inside |= {arg for arg in node.args if arg.op in PRODUCT and uses[arg] == 1}
-        done: dict[Node, Form] = {}
+    def lower(self, node: Node, values: Mapping[str, Operand], label: str | None = None) -> Operand:
+        """The node at the operands that its variables stand for; label names its steps, or each its own text."""
+        parts = ordered([node])
+        uses = Counter(arg for part in parts for arg in part.args)
+        inside = {arg for part in parts for arg in part.args if {part.op, arg.op} <= PRODUCT and uses[arg] == 1}
+        done: dict[Node, Operand] = {}
         names = texts(node) if label is None else {}
-        for part in ordered([node]):
+        for part in parts:
             name = names.get(part, label or "")
             if part in inside:
                 continue  # its factors belong to the product around it, so that the whole product is balanced
@@ -109,13 +102,13 @@ class Builder:
                 done[part] = values[str(part.value)]
             elif part.op in PRODUCT:
                 found = [(done[f], inverse) for f, inverse in _factors(part, uses)]
-                factors = [self.unary(RECIPROCAL, form, name) if inverse else form for form, inverse in found]
+                factors = [self.unary(RECIPROCAL, operand, name) if inverse else operand for operand, inverse in found]
                 done[part] = self.product(factors, name)
             else:
                 done[part] = self._node(part, [done[arg] for arg in part.args], name)
         return done[node]
 
-    def _node(self, node: Node, args: list[Form], label: str) -> Form:
+    def _node(self, node: Node, args: list[Operand], label: str) -> Operand:
         if not args:
             return Line({}, simplified(node))
         if node.op == "neg":
@@ -137,53 +130,53 @@ class Builder:
             return self.unary(Node("exp", (U,)), self.product([args[1], logarithm], label), label)
         raise ExpressionError(f"{label} is a function of two variables that cannot be compiled: {node.op}.")
 
-    def unary(self, function: Node, form: Form, label: str) -> Form:
-        """function(form), the function an expression in u."""
-        if isinstance(form, Pending):
-            inner = substituted(function, {"u": form.function})
+    def unary(self, function: Node, operand: Operand, label: str) -> Operand:
+        """function(operand), the function an expression in u."""
+        if isinstance(operand, Pending):
+            inner = substituted(function, {"u": operand.function})
             if not self.fuse or written_length(inner) > LARGEST_FUNCTION:
-                return self.unary(function, self.line(form), label)
-            return Pending(inner, form.argument, label)
-        if form.is_constant:
-            return Line({}, finite(simplified(folded(substituted(function, {"u": as_node(form.bias)})))))
-        return Pending(function, form, label)
+                return self.unary(function, self.line(operand), label)
+            return Pending(inner, operand.argument, label)
+        if operand.is_constant:
+            return Line({}, finite(simplified(folded(substituted(function, {"u": as_node(operand.bias)})))))
+        return Pending(function, operand, label)
 
-    def scale(self, form: Form, factor: Number) -> Form:
-        if isinstance(form, Line):
-            return form.scaled(factor)
-        return Pending(mul(as_node(factor), form.function), form.argument, form.label)
+    def scale(self, operand: Operand, factor: Number) -> Operand:
+        if isinstance(operand, Line):
+            return operand.scaled(factor)
+        return Pending(mul(as_node(factor), operand.function), operand.argument, operand.label)
 
-    def sum(self, coefficients: Sequence[Number], forms: Sequence[Form], bias: Number, label: str) -> Form:
-        """bias + sum of coefficient · form; one function if all of them depend on one line."""
-        argument = self._common(forms)
-        if argument is None or not any(isinstance(form, Pending) for form in forms):
-            return combination(coefficients, [self.line(form) for form in forms], bias)
+    def sum(self, coefficients: Sequence[Number], operands: Sequence[Operand], bias: Number, label: str) -> Operand:
+        """bias + sum of coefficient · operand; one function if all of them depend on one line."""
+        argument = self._common(operands)
+        if argument is None or not any(isinstance(operand, Pending) for operand in operands):
+            return combination(coefficients, [self.line(operand) for operand in operands], bias)
         total = as_node(bias)
-        for c, form in zip(coefficients, forms, strict=True):
+        for c, operand in zip(coefficients, operands, strict=True):
             if c != 0:
-                total = add(total, mul(as_node(c), self._in(argument, form)))
+                total = add(total, mul(as_node(c), self._in(argument, operand)))
         if written_length(total) > LARGEST_FUNCTION:
-            return combination(coefficients, [self.line(form) for form in forms], bias)
+            return combination(coefficients, [self.line(operand) for operand in operands], bias)
         return Pending(total, argument, label)
 
-    def product(self, forms: Sequence[Form], label: str) -> Form:
+    def product(self, operands: Sequence[Operand], label: str) -> Operand:
         """The product; factors that depend on one line are one function, the rest are paired off."""
         factor: Number = 1
-        groups: list[Form] = []
-        for form in forms:
-            if isinstance(form, Line) and form.is_constant:
-                factor = times(factor, form.bias)
+        groups: list[Operand] = []
+        for operand in operands:
+            if isinstance(operand, Line) and operand.is_constant:
+                factor = times(factor, operand.bias)
                 continue
             for i, other in enumerate(groups):
-                argument = self._common([other, form])
+                argument = self._common([other, operand])
                 if argument is not None:
-                    function = mul(self._in(argument, other), self._in(argument, form))
+                    function = mul(self._in(argument, other), self._in(argument, operand))
                     if written_length(function) > LARGEST_FUNCTION:
                         continue
                     groups[i] = Pending(function, argument, label)
                     break
             else:
-                groups.append(form)
+                groups.append(operand)
         if not groups:
             return Line({}, factor)
         while len(groups) > 1:
@@ -191,8 +184,8 @@ class Builder:
             groups = paired + groups[2 * len(paired) :]
         return self.scale(groups[0], factor)
 
-    def _pair(self, a: Form, b: Form, label: str) -> Form:
-        """phi(u)·v for forms of different lines: the simpler smooth function carries the other as its partner."""
+    def _pair(self, a: Operand, b: Operand, label: str) -> Operand:
+        """phi(u)·v for operands of different lines: the simpler smooth function carries the other as its partner."""
         pending = [f for f in (a, b) if isinstance(f, Pending) and is_smooth(f.function) and self.fuse]
         if not pending:
             left, right = self.line(a), self.line(b)
@@ -209,14 +202,14 @@ class Builder:
         names = [self._names[w] for line in (a, b) for w in line.terms]
         return f"{names[0]}*{names[1]}" if len(names) == 2 and sum(map(len, names)) < 40 else label
 
-    def largest(self, forms: Sequence[Form], label: str, sign: int = 1) -> Form:
-        """The largest of the forms, or with sign -1 the smallest."""
-        argument = self._common(forms)
+    def largest(self, operands: Sequence[Operand], label: str, sign: int = 1) -> Operand:
+        """The largest of the operands, or with sign -1 the smallest."""
+        argument = self._common(operands)
         if argument is not None:
-            found = Node("max" if sign > 0 else "min", [self._in(argument, form) for form in forms])
+            found = Node("max" if sign > 0 else "min", [self._in(argument, operand) for operand in operands])
             if written_length(found) <= LARGEST_FUNCTION:
                 return Pending(found, argument, label)
-        lines = [self.line(form).scaled(sign) for form in forms]
+        lines = [self.line(operand).scaled(sign) for operand in operands]
         kept = list(dict.fromkeys(line for line in lines if not line.is_constant))
         constants = [line.bias for line in lines if line.is_constant]
         if constants:
@@ -227,50 +220,46 @@ class Builder:
 
     def attend(
         self,
-        query: Sequence[Form],
-        keys: Sequence[Sequence[Form]],
-        offsets: Sequence[Form],
-        values: Sequence[Sequence[Form]],
+        query: Sequence[Operand],
+        keys: Sequence[Sequence[Operand]],
+        offsets: Sequence[Operand],
+        values: Sequence[Sequence[Operand]],
         label: str,
-    ) -> list[Form]:
-        """sum_j softmax_j(query · key_j + offset_j) value_j, one form for each entry of a value."""
-        made = Attend(
-            tuple(self.line(q) for q in query),
-            tuple(tuple(self.line(k) for k in row) for row in keys),
-            tuple(self.line(o) for o in offsets),
-            tuple(tuple(self.line(v) for v in row) for row in values),
-            label,
-        )
+    ) -> list[Operand]:
+        """sum_j softmax_j(query · key_j + offset_j) value_j, one operand for each entry of a value."""
+        key_rows, rows = (tuple(tuple(map(self.line, row)) for row in table) for table in (keys, values))
+        made = Attend(tuple(map(self.line, query)), key_rows, tuple(map(self.line, offsets)), rows, label)
         return list(self._steps(made))
 
-    def _common(self, forms: Sequence[Form]) -> Line | None:
-        """The one line that all forms depend on, if there is one and functions may be fused."""
-        pending = [form.argument for form in forms if isinstance(form, Pending)]
+    def _common(self, operands: Sequence[Operand]) -> Line | None:
+        """The one line that all operands depend on, if there is one and functions may be fused."""
+        pending = [operand.argument for operand in operands if isinstance(operand, Pending)]
         if pending and not self.fuse:
             return None
-        lines = [form for form in forms if isinstance(form, Line) and not form.is_constant]
+        lines = [operand for operand in operands if isinstance(operand, Line) and not operand.is_constant]
         if not (pending or lines):
             return None
         base, *others = pending + lines
         return base if all(line.in_terms_of(base) is not None for line in others) else None
 
-    def _in(self, argument: Line, form: Form) -> Node:
-        """The form as an expression in u = argument."""
-        line = form if isinstance(form, Line) else form.argument
+    def _in(self, argument: Line, operand: Operand) -> Node:
+        """The operand as an expression in u = argument."""
+        line = operand if isinstance(operand, Line) else operand.argument
         if line.is_constant:
             return as_node(line.bias)
         found = line.in_terms_of(argument)
         if found is None:
             raise ExpressionError("A part was taken for a function of one combination of the inputs, and is not one.")
         inner = add(mul(as_node(found[0]), U), as_node(found[1]))
-        return inner if isinstance(form, Line) else substituted(form.function, {"u": inner})
+        return inner if isinstance(operand, Line) else substituted(operand.function, {"u": inner})
 
 
 def lower(expression: Expression, *, fuse: bool = True) -> Circuit:
     """The circuit of an expression: one input wire a variable, one output a formula."""
     builder = Builder(expression.variables, fuse=fuse)
-    values = {name: builder.input(i) for i, name in enumerate(expression.variables)}
-    return builder.circuit([builder.lower(node, values) for node in expression.outputs])
+    values = {name: Line({wire: 1}) for wire, name in enumerate(expression.variables)}
+    outputs = [builder.lower(node, values) for node in expression.outputs]
+    return builder.circuit(outputs, (len(values),), (len(outputs),))
 
 
 def _factors(node: Node, uses: Mapping[Node, int]) -> list[tuple[Node, bool]]:
@@ -299,12 +288,9 @@ def _needed(circuit: Circuit) -> Circuit:
     kept.reverse()
     if len(kept) == len(circuit.steps):
         return circuit
-    new = {w: w for w in range(len(circuit.inputs))}
-    wire = len(circuit.inputs)
-    for i in kept:
-        for k in range(circuit.steps[i].width):
-            new[circuit.starts[i] + k] = wire + k
-        wire += circuit.steps[i].width
+    wires = [*range(len(circuit.inputs))]
+    wires += [circuit.starts[i] + k for i in kept for k in range(circuit.steps[i].width)]
+    new = {wire: place for place, wire in enumerate(wires)}
     steps = tuple(circuit.steps[i].mapped(lambda line: line.on_wires(new)) for i in kept)
     outputs = tuple(line.on_wires(new) for line in circuit.outputs)
     return Circuit(circuit.inputs, steps, outputs, circuit.input_shape, circuit.output_shape)

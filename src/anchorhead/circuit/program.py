@@ -87,6 +87,11 @@ def _require(fits: bool, problem: str) -> None:
         raise ValueError(problem)
 
 
+def _listed(value: Any) -> list[Any]:
+    _require(isinstance(value, list), f"{value!r:.40} is not a list")
+    return value
+
+
 def _read(data: Any) -> Circuit:
     inputs = tuple(_shown(name) for name in _listed(data["inputs"]))
     _require(0 < len(inputs) <= MOST_INPUTS and len(set(inputs)) == len(inputs), "inputs without or with equal names")
@@ -139,15 +144,7 @@ class Reader:
         _require(_natural(number) < len(self.functions), "a step names a function that is not there")
         return self.functions[number]
 
-    @staticmethod
-    def listed(value: Any) -> list[Any]:
-        """A list."""
-        return _listed(value)
-
-    @staticmethod
-    def require(fits: bool, problem: str) -> None:
-        """Refuses what does not fit."""
-        _require(fits, problem)
+    listed, require = staticmethod(_listed), staticmethod(_require)
 
 
 def _number_in(value: Any) -> Number:
@@ -157,11 +154,6 @@ def _number_in(value: Any) -> Number:
         _require(FRACTION.fullmatch(value) is not None, "a fraction that is none")
         return Fraction(value)
     _require(type(value) in (int, float) and math.isfinite(value), f"{value!r:.40} is not a finite number")
-    return value
-
-
-def _listed(value: Any) -> list[Any]:
-    _require(isinstance(value, list), f"{value!r:.40} is not a list")
     return value
 
 

@@ -84,10 +84,7 @@ def rounded(circuit: Circuit, uses: Sequence[Use], dtype: str) -> Wiring:
         return known[line]
 
     rows = [tuple(row(line) for line in step.read_lines(use)) for step, use in zip(circuit.steps, uses, strict=True)]
-    values = []
-    for use in uses:
-        scale, tilt, shift = use.values
-        values.append((stored(scale, dtype), stored(tilt, dtype), stored(shift, dtype)))
+    values = [(stored(a, dtype), stored(b, dtype), stored(c, dtype)) for a, b, c in (use.values for use in uses)]
     return Wiring(tuple(uses), tuple(rows), tuple(row(line) for line in circuit.outputs), tuple(values))
 
 

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from flint import arb
 
@@ -146,13 +146,20 @@ class Step(ABC):
         """How many wires it gives."""
         return 1
 
-    @abstractmethod
+    @property
+    def entries(self) -> tuple[Any, ...]:
+        """What it is made of but for its label, in order: functions, lines, and tuples of them."""
+        return tuple(value for name, value in vars(self).items() if name != "label")
+
     def lines(self) -> Iterator[Line]:
         """The lines that it reads, in order."""
+        return _lines(self.entries)
 
-    @abstractmethod
-    def mapped(self, change: Callable[[Line], Line]) -> Step:
+    def mapped(self, change: Callable[[Line], Line]) -> Self:
         """The same step of other lines."""
+        make: Any = type(self)
+        found: Self = make(*_changed(self.entries, change, lambda node: node, tuple), self.label)
+        return found
 
     def parts(self) -> Sequence[range]:
         """The numbers of its lines in the parts in which a group of steps reads them, part by part."""
@@ -166,14 +173,19 @@ class Step(ABC):
         """The lines that a network reads for it, given how it uses its head."""
         return list(self.lines())
 
-    @abstractmethod
     def written(self, line: Callable[[Line], list[Any]], function: Callable[[Node], int]) -> list[Any]:
         """Its entries in a file after name and label."""
+        found: list[Any] = _changed(self.entries, line, function, list)
+        return found
 
     @classmethod
     @abstractmethod
     def read(cls, items: list[Any], label: str, reader: Reader) -> Step:
         """The step of such entries, none of which is trusted."""
+
+    def factors(self) -> tuple[Node, Line, Line] | None:
+        """(phi, u, v) of a step phi(u)·v; None if it is something else."""
+        return None
 
     def wanted(self) -> tuple[str, Node, bool] | None:
         """The kind of use, the function of the head that computes it, and whether that carries a partner.
@@ -221,6 +233,21 @@ class Step(ABC):
     @abstractmethod
     def described(self, heads: Sequence[ProvedHead], use: Use) -> tuple[str, str]:
         """The function that its head computes and the method by which it was found, for a report."""
+
+
+def _lines(entry: Any) -> Iterator[Line]:
+    if isinstance(entry, Line):
+        yield entry
+    elif isinstance(entry, tuple):
+        for part in entry:
+            yield from _lines(part)
+
+
+def _changed(entry: Any, line: Callable[[Line], Any], function: Callable[[Node], Any], several: type) -> Any:
+    """An entry with its lines and functions changed, and its tuples as `several`."""
+    if isinstance(entry, tuple):
+        return several(_changed(part, line, function, several) for part in entry)
+    return line(entry) if isinstance(entry, Line) else function(entry)
 
 
 def gamma(k: int, unit: float) -> arb:

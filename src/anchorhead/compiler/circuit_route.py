@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 
+from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.doubling import Angle, doubled, has_angles, large_angles
 from anchorhead.circuit.program import circuit_digest
 from anchorhead.compiler.circuit_target import CircuitTarget
-from anchorhead.compiler.compose import Composed, compose
-from anchorhead.compiler.method import Method, Progress, Wish
+from anchorhead.compiler.compose import Composed, argument_ranges, compose
+from anchorhead.compiler.method import Method, Wish
 from anchorhead.errors import AnchorheadError, SingularityError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.layered_form import LayeredForm
+from anchorhead.model.layered_core import LayeredCore
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.network_claim import PlacedNetwork
 from anchorhead.proof.rounding import ASSUMPTIONS
+
+LARGE = 16
+"""A head of more keys than this is a reason to look for a circuit with smaller ones."""
 
 
 class Graph(Method):
@@ -23,26 +28,39 @@ class Graph(Method):
     takes = ("several",)
 
     def compile(self, target: CircuitTarget, wish: Wish) -> CompiledModel:
-        """The network with the fewest keys that the passes find; functions of one line fused, or apart if not."""
+        """The network with the fewest keys: functions of one line fused, or apart where that fails or has fewer keys."""
         tol = wish.tolerance(1e-6)
-        try:
-            composed, fused = compose(target.circuit(True), target.box, tol, wish.dtype, wish.progress), True
-        except (ToleranceError, SingularityError) as refusal:
-            wish.progress("again, with a head for every function by itself")
-            composed, fused = _apart(target, tol, wish.dtype, wish.progress, refusal), False
-        form = LayeredForm(PlacedNetwork.of(composed.claim), target.source(fused=fused))
-        return CompiledModel(form, _certificate(target, composed), self.name)
+        found: list[tuple[Composed, bool, tuple[Angle, ...]]] = []
+        refusal: AnchorheadError | None = None
+        for fuse in (True, False):
+            if fuse is False and (target.circuit(False) == target.circuit(True) or (found and _small(found[0][0]))):
+                break
+            if fuse is False:
+                wish.progress("again, with a head for every function by itself")
+            try:
+                circuit, angles = _turned(target, fuse, wish.dtype)
+                found.append((compose(circuit, target.box, tol, wish.dtype, wish.progress), fuse, angles))
+            except (ToleranceError, SingularityError) as problem:
+                refusal = refusal or problem
+        if not found:
+            raise refusal or ToleranceError("No circuit was found.")
+        composed, fused, angles = min(found, key=lambda f: f[0].keys)
+        wish.check_limit(composed.keys)
+        core = LayeredCore(PlacedNetwork.of(composed.claim), target.source(fused=fused, angles=angles))
+        return CompiledModel(core, _certificate(target, composed), self.name)
 
 
-def _apart(target: CircuitTarget, tol: float, dtype: str, progress: Progress, refusal: AnchorheadError) -> Composed:
-    """Without fusing; the refusal of the fused circuit if that does not help."""
-    circuit = target.circuit(False)
-    if circuit == target.circuit(True):
-        raise refusal
-    try:
-        return compose(circuit, target.box, tol, dtype, progress)
-    except (ToleranceError, SingularityError):
-        raise refusal from None
+def _turned(target: CircuitTarget, fuse: bool, dtype: str) -> tuple[Circuit, tuple[Angle, ...]]:
+    """The circuit, its large angles by doubling."""
+    circuit = target.circuit(fuse)
+    if not has_angles(circuit):
+        return circuit, ()
+    angles = large_angles(circuit, argument_ranges(circuit, target.box, dtype))
+    return (doubled(circuit, angles), angles) if angles else (circuit, ())
+
+
+def _small(composed: Composed) -> bool:
+    return max((head.keys for head in composed.claim.heads), default=0) <= LARGE
 
 
 def _certificate(target: CircuitTarget, composed: Composed) -> Certificate:

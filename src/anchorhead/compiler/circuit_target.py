@@ -5,21 +5,23 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.doubling import Angle
 from anchorhead.circuit.lower import lower
 from anchorhead.errors import ExpressionError, InputError, ShapeError
 from anchorhead.expression.domain import Pair, read_box, shape_of
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.parse import parse
-from anchorhead.model.exact import exact_wires
-from anchorhead.tracing.steadiness import EVALUATION, check_agreement, points_in
+from anchorhead.model.layered import exact_wires
+from anchorhead.tracing.steadiness import check_agreement, points_in
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,12 @@ class CircuitTarget:
         """The names of the inputs, in order, where they have any of their own."""
         return () if self.expression is None else self.expression.variables
 
-    def source(self, *, fused: bool) -> dict[str, Any]:
+    def source(self, *, fused: bool, angles: Sequence[Angle] = ()) -> dict[str, Any]:
         """What a file says about where the circuit comes from."""
         if self.expression is None:
             return {"name": self.name.partition(" (")[0][:200]}
-        return {"expressions": self.expression.text, "variables": list(self.expression.variables), "fused": fused}
+        return {"expressions": self.expression.text, "variables": list(self.expression.variables), "fused": fused,
+                **({"doubled": [list(angle) for angle in angles]} if angles else {})}  # fmt: skip
 
 
 def of_expression(expression: Expression, domain: Any, *, ordered: bool = False) -> CircuitTarget:
@@ -65,29 +68,23 @@ def of_expression(expression: Expression, domain: Any, *, ordered: bool = False)
 
 def of_module(function: Callable[..., Any], domain: Any, shape: tuple[int, ...]) -> CircuitTarget:
     """A function of one tensor of a shape, traced."""
-    from anchorhead.tracing.module import reading, trace_tensors, trained_differently, values
+    from anchorhead.tracing.module import TensorFunction
 
     width = inferred_shape(function)
     if width is not None and len(shape) == 1 and width != shape:
         raise ShapeError(
             f"The module takes {width[0]} inputs, and the domain or shape= says {shape[0]}; give one for each."
         )
-    known: dict[bool, Circuit] = {}
-
-    def circuit(fuse: bool) -> Circuit:
-        if fuse not in known:
-            known[fuse] = trace_tensors(function, shape, fuse=fuse)
-        return known[fuse]
-
+    called = TensorFunction(function, shape)
+    circuit = cache(called.circuit)
     first = circuit(True)
     sizes = " x ".join(map(str, shape)), " x ".join(map(str, first.output_shape)) or "1"
     name = f"{_name(function)} ({sizes[0]} -> {sizes[1]})"
-    assumptions = (EVALUATION,) if trained_differently(function, shape) else ()
     box = read_box(domain, first.inputs)
     points = torch.tensor(points_in(box), dtype=torch.float64).reshape(-1, *shape)
-    found, close = values(function, shape, points)
+    found, close = called.values(points)
     check_agreement(found, exact_wires(first, points)[1], points, close)
-    return CircuitTarget(name, box, circuit, None, (*assumptions, *reading(function, shape)), source_digest(function))
+    return CircuitTarget(name, box, circuit, None, called.assumptions(), source_digest(function))
 
 
 def source_digest(function: Callable[..., Any]) -> str:
@@ -135,12 +132,11 @@ def arguments(function: Callable[..., Any]) -> tuple[str, ...]:
 
 def of_arguments(function: Callable[..., Any], domain: Any, names: tuple[str, ...]) -> CircuitTarget:
     """A function of several numbers, f(x, y), traced for each element."""
-    from anchorhead.tracing.function import check_traced, trace, trained_differently
+    from anchorhead.tracing.function import check_traced, trace
 
     traced = trace(function, names)
     read = of_expression(parse(traced.text, traced.variables), domain, ordered=True)
-    check_traced(function, traced, read.box)
-    return replace(read, assumptions=(EVALUATION,) if trained_differently(function, len(names)) else ())
+    return replace(read, assumptions=check_traced(function, traced, read.box))
 
 
 def _name(function: Callable[..., Any]) -> str:

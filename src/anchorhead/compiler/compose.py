@@ -44,6 +44,13 @@ class Composed:
         return sum(step.keys(self.claim.heads, use) for step, use in pairs)
 
 
+def argument_ranges(circuit: Circuit, box: Sequence[Pair], dtype: str) -> list[Pair]:
+    """For each step the range of its first line on the box."""
+    found = flows(Tracker(circuit, dtype), box)
+    firsts = [[flow.arguments[i][0] for flow in found] for i in range(len(circuit.steps))]
+    return [(min(a for a, _ in pairs), max(b for _, b in pairs)) for pairs in firsts]
+
+
 def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progress: Progress) -> Composed:
     """Heads for every step such that every output keeps tol, proved; ToleranceError with the node that prevents it."""
     tracker = Tracker(circuit, dtype)

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from anchorhead.compiler.head_methods import Gated, Smooth, kink_between
+from anchorhead.compiler.head_methods import Gated, Smooth
+from anchorhead.compiler.joined import kink_between
 from anchorhead.compiler.method import Goal
 from anchorhead.compiler.prove import certificate, prove_head, sampled_error
 from anchorhead.compiler.target import Target, affine_form, read_target
@@ -33,7 +34,7 @@ from anchorhead.head.head import Head
 from anchorhead.head.kinked import kinked, single_key
 from anchorhead.head.smooth import smooth
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.head_form import HeadForm
+from anchorhead.model.head_core import HeadCore
 from anchorhead.proof.approximation import Refutation
 
 SIZES = (8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96)
@@ -75,7 +76,7 @@ def _searched(
                 continue
             proved = prove_head(target, rounded, goal.error, cuts, method)
             if not isinstance(proved, Refutation):
-                return CompiledModel(HeadForm(proved), certificate(target, proved), method)
+                return CompiledModel(HeadCore(proved), certificate(target, proved), method)
             unclear += not proved.certain
             if unclear == PATIENCE:
                 break
@@ -133,7 +134,7 @@ def _piece(target: Target, piece: Piece, before: float, after: float, keys: int,
         return single_key(constant, 0.0)
     share = goal.error * (0.9 - GATES)
     return smooth(target.function(piece.node), piece.low - before, piece.high + after, keys, goal=share,
-                  limit=goal.limit)[1]  # fmt: skip
+                  limit=goal.limit).best()[1]  # fmt: skip
 
 
 def _constant(target: Target, piece: Piece) -> float | None:

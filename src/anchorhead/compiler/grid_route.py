@@ -16,7 +16,7 @@ from anchorhead.head.grid_fit import MOST_KEYS, fit_grid, sampled_error, smalles
 from anchorhead.head.grid_head import GridFunction, GridHead
 from anchorhead.head.grid_module import GridModule
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.grid_form import GridForm
+from anchorhead.model.grid_core import GridCore
 from anchorhead.proof.certificate import Certificate, sum_above
 from anchorhead.proof.grid_lipschitz import conditional_bound
 from anchorhead.proof.grid_proof import GridProof, GridRefutation, prove_grid
@@ -88,8 +88,8 @@ def _proved(target: CircuitTarget, tol: float, wish: Wish, most: int) -> Compile
             certificate = Certificate(target.name, target.box, name, "proved", bound, rounding, boxes,
                                       tuple(ASSUMPTIONS), (sum_above(bound, rounding),) * head.outputs,
                                       expression.variables)  # fmt: skip
-            form = GridForm(GridModule.of(head, wish.torch_dtype), expression, (len(target.box),), (head.outputs,))
-            return CompiledModel(form, certificate, "grid")
+            core = GridCore(GridModule.of(head, wish.torch_dtype), expression, (len(target.box),), (head.outputs,))
+            return CompiledModel(core, certificate, "grid")
         if rounding >= tol:
             break
         share /= 2
@@ -121,8 +121,8 @@ def _sampled(target: Opaque, tol: float, wish: Wish) -> CompiledModel:
             )
     else:
         certificate = _conditional(target, head, rounding, name, lipschitz, tol, progress)
-    form = GridForm(GridModule.of(head, wish.torch_dtype), None, target.input_shape, target.output_shape)
-    return CompiledModel(form, certificate, "grid")
+    core = GridCore(GridModule.of(head, wish.torch_dtype), None, target.input_shape, target.output_shape)
+    return CompiledModel(core, certificate, "grid")
 
 
 def _fitted(f: GridFunction, box: tuple[tuple[float, float], ...], goal: float, tol: float, dtype: str,

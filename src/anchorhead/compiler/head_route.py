@@ -13,7 +13,7 @@ from anchorhead.compiler.target import Target
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.head.head import Head
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.head_form import HeadForm
+from anchorhead.model.head_core import HeadCore
 from anchorhead.proof.approximation import Refutation
 from anchorhead.proof.head_claim import HeadClaim
 
@@ -21,9 +21,9 @@ from anchorhead.proof.head_claim import HeadClaim
 def compile_head(target: Target, fit: Fit, wish: Wish) -> CompiledModel:
     """The smallest head that is proved to keep the tolerance, or the best that is proved with so many keys."""
     tol = 1e-3 if wish.keys is not None else wish.tolerance(1e-6)
-    search = Search(target, fit, tol, wish.dtype, wish.progress)
+    search = Search(target, fit, tol, wish.dtype, wish.progress, wish.limit)
     found = search.run() if wish.keys is None else _at_size(search, wish.keys)
-    return CompiledModel(HeadForm(found), replace(certificate(target, found), source=target.digest), fit.method)
+    return CompiledModel(HeadCore(found), replace(certificate(target, found), source=target.digest), fit.method)
 
 
 def _at_size(search: Search, keys: int) -> HeadClaim:

@@ -13,9 +13,9 @@ from anchorhead.file.stored_grid import grid_claim, shapes_of
 from anchorhead.head.evaluation import TORCH
 from anchorhead.head.grid_module import GridModule
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.grid_form import GridForm
-from anchorhead.model.head_form import HeadForm
-from anchorhead.model.layered_form import LayeredForm
+from anchorhead.model.grid_core import GridCore
+from anchorhead.model.head_core import HeadCore
+from anchorhead.model.layered_core import LayeredCore
 from anchorhead.model.outside import check_policy
 from anchorhead.proof.certificate import Certificate
 
@@ -36,23 +36,23 @@ def load(path: str | os.PathLike[str], *, outside: str = "warn") -> CompiledMode
 
 
 def _head(found: ModelFile, certificate: Certificate) -> CompiledModel:
-    return CompiledModel(HeadForm(head_claim(found)), certificate, method_of(found.record))
+    return CompiledModel(HeadCore(head_claim(found)), certificate, method_of(found.record))
 
 
 def _network(found: ModelFile, certificate: Certificate) -> CompiledModel:
     record, stored = found.record, stored_network(found)
     if len(certificate.outputs) != len(stored.claim.circuit.outputs):
         raise FileError("The file does not claim a bound for each output of its network.")
-    names = ("expressions", "variables", "fused", "name")
+    names = ("expressions", "variables", "fused", "doubled", "name")
     source: dict[str, Any] = {name: record[name] for name in names if name in record}
-    return CompiledModel(LayeredForm(stored, source), certificate, method_of(record))
+    return CompiledModel(LayeredCore(stored, source), certificate, method_of(record))
 
 
 def _grid(found: ModelFile, certificate: Certificate) -> CompiledModel:
     claim = grid_claim(found)
     shapes = shapes_of(found.record, claim.head.axes, claim.head.outputs)
-    form = GridForm(GridModule.of(claim.head, TORCH[claim.dtype]), claim.expression, *shapes)
-    return CompiledModel(form, certificate, method_of(found.record))
+    core = GridCore(GridModule.of(claim.head, TORCH[claim.dtype]), claim.expression, *shapes)
+    return CompiledModel(core, certificate, method_of(found.record))
 
 
 def _two_layer(found: ModelFile, certificate: Certificate) -> CompiledModel:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from anchorhead.arithmetic import Array
-from anchorhead.errors import InputError, PrecisionError
+from anchorhead.errors import InputError, PrecisionError, ToleranceError
 from anchorhead.expression.domain import shown
 from anchorhead.head.head import Head
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 DTYPES = {torch.float64: "float64", torch.float32: "float32"}
 LARGEST_TOL = 1e100
+LIMIT = 4096
+"""The largest number of keys of a model, unless another is given."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Wish:
     torch_dtype: torch.dtype = torch.float64
     lipschitz: float | None = None
     progress: Progress = field(default=lambda text: None)
+    limit: int = LIMIT
 
     def __post_init__(self) -> None:
         if self.keys is not None and self.tol is not None:
@@ -53,6 +56,8 @@ class Wish:
             )
         if self.tol is not None:
             check_tol(self.tol)
+        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
+            raise InputError(f"limit={shown(self.limit)} must be a whole number of at least 1, the most keys to use.")
         if self.lipschitz is not None and not (
             isinstance(self.lipschitz, int | float) and 0 <= self.lipschitz < LARGEST_TOL
         ):
@@ -62,6 +67,13 @@ class Wish:
     def dtype(self) -> str:
         """The dtype's name."""
         return DTYPES[self.torch_dtype]
+
+    def check_limit(self, keys: int) -> None:
+        """Refuses a model of more keys than may be used."""
+        if keys > self.limit:
+            raise ToleranceError(
+                f"The target takes {keys} keys, and limit={self.limit}. Raise limit=, or use a larger tol."
+            )
 
     def tolerance(self, usual: float) -> float:
         """The tolerance, or the usual one; what has no keys of its own to choose refuses them."""
@@ -93,6 +105,8 @@ class Fit:
     """A method applied to a target: heads with `least` to `most` keys.
 
     build: the head with that many keys that is best for a goal. cuts: points where boxes of its proof should begin.
+    estimate: about the error that it has with so many keys, much faster than building it; sizes that are out of reach
+    are then not built. size: how many keys a goal takes, where the fit knows it; only that size is then built.
     large_values: whether values may be much larger than the target, as where affine values cancel.
     """
 
@@ -101,6 +115,8 @@ class Fit:
     most: int
     build: Callable[[int, Goal], Head]
     cuts: Callable[[Head], list[float]] = lambda head: []
+    estimate: Callable[[int, Goal], float] | None = None
+    size: Callable[[Goal], int | None] | None = None
     large_values: bool = True
 
     def __post_init__(self) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 from anchorhead.compiler.circuit_route import Graph
 from anchorhead.compiler.circuit_target import CircuitTarget
 from anchorhead.compiler.grid_route import Grid, over_grid, worth_trying
-from anchorhead.compiler.head_methods import Gated, Kinked, Nearest, Smooth, usual
+from anchorhead.compiler.head_methods import Gated, Kinked, Nearest, Pieces, Smooth
 from anchorhead.compiler.method import HeadMethod, Method, Wish
+from anchorhead.compiler.one_variable import best_route
 from anchorhead.compiler.target import Target
 from anchorhead.compiler.two_layer_route import TwoLayer
 from anchorhead.errors import AnchorheadError, InputError, ToleranceError
@@ -24,13 +25,13 @@ class Auto(Method):
 
     def compile(self, target: Any, wish: Wish) -> CompiledModel:
         if isinstance(target, Target):
-            return usual(target).compile(target, wish)
+            return best_route(target, wish)
         if isinstance(target, Opaque):
             return Grid().compile(target, wish)
         return Graph().compile(target, wish) if not over_grid(target) else _cheaper(target, wish)
 
 
-HEADS: list[HeadMethod] = [Gated(), Smooth(), Kinked(), Nearest()]
+HEADS: list[HeadMethod] = [Gated(), Smooth(), Kinked(), Pieces(), Nearest()]
 METHODS: dict[str, Method] = {"auto": Auto(), **{m.name: m for m in HEADS}}
 METHODS |= {"graph": Graph(), "grid": Grid(), "two_layer": TwoLayer()}
 

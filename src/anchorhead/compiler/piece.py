@@ -2,17 +2,18 @@
 
 A side that extends to infinity is cut where the target has settled on its asymptote, and the outermost key is pinned to
 that; so is a side of a bounded domain on which the target settles long before the end. The middle key sits where the
-target goes over from one asymptote to the other. On an interval without asymptotes keys are evenly spaced, or crowded
-at one end if that is found to be better.
+target goes over from one asymptote to the other. On an interval without asymptotes keys are evenly spaced, or crowd
+at one place if that is found to be better.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from anchorhead.arithmetic import exp_of, geometric, log_of
 from anchorhead.compiler.method import Goal
 from anchorhead.compiler.target import Target, affine_form
 from anchorhead.enclosure.pieces import Piece
@@ -20,27 +21,78 @@ from anchorhead.errors import InputError
 from anchorhead.head.gated import gated
 from anchorhead.head.head import Head
 from anchorhead.head.kinked import single_key
-from anchorhead.head.solve import Affine
+from anchorhead.head.solve import Affine, Function, Problem
+from anchorhead.head.uniform_keys import Uniform
+from anchorhead.head.warped_keys import Warped
 
-TRIAL_KEYS = 6
-"""The smallest size at which layouts are compared."""
+CROWDED_FROM = 4
+"""The smallest number of keys that may crowd."""
+HOPEFUL = 4.0
+"""Crowded keys are searched where a glance gives them this many times the goal, in e-folds, or less."""
 
 
 class Layout:
-    """Evenly spaced keys, or keys crowded at one end once that is found to fit better, tried at doubling sizes."""
+    """Evenly spaced keys, or keys that crowd at one of some places where that is found to fit better."""
 
-    def __init__(self, fit: Callable[[int, Goal, int], tuple[float, Head]]) -> None:
-        self.fit = fit
-        self.side = 0
-        self.next_trial = TRIAL_KEYS
+    def __init__(self, family: Callable[[int, Goal, float | None], Uniform | Warped], places: Sequence[float]) -> None:
+        self.family, self.places = family, places
+
+    def estimate(self, keys: int, goal: Goal) -> float:
+        """About the error that a head with so many keys has: what a glance at a few layouts shows."""
+        even = self.family(keys, goal, None)
+        if keys < least_keys(even.problem):
+            return math.inf
+        found = exp_of(min(even.first(coarse=True), 300.0))
+        if found <= goal.error or keys < CROWDED_FROM:
+            return found
+        glances = [self.family(keys, goal, place).first(coarse=True) for place in self.places]
+        return min([found, *(exp_of(min(glance, 300.0)) for glance in glances)])
 
     def build(self, keys: int, goal: Goal) -> Head:
-        if self.side == 0 and keys >= self.next_trial:
-            self.next_trial = 2 * keys
-            errors = {side: self.fit(keys, goal, side)[0] for side in (0, 1, -1)}
-            crowded = min((1, -1), key=lambda s: errors[s])
-            self.side = crowded if errors[crowded] < 0.3 * errors[0] and errors[0] > goal.error else 0
-        return self.fit(keys, goal, self.side)[1]
+        """Evenly spaced keys if they keep the goal; the best of all otherwise."""
+        error, head = self.family(keys, goal, None).best()
+        if error <= goal.error or keys < CROWDED_FROM:
+            return head
+        glances = sorted((self.family(keys, goal, place).first(coarse=True), place) for place in self.places)
+        for glance, place in glances[:2]:
+            if glance < log_of(max(goal.error, 1e-300)) + HOPEFUL or glance < log_of(max(error, 1e-300)):
+                other, crowded = self.family(keys, goal, place).best()
+                if other < error:
+                    error, head = other, crowded
+        return head
+
+
+def least_keys(problem: Problem) -> int:
+    """Fewer keys than this cannot come closer than the goal to the target at the samples.
+
+    A head less a constant c is a sum of terms (a + b u) exp(s u), one for each key, over something positive: with K
+    different slopes it has at most 2K - 1 zeros, or K - 1 if values are constant (G. Pólya, G. Szegő, *Problems and
+    Theorems in Analysis II*, part V, 75). A target that is above c + goal and below c - goal in turn, m times, makes it
+    change its sign m - 1 times.
+    """
+    low, high = float(problem.target.min()), float(problem.target.max())
+    turns = 0
+    for share in (0.2, 0.35, 0.5, 0.65, 0.8):
+        off = problem.target - (low + share * (high - low))
+        signs = np.sign(off[np.abs(off) > problem.goal])
+        turns = max(turns, int(np.count_nonzero(np.diff(signs))))
+    return (turns + 2) // 2 if problem.affine else turns + 1
+
+
+def crowding_places(f: Function, low: float, high: float) -> list[float]:
+    """Where keys may crowd: both ends, where f bends most, and the middle of where it bends."""
+    u = np.linspace(low, high, 2001)
+    with np.errstate(all="ignore"):
+        bend = np.sqrt(np.abs(np.diff(f(u), 2)))
+    if not np.isfinite(bend).all() or not bend.any():
+        return [low, high]
+    total = np.cumsum(bend)
+    middle = float(u[1 + int(np.searchsorted(total, total[-1] / 2))])
+    steep = float(u[1 + int(np.argmax(bend))])
+    inner = [c for c in dict.fromkeys((middle, steep)) if min(c - low, high - c) > 0.02 * (high - low)]
+    if len(inner) == 2 and abs(inner[0] - inner[1]) < 0.01 * (high - low):
+        inner.pop()
+    return [low, high, *inner]
 
 
 class PieceFit:
@@ -53,7 +105,7 @@ class PieceFit:
         self.left = self.right = None
         self.low, self.high = piece.low, piece.high
         self.rates: list[float] = []
-        self.layout = Layout(self._fit)
+        self.layout = Layout(self._family, [])
         if self.affine is None:
             self.local = local = Target(
                 type(target.expression)((piece.node,), (target.variable,)), piece.low, piece.high
@@ -96,19 +148,41 @@ class PieceFit:
         low, high = self.piece.low - before, self.piece.high + after
         ends = np.array([e for e in (low, high) if math.isfinite(e)])
         finite = bool(np.isfinite(self.f(ends)).all())
-        self.low, self.high = (low, high) if finite else (self.piece.low, self.piece.high)
+        found = (low, high) if finite else (self.piece.low, self.piece.high)
+        if found != (self.low, self.high):
+            self.low, self.high = found
+            self.layout.places = []
+
+    @property
+    def _free(self) -> bool:
+        """Whether nothing is pinned, so that keys may crowd."""
+        return self.left is None and self.right is None and math.isfinite(self.high - self.low)
 
     def build(self, keys: int, goal: Goal) -> Head:
         if self.affine is not None and keys == 1:
             return single_key(self.affine.constant, self.affine.gain)
-        if self.left is None and self.right is None and math.isfinite(self.high - self.low):
-            return self.layout.build(keys, goal)
-        return self._fit(keys, goal, 0)[1]
+        return self._layout().build(keys, goal)
 
-    def _fit(self, keys: int, goal: Goal, side: int) -> tuple[float, Head]:
+    def estimate(self, keys: int, goal: Goal) -> float:
+        """About the error of a head with so many keys."""
+        return 0.0 if self.affine is not None else self._layout().estimate(keys, goal)
+
+    def error(self, head: Head, goal: Goal) -> float:
+        """The largest error on a sample of where the head is fitted, finer than that of the fit."""
+        low, high = self._interval(goal.error / 10)
+        u = np.concatenate([np.linspace(low, high, 1501), low + (high - low) * geometric(1e-6, 0.1, 100),
+                            high - (high - low) * geometric(1e-6, 0.1, 100)])  # fmt: skip
+        return float(np.abs(head(u) - self.f(u)).max())
+
+    def _layout(self) -> Layout:
+        if self._free and not self.layout.places:
+            self.layout.places = crowding_places(self.f, self.low, self.high)
+        return self.layout
+
+    def _family(self, keys: int, goal: Goal, crowd: float | None) -> Uniform | Warped:
         low, high = self._interval(goal.error / 10)
         rates = [rate for rate in dict.fromkeys(self.rates)]
-        return gated(self.f, low, high, keys, left=self.left, right=self.right, rates=rates, side=side,
+        return gated(self.f, low, high, keys, left=self.left, right=self.right, rates=rates, crowd=crowd,
                      centre=self._centre(low, high), goal=goal.error, limit=goal.limit, extra=goal.extra)  # fmt: skip
 
     def _interval(self, error: float) -> tuple[float, float]:

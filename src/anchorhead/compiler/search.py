@@ -1,7 +1,7 @@
 """Fourth pass: the smallest number of keys whose head is proved to keep the tolerance.
 
-The error falls geometrically in the number of keys, so two fits predict where the tolerance will be met; the
-search goes there and walks to the smallest number that is proved.
+The error falls geometrically in the number of keys, once there are enough of them. Estimates, of a few layouts each,
+show where; the search goes there and walks to the smallest number that is proved.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from anchorhead.arithmetic import geometric, log_of
-from anchorhead.compiler.method import Fit, Goal, Progress
+from anchorhead.compiler.method import LIMIT, Fit, Goal, Progress
 from anchorhead.compiler.prove import prove_head, sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.dtypes import BITS, UNIT
@@ -22,12 +22,15 @@ from anchorhead.proof.approximation import Refutation
 from anchorhead.proof.head_claim import HeadClaim
 
 LARGEST_VALUE = 1e3
+HOPE = 100.0
+"""A size whose estimate is this many times the goal is fitted."""
 
 
 class Search:
     """Heads of growing size for one target, dtype and tolerance, each tried once."""
 
-    def __init__(self, target: Target, fit: Fit, tol: float, dtype: str, progress: Progress) -> None:
+    def __init__(self, target: Target, fit: Fit, tol: float, dtype: str, progress: Progress,
+                 most: int = LIMIT) -> None:  # fmt: skip
         self.target, self.fit, self.tol, self.dtype, self.progress = target, fit, tol, dtype, progress
         scale = self._scale()
         width = target.window[1] - target.window[0]
@@ -42,6 +45,8 @@ class Search:
         self.goal = Goal(tol - self.rounding, min(LARGEST_VALUE, max(floor, tol / (40 * UNIT[dtype]))))
         self.tried: dict[int, HeadClaim | None] = {}
         self.errors: dict[int, float] = {}
+        self.estimates: dict[int, float] = {}
+        self.most = min(fit.most, most)
         self.best = math.inf
         self.best_keys = 0
 
@@ -52,40 +57,84 @@ class Search:
         """The smallest proved head; ToleranceError with the best that was found if there is none."""
         if self.goal.error <= 0:
             raise self._refusal()
-        keys = self._first_success()
+        keys = self._known_size() if self.fit.size is not None else self._first_success()
         if keys is None:
             raise self._refusal()
+        if self.fit.size is not None:
+            return self._proved(keys)
         failed = max((k for k, proved in self.tried.items() if k < keys and proved is None), default=self.fit.least - 1)
         while keys - failed > 1:
             between = keys - 1 if keys - failed <= 4 else (keys + failed) // 2
-            if self.attempt(between):
+            if self._within_reach(between) and self.attempt(between):
                 keys = between
             else:
                 failed = between
+        return self._proved(keys)
+
+    def _proved(self, keys: int) -> HeadClaim:
         found = self.tried[keys]
         if found is None:
             raise self._refusal()
         return found
 
-    def _first_success(self) -> int | None:
-        keys, step = self.fit.least, 1
-        seen: list[int] = []
-        while keys <= self.fit.most:
+    def _known_size(self) -> int | None:
+        """The size that the fit says the goal takes, or a smaller goal where its head fails."""
+        for _ in range(4):
+            keys = self.fit.size(self.goal) if self.fit.size is not None else None
+            if keys is None or keys > self.most:
+                return None
+            self.tried.pop(keys, None)
             if self.attempt(keys):
                 return keys
-            seen.append(keys)
-            if len(seen) > 3 and min(self.errors[k] for k in seen[-3:]) > 0.9 * self.errors[seen[-4]]:
-                return None  # four sizes, and no progress: the dtype or the method is at its end
-            keys = self._predicted(seen) if keys >= 4 else keys + step
+            self.goal.error *= 0.6
         return None
 
-    def _predicted(self, seen: list[int]) -> int:
-        """Where a geometric decay through the last two sizes meets the goal, within reason."""
-        last, before = seen[-1], seen[-2] if len(seen) > 1 else seen[-1]
+    def _first_success(self) -> int | None:
+        """A size that keeps the tolerance: small ones one by one, then where estimates and the last fits point to.
+
+        Errors that do not fall yet are no reason to stop: an oscillating function is all plateau until there are
+        enough keys. The largest size is.
+        """
+        keys = self.fit.least
+        while keys <= self.most and self._estimate(keys) == math.inf:
+            keys += 1
+        while keys <= self.most:
+            if self.attempt(keys):
+                return keys
+            if keys == self.most:
+                break
+            keys = min(self._next(keys), self.most)
+        return None
+
+    def _next(self, keys: int) -> int:
+        """The next size to try after one that failed."""
+        if keys < 4:
+            return keys + 1
+        if self.fit.estimate is None:
+            return keys + max(1, keys // 4)
+        ahead = self._predicted(keys)
+        while ahead < self.most and not self._within_reach(ahead):
+            ahead += max(1, ahead // 4)
+        return ahead
+
+    def _within_reach(self, keys: int) -> bool:
+        """Whether an estimate leaves hope; a fit is often much better than a glance."""
+        return self._estimate(keys) <= HOPE * self.goal.error
+
+    def _estimate(self, keys: int) -> float:
+        if self.fit.estimate is None:
+            return self.goal.error
+        if keys not in self.estimates:
+            self.estimates[keys] = self.fit.estimate(keys, self.goal)
+        return self.estimates[keys]
+
+    def _predicted(self, last: int) -> int:
+        """Where a geometric decay through the last two fits meets the goal, within reason; the next size if none."""
+        before = max((k for k in self.errors if k < last), default=last)
         fall = log_of(max(self.errors[before], 1e-300) / max(self.errors[last], 1e-300)) / max(last - before, 1)
         missing = log_of(max(self.errors[last], 1e-300) / self.goal.error)
-        ahead = math.ceil(0.8 * missing / fall) if fall > 0 else last // 2
-        return last + max(1, min(ahead, last // 2 + 1))
+        ahead = math.ceil(0.8 * missing / fall) if fall > 0.05 else 1
+        return last + max(1, min(ahead, last // 4 + 1))
 
     def attempt(self, keys: int) -> bool:
         """Fits, rounds and proves a head of that size; True if it keeps the tolerance."""

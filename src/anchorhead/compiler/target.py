@@ -21,7 +21,6 @@ from anchorhead.expression.domain import shown
 from anchorhead.expression.graph import Expression, Node
 from anchorhead.expression.parse import parse
 from anchorhead.head.solve import Affine
-from anchorhead.tracing.steadiness import EVALUATION
 
 Domain = tuple[float, float] | Mapping[str, tuple[float, float]] | None
 
@@ -152,10 +151,9 @@ def _checked(target: Any, expression: Expression, low: float, high: float) -> tu
     """What must be said of a callable beside its trace, which is compared with it on the domain."""
     if not callable(target) or isinstance(target, Expression):
         return ()
-    from anchorhead.tracing.function import check_traced, trained_differently
+    from anchorhead.tracing.function import check_traced
 
-    check_traced(target, expression, [(low, high)])
-    return (EVALUATION,) if trained_differently(target) else ()
+    return check_traced(target, expression, [(low, high)])
 
 
 def expression_of(target: Any) -> Expression:

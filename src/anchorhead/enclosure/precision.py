@@ -13,9 +13,11 @@ PRECISION = 106
 class precision:
     """Sets the balls' precision for a block, and restores it."""
 
+    def __init__(self, bits: int = PRECISION) -> None:
+        self.bits = bits
+
     def __enter__(self) -> None:
-        self.before = ctx.prec
-        ctx.prec = PRECISION
+        self.before, ctx.prec = ctx.prec, self.bits
 
     def __exit__(self, *_: object) -> None:
         ctx.prec = self.before

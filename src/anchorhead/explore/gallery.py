@@ -21,7 +21,7 @@ from anchorhead.expression.domain import window
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.parse import parse
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.layered_form import LayeredForm
+from anchorhead.model.layered_core import LayeredCore
 
 Progress = Callable[[str], None]
 FAST = ("gated", "smooth", "kinked")
@@ -170,7 +170,7 @@ def file_entries(path: Path, progress: Progress | None = None) -> list[dict[str,
     model = load(path)
     if not model.input_shape:
         return [_head_entry(model, progress)]
-    if isinstance(model.network, LayeredForm):
+    if isinstance(model.network, LayeredCore):
         return _network_entries(model, model.network)
     raise InputError(
         f"{path} holds {model.certificate.expression}, sampled over a grid of keys; the page draws heads of one "
@@ -190,9 +190,9 @@ def _head_entry(model: CompiledModel, progress: Progress | None) -> dict[str, An
     return entry(target, [saved, *others], notes, 0)
 
 
-def _network_entries(model: CompiledModel, form: LayeredForm) -> list[dict[str, Any]]:
+def _network_entries(model: CompiledModel, core: LayeredCore) -> list[dict[str, Any]]:
     """Each head of the network as a function of its own u."""
-    count = len(form.placed.claim.heads)
+    count = len(core.placed.claim.heads)
     if not count:
         raise InputError(
             f"The network of {model.certificate.expression} has no head of its own: it is affine, or all its attention "
@@ -204,16 +204,16 @@ def _network_entries(model: CompiledModel, form: LayeredForm) -> list[dict[str, 
     ]
     if count > MOST_HEADS:
         notes.append(f"The first {MOST_HEADS} heads are shown.")
-    return [_node_entry(model, form, i, notes) for i in range(min(count, MOST_HEADS))]
+    return [_node_entry(model, core, i, notes) for i in range(min(count, MOST_HEADS))]
 
 
-def _node_entry(model: CompiledModel, form: LayeredForm, index: int, notes: list[str]) -> dict[str, Any]:
-    known, wiring = form.placed.claim.heads[index], form.placed.claim.wiring
+def _node_entry(model: CompiledModel, core: LayeredCore, index: int, notes: list[str]) -> dict[str, Any]:
+    known, wiring = core.placed.claim.heads[index], core.placed.claim.wiring
     target = read_target(parse(str(known.function), ["u"]), (known.low, known.high))
     uses = zip(wiring.uses, model.circuit.steps, strict=True)
     labels = list(dict.fromkeys(step.label for use, step in uses if use.head == index))
     bounds = (model.certificate.level, known.approximation, known.rounding, model.certificate.dtype)
     stated = claim((target.low, target.high), *bounds)
-    shown = entry(target, [head_numbers(form.heads()[index], known.method, stated) | {"saved": True}], notes, 0)
+    shown = entry(target, [head_numbers(core.heads()[index], known.method, stated) | {"saved": True}], notes, 0)
     more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
     return shown | {"node": f"{labels[0]}{more}" if labels else ""}

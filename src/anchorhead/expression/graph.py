@@ -12,15 +12,18 @@ the canonical names of `functions.FUNCTIONS`, parameters included as constant ar
 from __future__ import annotations
 
 import math
+import operator
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from anchorhead.errors import ExpressionError
 
 Value = int | Fraction | str | None
+Made = TypeVar("Made")
 
 MOST_BITS = 6_600
 """Bits of the numbers above and below in a constant that is computed from others: beyond that it stays a formula."""
@@ -111,10 +114,7 @@ def is_short(number: Fraction, bits: int = MOST_BITS) -> bool:
 
 def rational(node: Node, bits: int = 4096) -> Fraction | None:
     """The exact value of a node made of constants by + - * / and integer powers; None when it is not, or too long."""
-    values: dict[Node, Fraction | None] = {}
-    for part in ordered([node]):
-        values[part] = _rational(part, [values[arg] for arg in part.args], bits)
-    return values[node]
+    return fold(node, lambda part, args: _rational(part, args, bits))
 
 
 def _rational(node: Node, args: Sequence[Fraction | None], bits: int) -> Fraction | None:
@@ -123,18 +123,10 @@ def _rational(node: Node, args: Sequence[Fraction | None], bits: int) -> Fractio
     given = [arg for arg in args if arg is not None]
     if len(given) != len(args) or not args:
         return None
-    first, second = given[0], given[-1]
-    if node.op == "power":
-        second = number_of(node)
+    first, second = given[0], number_of(node) if node.op == "power" else given[-1]
     result: Fraction | None = None
-    if node.op == "neg":
-        result = -first
-    elif node.op == "add":
-        result = first + second
-    elif node.op == "sub":
-        result = first - second
-    elif node.op == "mul":
-        result = first * second
+    if node.op in _EXACT:
+        result = _EXACT[node.op](first, second)
     elif node.op == "div" and second != 0:
         result = first / second
     elif node.op in ("pow", "power") and second.denominator == 1 and (first != 0 or second >= 0):
@@ -142,6 +134,14 @@ def _rational(node: Node, args: Sequence[Fraction | None], bits: int) -> Fractio
         if size * abs(second) <= bits:
             result = first ** int(second)
     return result if result is not None and is_short(result, bits) else None
+
+
+_EXACT: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
+    "neg": lambda a, _: -a,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+}
 
 
 def ordered(outputs: Iterable[Node]) -> list[Node]:
@@ -167,15 +167,22 @@ def ordered(outputs: Iterable[Node]) -> list[Node]:
     return list(done)
 
 
+def fold(node: Node, rule: Callable[[Node, list[Made]], Made]) -> Made:
+    """What the rule makes of a node from what it made of its arguments; each node below is asked about once."""
+    made: dict[Node, Made] = {}
+    for part in ordered([node]):
+        made[part] = rule(part, [made[arg] for arg in part.args])
+    return made[node]
+
+
 def variables_of(outputs: Iterable[Node]) -> tuple[str, ...]:
     """The names of the variables below the outputs, in order of first appearance."""
     return tuple(str(node.value) for node in ordered(outputs) if node.op == "variable")
 
 
+@dataclass(frozen=True, init=False, repr=False)
 class Expression:
     """A target with one or more outputs in named variables; equal graphs with equal variables are equal."""
-
-    __slots__ = ("outputs", "variables")
 
     outputs: tuple[Node, ...]
     variables: tuple[str, ...]
@@ -196,20 +203,6 @@ class Expression:
             raise ExpressionError(f"A variable is named twice in {', '.join(names)}; name each once.")
         object.__setattr__(self, "outputs", nodes)
         object.__setattr__(self, "variables", names)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("an expression never changes; build a new one")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Expression, (self.outputs, self.variables)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Expression):
-            return NotImplemented
-        return self.outputs == other.outputs and self.variables == other.variables
-
-    def __hash__(self) -> int:
-        return hash((self.outputs, self.variables))
 
     @property
     def text(self) -> list[str]:

@@ -11,7 +11,7 @@ import ast
 import difflib
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from anchorhead.errors import DiscontinuityError, ExpressionError
@@ -23,7 +23,13 @@ LONGEST = 20_000
 DEEPEST = 200
 DIGITS = 2_000
 
-_INFIX: dict[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul"}
+_INFIX: dict[type[ast.operator], Callable[[Node, Node], Node]] = {
+    ast.Add: lambda left, right: Node("add", (left, right)),
+    ast.Sub: lambda left, right: Node("sub", (left, right)),
+    ast.Mult: lambda left, right: Node("mul", (left, right)),
+    ast.Div: divide,
+    ast.Pow: power,
+}
 _CONTINUOUS_ONLY: dict[type[ast.operator], str] = {ast.Mod: "%", ast.FloorDiv: "//"}
 _FORBIDDEN = {
     ast.Attribute: "an attribute (only plain function names are known)",
@@ -95,17 +101,18 @@ class _Reader:
             )
         if not text.strip():
             raise ExpressionError("The expression is empty; write one such as 'gelu(x)' or 'sin(3*x) + x**2'.")
-        for place, character in enumerate(text):
-            if not (" " <= character <= "~" or character in "\t\n"):
-                self._refuse_character(place, character)
+        if odd := re.search(r"[^\t\n -~]", text):
+            raise ExpressionError(
+                f"The expression has the character {odd[0]!a} at {self._line(odd.start())}; "
+                "only plain ASCII letters, digits and signs are read."
+            )
         depth = 0
         for place, character in enumerate(text):
             depth += (character in "([{") - (character in ")]}")
             if depth > DEEPEST:
-                line, column = self._line(place)
                 raise ExpressionError(
-                    f"The expression opens more than {DEEPEST} brackets inside each other at line {line}, "
-                    f"column {column + 1}; write it flatter."
+                    f"The expression opens more than {DEEPEST} brackets inside each other at {self._line(place)}; "
+                    "write it flatter."
                 )
         if len(re.findall(r"\*\*", text)) > DEEPEST or re.search(rf"([-+~]\s*){{{DEEPEST}}}", text):
             raise ExpressionError(
@@ -114,16 +121,9 @@ class _Reader:
         if re.search(rf"[0-9_.]{{{DIGITS}}}", text):
             raise ExpressionError(f"A number in the expression has more than {DIGITS} digits; shorten it.")
 
-    def _refuse_character(self, place: int, character: str) -> None:
-        line, column = self._line(place)
-        raise ExpressionError(
-            f"The expression has the character {character!a} at line {line}, column {column + 1}; "
-            "only plain ASCII letters, digits and signs are read."
-        )
-
-    def _line(self, place: int) -> tuple[int, int]:
+    def _line(self, place: int) -> str:
         before = self.text[:place]
-        return before.count("\n") + 1, place - (before.rfind("\n") + 1)
+        return f"line {before.count(chr(10)) + 1}, column {place - before.rfind(chr(10))}"
 
     def _pointed(self, sentence: str, line: int, column: int) -> str:
         """The sentence, the place, and a caret below it."""
@@ -149,13 +149,9 @@ class _Reader:
 
     def _infix(self, tree: ast.BinOp, left: Node, right: Node) -> Node:
         kind = type(tree.op)
-        if kind is ast.Div:
-            return divide(left, right)
         if kind in _INFIX:
-            return Node(_INFIX[kind], (left, right))
-        if kind is ast.Pow:
             try:
-                return power(left, right)
+                return _INFIX[kind](left, right)
             except ExpressionError as error:
                 raise self.refused(str(error).rstrip("."), tree) from None
         if kind in _CONTINUOUS_ONLY:

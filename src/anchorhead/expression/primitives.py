@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from anchorhead.expression.functions import GELU_CUBIC, SELU_ALPHA, SELU_SCALE
-from anchorhead.expression.graph import Node, constant, is_short, negate, number_of, ordered, rational
+from anchorhead.expression.graph import Node, constant, fold, is_short, negate, number_of, ordered, rational
 
 ZERO, ONE = constant(0), constant(1)
 PI = Node("pi")
@@ -232,7 +232,7 @@ _SEVERAL: dict[str, Callable[..., Node]] = {
 }
 
 
-def rebuild(node: Node, args: tuple[Node, ...]) -> Node:
+def rebuild(node: Node, args: Sequence[Node]) -> Node:
     """The same operation on other arguments, both in primitives."""
     if node.op == "softplus" and len(args) == 1:
         return Node("softplus", args)
@@ -254,7 +254,4 @@ def rebuild(node: Node, args: tuple[Node, ...]) -> Node:
 @lru_cache(maxsize=4096)
 def primitive(node: Node) -> Node:
     """The node in primitives; a node that is already in primitives comes back as itself."""
-    built: dict[Node, Node] = {}
-    for part in ordered([node]):
-        built[part] = rebuild(part, tuple(built[arg] for arg in part.args))
-    return built[node]
+    return fold(node, rebuild)

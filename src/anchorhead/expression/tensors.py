@@ -19,57 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anchorhead.errors import ExpressionError
+from anchorhead.expression.functions import FUNCTIONS
 from anchorhead.expression.graph import Expression, Node, number_of, ordered, rational
 
+_NAMES = ["neg", *(name for name, function in FUNCTIONS.items() if function.most == 1 and name != "gelu_tanh")]
 _UNARY: dict[str, Callable[..., Tensor]] = {
-    "exp": torch.exp,
-    "expm1": torch.expm1,
-    "exp2": torch.exp2,
-    "log": torch.log,
-    "log1p": torch.log1p,
-    "log2": torch.log2,
-    "log10": torch.log10,
-    "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt,
-    "square": torch.square,
-    "reciprocal": torch.reciprocal,
-    "sin": torch.sin,
-    "cos": torch.cos,
-    "tan": torch.tan,
-    "asin": torch.asin,
-    "acos": torch.acos,
-    "atan": torch.atan,
-    "sinh": torch.sinh,
-    "cosh": torch.cosh,
-    "tanh": torch.tanh,
-    "asinh": torch.asinh,
-    "acosh": torch.acosh,
-    "atanh": torch.atanh,
-    "erf": torch.erf,
-    "erfc": torch.erfc,
-    "abs": torch.abs,
-    "neg": torch.neg,
-    "relu": F.relu,
-    "relu6": F.relu6,
-    "selu": F.selu,
-    "gelu": F.gelu,
+    **{name: getattr(F, name, None) or getattr(torch, name) for name in _NAMES},
     "gelu_tanh": lambda u: F.gelu(u, approximate="tanh"),
-    "silu": F.silu,
-    "mish": F.mish,
-    "softsign": F.softsign,
-    "logsigmoid": F.logsigmoid,
-    "sigmoid": torch.sigmoid,
-    "hardsigmoid": F.hardsigmoid,
-    "hardswish": F.hardswish,
-    "tanhshrink": F.tanhshrink,
-    "leaky_relu": F.leaky_relu,
     "prelu": F.leaky_relu,
     "rrelu": lambda u, lower, upper: F.leaky_relu(u, (lower + upper) / 2),
-    "elu": F.elu,
-    "celu": F.celu,
     "softplus": lambda u, beta=1.0: F.softplus(u, beta, 50.0),
-    "softshrink": F.softshrink,
-    "hardtanh": F.hardtanh,
 }
 
 _SEVERAL: dict[str, Callable[..., Tensor]] = {
@@ -126,26 +85,18 @@ def _apply(node: Node, results: Mapping[Node, Tensor], values: Mapping[str, Tens
     if not node.args:
         return torch.tensor(_number(node), dtype=like.dtype, device=like.device)
     args = [results[arg] for arg in node.args]
-    if node.op == "power":
-        return torch.pow(args[0], _exponent(number_of(node)))
-    if node.op == "pow":
-        return _power(node, args)
+    if node.op in ("power", "pow"):
+        exponent = number_of(node) if node.op == "power" else rational(node.args[1])
+        return torch.pow(*args) if exponent is None else _power(args[0], exponent)
     if node.op in _UNARY:
         return _UNARY[node.op](args[0], *(_number(arg) for arg in node.args[1:]))
     return _SEVERAL[node.op](*args)
 
 
-def _power(node: Node, args: list[Tensor]) -> Tensor:
-    """x**y; a rational exponent is given to torch as a number, which is valid for negative x when it is an integer."""
-    exponent = rational(node.args[1])
-    if exponent is not None:
-        return torch.pow(args[0], _exponent(exponent))
-    return torch.pow(args[0], args[1])
-
-
-def _exponent(exponent: Fraction) -> int | float:
+def _power(base: Tensor, exponent: Fraction) -> Tensor:
+    """A rational exponent is given to torch as a number, which is valid for negative x when it is an integer."""
     whole = exponent.denominator == 1 and abs(exponent) < 2**31
-    return int(exponent) if whole else _as_float(exponent)
+    return torch.pow(base, int(exponent) if whole else _as_float(exponent))
 
 
 def _number(node: Node) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.doubling import Angle, doubled
 from anchorhead.circuit.layout import LayerPlan, problem_with, rows_of, states
 from anchorhead.circuit.lower import lower
 from anchorhead.circuit.program import circuit_digest, from_program
@@ -99,6 +100,17 @@ def stored_network(found: ModelFile) -> PlacedNetwork:
     return PlacedNetwork(claim, plans, stored)
 
 
+def _angles(record: dict[str, Any]) -> list[list[int]]:
+    """Which steps of the formulas' circuit are chains of doublings: step, turns, halvings."""
+    found = record.get("doubled", [])
+    if not isinstance(found, list) or not all(
+        isinstance(item, list) and len(item) == 3 and all(type(n) is int and abs(n) < 2**60 for n in item)
+        for item in found
+    ):
+        raise FileError("The file does not say in whole numbers which angles are doubled.")
+    return found
+
+
 def circuit_of(record: dict[str, Any]) -> Circuit:
     """The target of a network: the circuit in the file, which must be that of its formulas where it has any."""
     stored = from_program(record.get("program"))
@@ -107,6 +119,10 @@ def circuit_of(record: dict[str, Any]) -> Circuit:
     if type(record.get("fused")) is not bool:
         raise FileError("The file does not say whether the functions of its target are fused.")
     meant = lower(expression_of(record), fuse=record["fused"])
+    try:
+        meant = doubled(meant, [Angle(*item) for item in _angles(record)])
+    except ValueError as problem:
+        raise FileError(f"The file doubles {problem}.") from None
     if meant != stored:
         raise VerificationError("The circuit in the file is not that of its formulas.")
     return meant

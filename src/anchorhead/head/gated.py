@@ -13,26 +13,25 @@ from collections.abc import Iterable
 import numpy as np
 
 from anchorhead.arithmetic import Array
-from anchorhead.head.head import Head
 from anchorhead.head.solve import Affine, Function, Problem, samples
-from anchorhead.head.uniform_keys import best_uniform
-from anchorhead.head.warped_keys import best_warped
+from anchorhead.head.uniform_keys import Uniform
+from anchorhead.head.warped_keys import Warped
 
 
 def gated(f: Function, low: float, high: float, keys: int, *, left: Affine | None = None,
-          right: Affine | None = None, rates: Iterable[float] = (), side: int = 0, centre: float = 0.0,
-          goal: float = 0.0, limit: float = 1e3, extra: Array | None = None) -> tuple[float, Head]:  # fmt: skip
-    """The best head with that many keys and affine values, and its error on the samples.
+          right: Affine | None = None, rates: Iterable[float] = (), crowd: float | None = None, centre: float = 0.0,
+          goal: float = 0.0, limit: float = 1e3, extra: Array | None = None) -> Uniform | Warped:  # fmt: skip
+    """Heads with that many keys and affine values: `best()` is the best of them, and its error on the samples.
 
     low, high: where to fit; on a side with an asymptote (`left`, `right`), far enough out that f has reached it.
-    rates: the exponential rates at which f approaches them. side: 0 for evenly spaced keys, 1 or -1 for keys that
-    crowd at the left or the right end of a bounded domain (`warped_keys.py`). centre: where the middle key belongs.
+    rates: the exponential rates at which f approaches them. crowd: where keys crowd, in a bounded domain
+    (`warped_keys.py`); None for evenly spaced keys. centre: where the middle key belongs.
     """
     flat = left is not None or right is not None
     u = samples(
-        low, high, 16 * keys + 60, np.zeros(0) if extra is None else extra, flat_ends=flat, side=side, centre=centre
+        low, high, 16 * keys + 60, np.zeros(0) if extra is None else extra, flat_ends=flat, crowd=crowd, centre=centre
     )
     target = f(u)
     goal = max(goal, 1e-15 * float(np.abs(target).max()), 1e-300)
     problem = Problem(u, target, left, right, True, goal, limit, centre)
-    return best_warped(keys, problem, side) if side and keys > 1 else best_uniform(keys, problem, rates)
+    return Uniform(keys, problem, rates) if crowd is None or keys == 1 else Warped(keys, problem, crowd)

@@ -183,7 +183,7 @@ class Fitting:
         """Slopes and intercepts of several sets of keys, (sets, count) each."""
         low, high = self.box[axis]
         steps = 2 * curvatures / (spacings * ((high - low) / 2)) if count > 1 else np.ones_like(curvatures)
-        return uniform_keys(count, steps, curvatures, (low + high) / 2)
+        return uniform_keys(count, steps, curvatures, (low + high) / 2)[:2]
 
     def layout(self, axis: int, count: int, growth: float) -> AxisLayout:
         """The best keys found for an axis whose values may be `growth` times as large as f."""

@@ -101,6 +101,22 @@ class GridHead(GridSizes):
         """h at all combinations of the axes' points, (n_1, .., n_m, q)."""
         return contracted([self.weights(i, u) for i, u in enumerate(points)], self.values)
 
+    def sides(self, box: Box) -> tuple[tuple[float, float], ...]:
+        """The box as pairs of floats; refused unless it has a bounded side for each axis."""
+        sides = checked_box(box)
+        if len(sides) != self.axes:
+            raise InputError(
+                f"The box has {len(sides)} sides and the grid {self.axes} axes; give one side for each axis."
+            )
+        return sides
+
+    def spread(self, axis: int, side: tuple[float, float]) -> float:
+        """About the largest standard deviation of an axis' slopes under its weights."""
+        slopes = self.slopes[axis]
+        weights = axis_weights(slopes, self.intercepts[axis], np.linspace(*side, 257))
+        mean = (weights * slopes[:, None]).sum(0)
+        return float(np.sqrt(np.maximum((weights * (slopes * slopes)[:, None]).sum(0) - mean * mean, 0).max()))
+
     def rounded(self, dtype: str) -> GridHead:
         """The same head with every number rounded to the dtype."""
 

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import ShapeError
 from anchorhead.head.grid_head import GridSizes
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.head.parameters import CHUNK_ENTRIES, check_tensor, constant
@@ -34,12 +33,6 @@ class GridModule(GridSizes, nn.Module):
 
     def __init__(self, slopes: Sequence[Tensor], intercepts: Sequence[Tensor], values: Tensor) -> None:
         super().__init__()
-        counts = tuple(len(s) for s in slopes)
-        if not counts or counts != tuple(len(c) for c in intercepts) or tuple(values.shape[:-1]) != counts:
-            raise ShapeError(
-                f"Values of shape {tuple(values.shape)} need slopes and intercepts for as many axes and keys; slopes "
-                f"{counts} and intercepts {tuple(len(c) for c in intercepts)} were given."
-            )
         self.slopes = nn.ParameterList(map(constant, slopes))
         self.intercepts = nn.ParameterList(map(constant, intercepts))
         self.values = constant(values)
@@ -80,6 +73,10 @@ class GridModule(GridSizes, nn.Module):
         for i in range(1, self.axes):
             held = (self._weights(x, i).unsqueeze(1) @ held.unflatten(1, (self.counts[i], -1))).squeeze(1)
         return held
+
+    def attention(self, x: Tensor) -> list[Tensor]:
+        """The weights of its one head, (..., 1, keys), the last axis' key running fastest."""
+        return [self.literal().weights(x).unsqueeze(-2)]
 
     def literal(self) -> LiteralGrid:
         """A copy of the numbers, evaluated as the formula reads."""

@@ -195,13 +195,22 @@ class Head:
         """Attention weights at points (n,), in float64, as (keys, n); the same bits on every machine."""
         import numpy as np
 
-        from anchorhead.arithmetic import softmax
+        from anchorhead.arithmetic import exp, log, softmax
 
         slopes, intercepts, _, _, gate_slopes, gate_levels = (n[:, None] for n in self.arrays.values())
         scores = slopes * u + intercepts
-        if gate_slopes.any() or gate_levels.any():
-            scores += np.repeat(gate_slopes * u + gate_levels, self.sizes, axis=0)
-        return softmax(scores)
+        if len(self.sizes) == 1:
+            return softmax(scores)
+        tops, parts = [], []
+        for keys in self.pieces:  # a gate is far steeper than the slopes in a piece, and would swallow their digits
+            part = scores[keys.start : keys.stop]
+            top = part.max(0)
+            parts.append(exp(part - top))
+            tops.append(top)
+        sums = [np.add.reduce(part, 0) for part in parts]
+        heights = np.array([top + log(total) for top, total in zip(tops, sums, strict=True)])
+        shares = softmax(gate_slopes * u + gate_levels + heights)
+        return np.concatenate([part * (share / s) for part, share, s in zip(parts, shares, sums, strict=True)])
 
     def __call__(self, u: Array) -> Array:
         """h(u) in float64, literally; the same bits on every machine."""

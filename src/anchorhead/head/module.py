@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from anchorhead.errors import StructureError
 from anchorhead.head.evaluation import TORCH, Evaluation, evaluation_of, from_parameters
 from anchorhead.head.head import NUMBERS, Head
 from anchorhead.head.own_precision import in_own_precision
@@ -171,8 +172,15 @@ class HeadModule(HeadParameters):
             self._made = self._make()
         return self
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The fast evaluation; elementwise throughout, so that no setting for products reaches it."""
+    def forward(self, x: Tensor, partner: Tensor | None = None) -> Tensor:
+        """The fast evaluation; elementwise throughout, so that no setting for products reaches it.
+
+        Where it carries a partner, times that: all values have the factor.
+        """
+        return self.value(x) if partner is None else self.value(x) * partner
+
+    def value(self, x: Tensor) -> Tensor:
+        """h at every element."""
         self.check(x)
         evaluate = self.evaluation()
         if evaluate is None:
@@ -185,20 +193,29 @@ class HeadModule(HeadParameters):
         """Refuses what is not a tensor of the head's dtype."""
         check_tensor(x, self.dtype)
 
-    def literal(self) -> LiteralHead:
-        """A copy of the numbers, evaluated as the formula reads."""
+    def literal(self, *, carrying: bool = False) -> LiteralHead:
+        """A copy of the numbers, evaluated as the formula reads; carrying: a partner, so that there are no gains."""
+        if carrying and bool(self.gains.any()):
+            raise StructureError(CARRYING)
         copied = LiteralHead(self.numbers)
         return copied if self.slopes.device.type == "cpu" else copied.to(self.slopes.device)
 
 
 class LiteralHead(HeadParameters):
-    """Scores, softmax over keys, values: each element of x is a query of its own."""
+    """Scores, softmax over keys, values: each element of x is a query of its own.
 
-    def literal(self) -> LiteralHead:
+    Where it carries a partner v, an element for each of x, a key's value is its constant times v. Constants and gains
+    may be (count, keys), values of its own for each of the last elements of x.
+    """
+
+    def literal(self, *, carrying: bool = False) -> LiteralHead:
         """This is it."""
         return self
 
     @in_own_precision
-    def forward(self, x: Tensor) -> Tensor:
-        values = x.unsqueeze(-1) * self.gains + self.constants
+    def forward(self, x: Tensor, partner: Tensor | None = None) -> Tensor:
+        if partner is None:
+            values = x.unsqueeze(-1) * self.gains + self.constants
+        else:
+            values = partner.unsqueeze(-1) * self.constants
         return (self.weights(x).unsqueeze(-2) @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1)

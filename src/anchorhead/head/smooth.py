@@ -10,20 +10,19 @@ from __future__ import annotations
 import numpy as np
 
 from anchorhead.arithmetic import Array
-from anchorhead.head.head import Head
 from anchorhead.head.solve import Function, Problem, samples
-from anchorhead.head.uniform_keys import best_uniform
-from anchorhead.head.warped_keys import best_warped
+from anchorhead.head.uniform_keys import Uniform
+from anchorhead.head.warped_keys import Warped
 
 
-def smooth(f: Function, low: float, high: float, keys: int, *, side: int = 0, goal: float = 0.0, limit: float = 1e3,
-           extra: Array | None = None) -> tuple[float, Head]:  # fmt: skip
-    """The best head with that many keys and constant values on [low, high], and its error on the samples.
+def smooth(f: Function, low: float, high: float, keys: int, *, crowd: float | None = None, goal: float = 0.0,
+           limit: float = 1e3, extra: Array | None = None) -> Uniform | Warped:  # fmt: skip
+    """Heads with that many keys and constant values on [low, high]; `best()` is the best of them, and its error.
 
-    side: 0 for evenly spaced keys, 1 or -1 for keys that crowd at the left or the right end (`warped_keys.py`).
+    crowd: where keys crowd (`warped_keys.py`); None for evenly spaced keys.
     """
-    u = samples(low, high, 16 * keys + 60, np.zeros(0) if extra is None else extra, flat_ends=False, side=side)
+    u = samples(low, high, 16 * keys + 60, np.zeros(0) if extra is None else extra, flat_ends=False, crowd=crowd)
     target = f(u)
     goal = max(goal, 1e-15 * float(np.abs(target).max()), 1e-300)
     problem = Problem(u, target, None, None, False, goal, limit, (low + high) / 2)
-    return best_warped(keys, problem, side) if side and keys > 1 else best_uniform(keys, problem)
+    return Uniform(keys, problem) if crowd is None or keys == 1 else Warped(keys, problem, crowd)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,21 +61,20 @@ class Problem:
         return replace(self, points=self.points[kept], target=self.target[kept])
 
     @property
-    def gain_size(self) -> float:
-        """What a gain of one amounts to: the largest |u|, unless gains follow asymptotes."""
-        pinned = self.left is not None or self.right is not None
-        return 1.0 if pinned else max(1.0, float(np.abs(self.points).max()))
+    def pinned(self) -> bool:
+        """Whether the outermost keys follow asymptotes."""
+        return self.left is not None or self.right is not None
 
     @property
     def radius(self) -> float:
         return float(self.points[-1] - self.points[0]) / 2
 
 
-def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: bool, side: int = 0,
-            centre: float = 0.0) -> Array:  # fmt: skip
+def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: bool,
+            crowd: float | None = None, centre: float = 0.0) -> Array:  # fmt: skip
     """Points to fit on, in order; `extra` are points that a failed proof pointed at.
 
-    side: -1 or 1 for layouts that crowd at the right or the left end, where more points are put too.
+    crowd: where the keys crowd, and more points are put too.
 
     On an interval: Chebyshev points, which crowd at the ends, and evenly spaced ones. With `flat_ends`, where f
     settles on asymptotes towards the ends: points that thin out from the centre like sinh.
@@ -89,44 +89,54 @@ def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: boo
     else:
         angles = cos(np.pi * (np.arange(count, 0, -1) - 0.5) / count)
         points = np.concatenate([(low + high) / 2 + (high - low) / 2 * angles, np.linspace(low, high, count // 2)])
-    if side:
-        crowded = (high - low) * geometric(1e-5, 1.0, count)
-        points = np.concatenate([points, low + crowded if side > 0 else high - crowded])
+    if crowd is not None:
+        around = (high - low) * geometric(1e-5, 1.0, count)
+        points = np.concatenate([points, crowd + around, crowd - around, [crowd]])
     points = np.concatenate([points, extra, [low, high]])
     return np.unique(points[(points >= low) & (points <= high)] + 0.0)  # one zero, not two
 
 
-def solve(slopes: Array, intercepts: Array, problem: Problem, *, horner: bool, lawson: int) -> tuple[float, Head]:
-    """The head with these slopes and intercepts and the best values, and its largest error on the samples."""
-    weights, constants, gains, free = _pinned(slopes[None], intercepts[None], problem)
+class Keys(NamedTuple):
+    """Several sets of keys, (sets, keys) each: slopes, intercepts, where each key has most weight, and how widely."""
+
+    slopes: Array
+    intercepts: Array
+    anchors: Array
+    widths: Array
+
+
+def solve(keys: Keys, problem: Problem, *, horner: bool, lawson: int) -> tuple[float, Head]:
+    """The head with these slopes and intercepts (of one set) and the best values, and its error on the samples."""
+    slopes, intercepts = keys.slopes[0], keys.intercepts[0]
+    weights, constants, gains, free = _pinned(keys, problem)
     lines = constants[:, None] + gains[:, None] * problem.points
     rest = problem.target - np.add.reduce(weights[0] * lines, 0)
     if free.any():
-        design = _design(weights, free, problem)[0]
+        design = _design(weights, free, keys, problem)[0]
         found = _minimax(design, rest, problem, lawson)
-        constants[free] = found[: free.sum()]
-        if problem.affine:
-            gains[free] = found[free.sum() :]
-        rest = rest - np.add.reduce(design * found[:, None], 0)
+        values = _values(found[None], free, keys, problem)
+        constants[free], gains[free] = values[0][0], values[1][0]
+        lines = constants[:, None] + gains[:, None] * problem.points
+        rest = problem.target - np.add.reduce(weights[0] * lines, 0)
     head = Head.of(slopes=slopes, intercepts=intercepts, constants=constants, gains=gains, horner=horner)
     return float(np.abs(rest).max()), head
 
 
-def costs(slopes: Array, intercepts: Array, problem: Problem) -> Iterator[float]:
+def costs(keys: Keys, problem: Problem) -> Iterator[float]:
     """What each set of keys is judged by: log of the largest error on the samples, and of values beyond the limit.
 
-    slopes, intercepts: (sets, keys). A few are solved for at once, which is faster than one by one.
+    A few are solved for at once, which is faster than one by one.
     """
-    unknowns = slopes.shape[1] * (2 if problem.affine else 1)
+    unknowns = keys.slopes.shape[1] * (2 if problem.affine else 1)
     together = max(1, AT_ONCE // (unknowns * len(problem.points)))
-    for start in range(0, len(slopes), together):
-        part = slice(start, start + together)
-        weights, constants, gains, free = _pinned(slopes[part], intercepts[part], problem)
+    for start in range(0, len(keys.slopes), together):
+        part = Keys(*(numbers[start : start + together] for numbers in keys))
+        weights, constants, gains, free = _pinned(part, problem)
         lines = constants[:, None] + gains[:, None] * problem.points
         rest = problem.target - np.add.reduce(weights * lines, -2)
         sizes = np.full(len(weights), max(np.abs(constants).max(), np.abs(gains).max()))
         if free.any():
-            design = _design(weights, free, problem)
+            design = _design(weights, free, part, problem)
             found = _ridge(design, rest, np.ones(rest.shape[-1]), problem)
             rest = rest - np.add.reduce(design * found[..., None], -2)
             sizes = np.maximum(sizes, np.abs(found).max(-1))
@@ -135,21 +145,41 @@ def costs(slopes: Array, intercepts: Array, problem: Problem) -> Iterator[float]
             yield log_of(float(error) + problem.goal * 1e-3) + 2 * log_of(excess)
 
 
-def _pinned(slopes: Array, intercepts: Array, problem: Problem) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
+def _pinned(keys: Keys, problem: Problem) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
     """Weights (sets, keys, samples) of keys without gates; constants and gains of pinned keys; which are free."""
-    weights = softmax(slopes[..., None] * problem.points + intercepts[..., None])
-    constants, gains = np.zeros(slopes.shape[1]), np.zeros(slopes.shape[1])
-    free = np.ones(slopes.shape[1], dtype=bool)
+    weights = softmax(keys.slopes[..., None] * problem.points + keys.intercepts[..., None])
+    count = keys.slopes.shape[1]
+    constants, gains, free = np.zeros(count), np.zeros(count), np.ones(count, dtype=bool)
     for index, pinned in ((0, problem.left), (-1, problem.right)):
         if pinned is not None:
             constants[index], gains[index], free[index] = pinned.constant, pinned.gain, False
     return weights, constants, gains, free
 
 
-def _design(weights: Array, free: NDArray[np.bool_], problem: Problem) -> Array:
-    """What multiplies the unknowns, (..., unknowns, samples)."""
+def _design(weights: Array, free: NDArray[np.bool_], keys: Keys, problem: Problem) -> Array:
+    """What multiplies the unknowns, (..., unknowns, samples).
+
+    A key's line is measured where it has weight: its value at the anchor, and what it gains over the key's width. So
+    the ridge sees sizes that matter, and digits are not lost to lines that cancel far away. Lines that follow
+    asymptotes are measured at u = 0.
+    """
     rows = weights[..., free, :]
-    return np.concatenate([rows, rows * problem.points], axis=-2) if problem.affine else rows
+    if not problem.affine:
+        return rows
+    if problem.pinned:
+        return np.concatenate([rows, rows * problem.points], axis=-2)
+    anchors, widths = keys.anchors[..., free, None], keys.widths[..., free, None]
+    return np.concatenate([rows, rows * ((problem.points - anchors) / widths)], axis=-2)
+
+
+def _values(found: Array, free: NDArray[np.bool_], keys: Keys, problem: Problem) -> tuple[Array, Array]:
+    """Constants and gains, (sets, free keys), of the unknowns."""
+    count = int(free.sum())
+    constants, gains = found[:, :count], found[:, count:] if problem.affine else np.zeros((len(found), count))
+    if not problem.affine or problem.pinned:
+        return constants, gains
+    gains = gains / keys.widths[:, free]
+    return constants - gains * keys.anchors[:, free], gains
 
 
 def _minimax(design: Array, rest: Array, problem: Problem, steps: int) -> Array:
@@ -176,8 +206,6 @@ def _ridge(design: Array, rest: Array, weights: Array, problem: Problem) -> Arra
     """The values, (..., unknowns), for designs (..., unknowns, samples) and rests (..., samples)."""
     unknowns = design.shape[-2]
     ridge = max(problem.goal / (10 * problem.limit), FLOOR) * np.ones(unknowns)
-    if problem.affine:
-        ridge[unknowns // 2 :] *= problem.gain_size
     root = np.sqrt(weights)
     if not (np.isfinite(rest).all() and np.isfinite(design).all()):
         raise np.linalg.LinAlgError("the target or the keys are not finite at a sample")

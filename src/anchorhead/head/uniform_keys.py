@@ -20,69 +20,93 @@ import numpy as np
 from anchorhead.arithmetic import Array, exp_of, geometric, log_of
 from anchorhead.descent import descend
 from anchorhead.head.head import Head
-from anchorhead.head.solve import Problem, costs, solve
+from anchorhead.head.solve import Keys, Problem, costs, solve
 
 Layout = tuple[float, float]
 """Step and curvature."""
 MOVES = np.array([[0.0, 0.0], [0.15, 0.0], [0.0, 0.25]])
 """From the first point of a search to its others, in the logarithms."""
 
+NEAR = (1.0, 1.1, 1.22, 1.36, 1.52, 1.75, 2.1, 2.7)
+"""Spacings, in units of the domain's length for each key."""
 STEP_BITS = 12
 """Slopes are multiples of a step with this many bits, so that k·step is exact in every dtype."""
 
 
-def uniform_keys(count: int, steps: Array, curvatures: Array, centre: float) -> tuple[Array, Array]:
-    """Slopes and intercepts of several sets of keys, (sets, count) each."""
+def uniform_keys(count: int, steps: Array, curvatures: Array, centre: float) -> Keys:
+    """Several sets of keys, by their steps and curvatures."""
     if count > 2:
         mantissas, exponents = np.frexp(steps)
         steps = np.ldexp(np.rint(mantissas * 2**STEP_BITS), exponents - STEP_BITS)
     k = np.arange(count, dtype=np.float64) - (count - 1) / 2
     slopes = steps[:, None] * k
-    return slopes, -curvatures[:, None] * (k * k) - slopes * centre
+    spacing = np.maximum(2 * curvatures, 1e-3) / steps
+    widths = np.broadcast_to(spacing[:, None], slopes.shape)
+    return Keys(slopes, -curvatures[:, None] * (k * k) - slopes * centre, centre + k * widths, widths)
 
 
-def best_uniform(count: int, problem: Problem, rates: Iterable[float] = ()) -> tuple[float, Head]:
-    """The best head with that many keys that the search finds, and its largest error on the samples.
+class Uniform:
+    """Evenly spaced heads.
 
     rates: steps to try as they are. Where f approaches its asymptotes like exp(-rate·|u|), a head with that
     step does so too, and is far better than its neighbours.
     """
-    centre, radius = problem.centre, problem.radius
-    if count == 1:
-        return solve(np.zeros(1), np.zeros(1), problem, horner=True, lawson=30)
 
-    thin = problem.thinned()
+    def __init__(self, count: int, problem: Problem, rates: Iterable[float] = ()) -> None:
+        self.count, self.problem, self.rates = count, problem, list(rates)
+        self.thin = problem.thinned()
 
-    def judged(layouts: Sequence[Layout]) -> list[float]:
+    def judged(self, layouts: Sequence[Layout]) -> list[float]:
         """What each layout costs."""
-        fair = [1e-12 < step * radius < 1e9 and 0 <= c < 60 for step, c in layouts]
+        fair = [1e-12 < step * self.problem.radius < 1e9 and 0 <= c < 60 for step, c in layouts]
         steps, curvatures = np.array([pair for pair, ok in zip(layouts, fair, strict=True) if ok]).reshape(-1, 2).T
-        found = costs(*uniform_keys(count, steps, curvatures, centre), thin)
+        found = costs(uniform_keys(self.count, steps, curvatures, self.problem.centre), self.thin)
         return [next(found) if ok else math.inf for ok in fair]
 
-    def descended(starts: Sequence[Layout], moves: Array, tries: int) -> list[tuple[float, Layout]]:
+    def first(self, *, coarse: bool = False) -> float:
+        """What the best layout of a grid costs, or of a part of it."""
+        return self._grid(coarse)[0][0]
+
+    def _grid(self, coarse: bool = False) -> list[tuple[float, Layout]]:
+        """Layouts to begin with and what they cost, cheapest first.
+
+        Many keys on an interval without asymptotes are best a little wider apart than they need be to cover it, so
+        that some lie outside, at curvatures below 2; other layouts have a wider choice.
+        """
+        pinned = self.problem.left is not None or self.problem.right is not None
+        fine = 6 if coarse or self.count > 24 else 10
+        wide = (geometric(0.1, 6.0, fine) * min(1, 4 / self.count), geometric(0.02, 4.0, fine))
+        near = (np.array(NEAR[:: 2 if coarse else 1]) * (2 / self.count), geometric(0.15, 1.6, 5 if coarse else 7))
+        choices = [wide] if pinned or self.count <= 6 else [near] if coarse else [wide, near]
+        grid = [(2 * c / (h * self.problem.radius), c) for hs, cs in choices for h in hs.tolist() for c in cs.tolist()]
+        grid += [(rate, c) for rate in self.rates for c in (0.0, *wide[1].tolist())]
+        return sorted(zip(self.judged(grid), grid, strict=True))
+
+    def best(self) -> tuple[float, Head]:
+        """The best head that the search finds, and its largest error on the samples."""
+        if self.count == 1:
+            one = Keys(*(np.array([[v]]) for v in (0.0, 0.0, self.problem.centre, self.problem.radius)))
+            return solve(one, self.problem, horner=True, lawson=30)
+        few = self.count <= 24
+        starts = [layout for _, layout in self._grid()[: 2 if few else 1]]
+        found = self._descended(starts, MOVES, 60 if few else 30)
+        for rate in self.rates:
+            tried = [(rate, c) for c in (0.0, *geometric(1e-3, 3.0, 20).tolist())]
+            cost, layout = min(zip(self.judged(tried), tried, strict=True))
+            found.append((cost, layout))
+            if layout[1] and math.isfinite(cost):
+                found += [(value, (rate, c)) for value, (_, c) in self._descended([layout], MOVES[[0, 2]], 30)]
+        _, (step, curvature) = min(found)
+        keys = uniform_keys(self.count, np.array([step]), np.array([curvature]), self.problem.centre)
+        return solve(keys, self.problem, horner=True, lawson=40)
+
+    def _descended(self, starts: Sequence[Layout], moves: Array, tries: int) -> list[tuple[float, Layout]]:
         """Nelder-Mead in the logarithms of step and curvature."""
 
         def layout(place: Array) -> Layout:
             step, curvature = place.tolist()
             return exp_of(step), exp_of(curvature)
 
-        simplices = [np.array([log_of(step), log_of(c)]) + moves for step, c in starts]
-        found = descend(lambda places: judged([layout(p) for p in places]), simplices, tries)
+        simplices = [np.array([log_of(step), log_of(max(c, 1e-3))]) + moves for step, c in starts]
+        found = descend(lambda places: self.judged([layout(p) for p in places]), simplices, tries)
         return [(value, layout(place)) for value, place in found]
-
-    fine = 10 if count <= 24 else 6
-    spacings = geometric(0.1, 6.0, fine) * min(1, 4 / count)
-    grid = [(2 * c / (h * radius), c) for h in spacings.tolist() for c in geometric(0.02, 4.0, fine).tolist()]
-    ranked = sorted(zip(judged(grid), grid, strict=True))
-    few = count <= 24
-    found = descended([layout for _, layout in ranked[: 2 if few else 1]], MOVES, 60 if few else 30)
-    for rate in rates:
-        tried = [(rate, c) for c in (0.0, *geometric(1e-3, 3.0, 20).tolist())]
-        cost, layout = min(zip(judged(tried), tried, strict=True))
-        found.append((cost, layout))
-        if layout[1] and math.isfinite(cost):
-            found += [(value, (rate, c)) for value, (_, c) in descended([layout], MOVES[[0, 2]], 30)]
-    _, (step, curvature) = min(found)
-    (slopes,), (intercepts,) = uniform_keys(count, np.array([step]), np.array([curvature]), centre)
-    return solve(slopes, intercepts, problem, horner=True, lawson=40)

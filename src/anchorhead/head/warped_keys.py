@@ -1,14 +1,23 @@
-"""Keys whose resolution is proportional to the distance from a point: for functions that change fast near one end.
+"""Keys whose resolution is proportional to the distance from a point: for functions that change fast near one place.
 
 For a convex Φ let key k score the tangent of Φ at its anchor a_k, Φ(a_k) + Φ'(a_k)(u - a_k). That is Φ(u), which all
 keys share, less the Bregman divergence between u and a_k: softmax prefers anchors near u, at a width of about
-1/sqrt(Φ'') there. Φ = βu² gives the evenly spaced heads of `uniform_keys.py`, of the same width everywhere. Here
+1/sqrt(Φ'') there. Φ = βu² gives the evenly spaced heads of `uniform_keys.py`, of the same width everywhere. Here the
+width grows in proportion to the distance from a place, where keys crowd, and so do the gaps between anchors.
 
-    Φ(u) = -A log(τ),   τ = p + (u - low),   anchors with τ_k in geometric progression,
+*At an end* of the domain, with t the distance from it,
 
-so that the width grows in proportion to τ, as do the gaps between anchors. 1/x, log, square roots and x/(1 + x) near
-a pole or a branch point just outside the domain become as easy as smooth functions are for evenly spaced keys: on
-[0, 15], x/(1 + x) with 8 keys goes from 1e-3 to 2e-6. With `side=-1` the crowded end is the right one.
+    Φ = -A log(p + t),   anchors with p + t_k in geometric progression:
+
+1/x, log, square roots and x/(1 + x) near a pole or a branch point just outside the domain become as easy as smooth
+functions are for evenly spaced keys: on [0, 15], x/(1 + x) with 8 keys goes from 1e-3 to 2e-6.
+
+*Inside* it, at c, with t = u - c of either sign,
+
+    Φ'' = A/(p + |t|)²,   Φ' = A t/(p (p + |t|)),   Φ - t Φ' = A (|t|/(p + |t|) - log(1 + |t|/p)),
+
+anchors evenly spaced in ±log(1 + |t|/p): for peaks and steps, whose poles lie beside the line above c. atan(30x) on
+[-1, 1] with 16 keys goes from 1e-2 to 1e-7. (docs/mathematics.md 2.2)
 """
 
 from __future__ import annotations
@@ -18,57 +27,89 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anchorhead.arithmetic import Array, exp, exp_of, geometric, log, log_of
+from anchorhead.arithmetic import Array, exp, exp_of, expm1, geometric, log, log1p, log_of
 from anchorhead.descent import descend
 from anchorhead.head.head import Head
-from anchorhead.head.solve import Problem, costs, solve
+from anchorhead.head.solve import Keys, Problem, costs, solve
 
 Layout = tuple[float, float, float]
 """Sharpness, offset, overhang."""
 MOVES = np.array([[0, 0, 0], [0.3, 0, 0], [0, 0.3, 0], [0, 0, 0.2]])
 """From the first point of a search to its others; sharpness and offset in the logarithms."""
+SHARPNESSES = (0.5, 2.0, 8.0)
+OFFSETS = tuple(geometric(1e-5, 1.0, 9).tolist())
+OVERHANGS = (-0.3, 0.2, 0.8)
 
 
-def warped_keys(
-    count: int, sharpness: float, offset: float, overhang: float, problem: Problem, side: int
-) -> tuple[Array, Array]:
-    """Slopes and intercepts: A = sharpness, p = offset; anchors reach past both ends by `overhang` of half the range of
-    log τ."""
+def warped_keys(count: int, layout: Layout, problem: Problem, place: float) -> Keys:
+    """One set of keys: A = sharpness, p = offset; anchors reach past both ends by `overhang` of half their range."""
     low, high = float(problem.points[0]), float(problem.points[-1])
-    start, end = log_of(offset), log_of(offset + high - low)
-    middle, reach = (start + end) / 2, (end - start) / 2 * (1 + overhang)
-    tau = exp(np.linspace(middle - reach, middle + reach, count))
-    slopes = -sharpness / tau
-    at_end = -sharpness * log(tau) + sharpness * (tau - offset) / tau
-    if side > 0:
-        intercepts = at_end - slopes * low
-    else:
-        intercepts, slopes = at_end + slopes * high, -slopes
+    slopes, intercepts, anchors, widths = (_inside if low < place < high else _at_end)(count, layout, low, high, place)
     order = np.argsort(slopes, kind="stable")
-    return slopes[order], intercepts[order] - intercepts.max()
+    return Keys(*(n[order][None] for n in (slopes, intercepts - intercepts.max(), anchors, widths)))
 
 
-def best_warped(count: int, problem: Problem, side: int) -> tuple[float, Head]:
-    """The best head with that many keys that the search finds, and its largest error on the samples."""
-    width = float(problem.points[-1] - problem.points[0])
+def _at_end(count: int, layout: Layout, low: float, high: float, place: float) -> Keys:
+    sharpness, offset, overhang = layout
+    t = exp(_stretched(log_of(offset), log_of(offset + high - low), overhang, count))
+    slopes = -sharpness / t
+    intercepts = sharpness * (t - offset) / t - sharpness * log(t)
+    if place <= low:
+        return Keys(slopes, intercepts - slopes * low, low + (t - offset), t)
+    return Keys(-slopes, intercepts + slopes * high, high - (t - offset), t)
 
-    thin = problem.thinned()
 
-    def layout(place: Array) -> Layout:
-        sharpness, offset, overhang = place.tolist()
-        return exp_of(sharpness), exp_of(offset), overhang
+def _inside(count: int, layout: Layout, low: float, high: float, place: float) -> Keys:
+    sharpness, offset, overhang = layout
+    ends = np.array([place - low, high - place]) / offset
+    left, right = log1p(ends).tolist()
+    spread = _stretched(-left, right, overhang, count)
+    t = np.sign(spread) * offset * expm1(np.abs(spread))
+    share = np.abs(t) / (offset + np.abs(t))
+    slopes = sharpness * np.sign(t) * share / offset
+    return Keys(slopes, sharpness * (share - np.abs(spread)) - slopes * place, place + t, offset + np.abs(t))
 
-    def judged(places: Sequence[Array]) -> list[float]:
-        """What the layout of each place costs."""
-        layouts = [layout(place) for place in places]
-        fair = [1e-3 < a < 1e4 and 1e-6 * width < p < 1e3 * width and -0.9 < o < 6 for a, p, o in layouts]
-        keys = [warped_keys(count, *found, problem, side) for found, ok in zip(layouts, fair, strict=True) if ok]
-        slopes, intercepts = np.array(keys).reshape(-1, 2, count).transpose(1, 0, 2)
-        found = costs(slopes, intercepts, thin)
+
+def _stretched(start: float, end: float, overhang: float, count: int) -> Array:
+    middle, reach = (start + end) / 2, (end - start) / 2 * (1 + overhang)
+    return np.linspace(middle - reach, middle + reach, count)
+
+
+class Warped:
+    """Heads whose keys crowd at a place."""
+
+    def __init__(self, count: int, problem: Problem, place: float) -> None:
+        self.count, self.problem, self.place = count, problem, place
+        self.thin = problem.thinned()
+        self.width = float(problem.points[-1] - problem.points[0])
+
+    def judged(self, spots: Sequence[Array]) -> list[float]:
+        """What the layout of each point of the search costs."""
+        layouts = [self._layout(spot) for spot in spots]
+        fair = [1e-3 < a < 1e4 and 1e-7 * self.width < p < 1e3 * self.width and -0.9 < o < 6 for a, p, o in layouts]
+        keys = [self._keys(found) for found, ok in zip(layouts, fair, strict=True) if ok]
+        found = costs(Keys(*map(np.concatenate, zip(*keys, strict=True))), self.thin) if keys else iter(())
         return [next(found) if ok else math.inf for ok in fair]
 
-    grid = [np.array([log_of(a), log_of(p * width), o])
-            for a in (0.5, 2.0, 8.0) for p in geometric(0.003, 1.0, 6).tolist() for o in (-0.2, 0.2, 0.8)]  # fmt: skip
-    _, first = min(zip(judged(grid), range(len(grid)), strict=True))
-    ((_, best),) = descend(judged, [grid[first] + MOVES], 120)
-    return solve(*warped_keys(count, *layout(best), problem, side), problem, horner=False, lawson=40)
+    def first(self, *, coarse: bool = False) -> float:
+        """What the best layout of a grid costs, or of one in three of it."""
+        return self._first(coarse)[0]
+
+    def _first(self, coarse: bool) -> tuple[float, Array]:
+        grid = [np.array([log_of(a), log_of(p * self.width), o])
+                for a in SHARPNESSES[: 2 if coarse else 3] for p in OFFSETS[:: 2 if coarse else 1]
+                for o in OVERHANGS[: 2 if coarse else 3]]  # fmt: skip
+        cost, first = min(zip(self.judged(grid), range(len(grid)), strict=True))
+        return cost, grid[first]
+
+    def best(self) -> tuple[float, Head]:
+        """The best head that the search finds, and its largest error on the samples."""
+        ((_, spot),) = descend(self.judged, [self._first(False)[1] + MOVES], 120)
+        return solve(self._keys(self._layout(spot)), self.problem, horner=False, lawson=40)
+
+    def _layout(self, spot: Array) -> Layout:
+        sharpness, offset, overhang = spot.tolist()
+        return exp_of(sharpness), exp_of(offset), overhang
+
+    def _keys(self, layout: Layout) -> Keys:
+        return warped_keys(self.count, layout, self.problem, self.place)

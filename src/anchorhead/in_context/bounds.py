@@ -1,4 +1,4 @@
-"""What a prompt may hold, declared when the network is made and checked when it is run.
+"""What networks are made with, and what a prompt may hold: declared when one is made, checked when it is run.
 
 x, y, w: the largest absolute entry of the examples, the labels and the iterates. Optional:
 s: the largest |w·x_i|, by default features · x · w, which is what the others imply.
@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anchorhead.errors import InputError, OutsideRangeError, ShapeError
 from anchorhead.head.parameters import check_tensor
-from anchorhead.in_context.arguments import MOST, positive
-from anchorhead.in_context.losses import LABELS
-from anchorhead.model.compiled import fingerprint
-from anchorhead.proof.certificate import Certificate
+from anchorhead.model.outside import behind_transforms
 
+DTYPES = {torch.float64: "float64", torch.float32: "float32"}
+MOST = 1e60
+"""Bounds are smaller than this."""
+MANY = {"examples": 10**12}
+"""The largest counts; a million of what has no entry."""
 DEFAULTS = {"x": 6.0, "y": 50.0, "w": 20.0}
 """For standardised data."""
 SLACK = 1e-9
@@ -51,20 +55,67 @@ class Bounds:
         return ", ".join(f"|{name}| <= {value:g}" for name, value in (("x", self.x), ("y", self.y), ("w", self.w)))
 
 
-def read_bounds(bounds: Mapping[str, float] | None, features: int) -> Bounds:
-    """Bounds from what the caller declares, the rest by default."""
+def counts(**given: Any) -> list[int]:
+    """Positive integers, in the order given."""
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise InputError(f"{name}={value!r} must be a positive integer.")
+        if int(value) > MANY.get(name, 10**6):
+            raise InputError(f"{name} must be at most {MANY.get(name, 10**6):,}.")
+    return [int(value) for value in given.values()]
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number that a float can hold."""
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def positive(name: str, value: Any) -> float:
+    """A positive finite number."""
+    if not (is_number(value) and value > 0):
+        raise InputError(f"{name}={_shown(value)} must be a positive finite number.")
+    return float(value)
+
+
+def _shown(value: Any) -> str:
+    """An argument for a message; a very long one is cut."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a whole number too large for a float"
+    text = repr(value)
+    return text if len(text) < 80 else f"{text[:76]}..."
+
+
+def read_sizes(bounds: Any, defaults: Mapping[str, float], known: Sequence[str] = ()) -> dict[str, float]:
+    """Bounds by name: the declared ones and the rest by default; those `known` to the caller only where declared."""
     if bounds is not None and not isinstance(bounds, Mapping):
-        raise InputError(f"bounds={bounds!r} must be a dictionary such as {DEFAULTS}.")
+        raise InputError(f"bounds={_shown(bounds)} must be a dictionary such as {dict(defaults)}.")
     given = {str(name): value for name, value in (bounds or {}).items()}
-    unknown = sorted(set(given) - {"x", "y", "w", "s", "curvature"})
+    unknown = sorted(set(given) - {*defaults, *known})
     if unknown:
-        raise InputError(f"bounds has {', '.join(unknown)}; it takes x, y, w, and s and curvature if you know them.")
+        *names, last = defaults
+        more = f", and {' and '.join(known)} if you know them" if known else ""
+        raise InputError(f"bounds has {', '.join(unknown)}; it takes {', '.join(names)} and {last}{more}.")
     for name, value in given.items():
         if not positive(f"bounds[{name!r}]", value) < MOST:
             raise InputError(f"bounds[{name!r}]={value:g} must be a positive finite number below {MOST:g}.")
-    values = {name: float(given.get(name, default)) for name, default in DEFAULTS.items()}
-    implied = {"s": features * values["x"] * values["w"], "curvature": features * values["x"] ** 2}
-    return Bounds(**values, **{n: min(float(given.get(n, v)), v) for n, v in implied.items()})
+    return {name: float(value) for name, value in {**defaults, **given}.items()}
+
+
+def dtype_name(dtype: Any) -> str:
+    """float64 or float32."""
+    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
+        raise InputError(f"dtype={dtype} must be torch.float64 or torch.float32.")
+    return DTYPES[dtype]
+
+
+def read_bounds(bounds: Mapping[str, float] | None, features: int) -> Bounds:
+    """Bounds from what the caller declares, the rest by default."""
+    given = read_sizes(bounds, DEFAULTS, ("s", "curvature"))
+    implied = {"s": features * given["x"] * given["w"], "curvature": features * given["x"] ** 2}
+    return Bounds(**given | {name: min(given.get(name, value), value) for name, value in implied.items()})
 
 
 def read_penalties(name: str, given: float | Sequence[float], features: int) -> tuple[float, ...]:
@@ -80,23 +131,6 @@ def read_penalties(name: str, given: float | Sequence[float], features: int) -> 
     return tuple(values)
 
 
-class Claimed(nn.Module):
-    """A module with a certificate: it moves between devices and keeps its numbers, since those were proved."""
-
-    def claim(self, certificate: Certificate) -> None:
-        """Remembers the numbers as those that the certificate is about; the making of a network ends so."""
-        self._claimed, self._sealed = certificate, fingerprint(self)
-
-    @property
-    def certificate(self) -> Certificate:
-        """What is proved of the network; `unproved` once its numbers are not those that were proved."""
-        return self._claimed if fingerprint(self) == self._sealed else self._claimed.unproved()
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Claimed:
-        super()._apply(lambda t: t.to(fn(t).device), recurse)
-        return self
-
-
 def mean_weights(X: Tensor, mask: Tensor | None) -> Tensor:
     """(..., n): 1/n for every example that counts, 0 for the others: uniform attention under a mask."""
     if mask is None:
@@ -105,7 +139,12 @@ def mean_weights(X: Tensor, mask: Tensor | None) -> Tensor:
     return torch.where(mask, 1 / count.to(X.dtype), X.new_zeros(()))
 
 
-def check_shapes(X: Tensor, y: Tensor, features: int, examples: int, dtype: torch.dtype) -> None:
+def largest(value: Tensor) -> float:
+    """The largest absolute entry; not a number where one is not."""
+    return behind_transforms(lambda v: float(v.abs().amax()), value) or 0.0 if value.numel() else 0.0
+
+
+def check_examples(X: Tensor, y: Tensor, features: int, examples: int, dtype: torch.dtype) -> None:
     """Refuses prompts of another shape or type."""
     for name, value in (("X", X), ("y", y)):
         check_tensor(value, dtype, name=name, what="network")
@@ -124,45 +163,62 @@ def check_shapes(X: Tensor, y: Tensor, features: int, examples: int, dtype: torc
         )
 
 
-def check_mask(mask: Tensor | None, y: Tensor) -> None:
-    """Refuses a mask that is not one, or that leaves a prompt without examples."""
+def each_prompt(value: Any, shape: tuple[int, ...], X: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+    """What X has one of for each prompt, (..., *shape), from one for each or one for all."""
+    check_tensor(value, dtype, name=name, what="network")
+    whole = (*X.shape[:-2], *shape)
+    sizes = zip(value.shape[::-1], whole[::-1], strict=False)
+    fits = value.ndim >= len(shape) and tuple(value.shape[value.ndim - len(shape) :]) == shape
+    if not fits or value.ndim > len(whole) or any(own not in (1, size) for own, size in sizes):
+        raise ShapeError(
+            f"{name} must be {whole}, one for each prompt, or {shape} for all; it is {tuple(value.shape)}."
+        )
+    return value.expand(whole)
+
+
+def masked(X: Tensor, y: Tensor, mask: Tensor | None, neutral: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Examples that do not count as zeros with a neutral label; refuses a mask that is not one, or leaves nothing."""
     if mask is None:
-        return
+        return X, y
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != y.shape:
         raise ShapeError(f"mask must be boolean with the shape of y, {tuple(y.shape)}, True for examples that count.")
-    if not mask.any(-1).all():
+    if behind_transforms(lambda m: not m.any(-1).all(), mask):
         raise ShapeError("The mask leaves a prompt without examples.")
+    return torch.where(mask.unsqueeze(-1), X, 0.0), torch.where(mask, y, neutral)
 
 
-def check_labels(y: Tensor, kind: str, name: str) -> None:
-    """Refuses labels outside the loss's domain."""
-    right = {
-        "real": lambda: torch.isfinite(y),
-        "nonnegative": lambda: y >= 0,
-        "zero_one": lambda: (y == 0) | (y == 1),
-        "signs": lambda: y.abs() == 1,
-    }[kind]()
-    if not right.all():
-        wrong = y[~right].flatten()[0].item()
-        raise InputError(f"A label is {wrong:g}; the loss {name} takes {LABELS[kind]}.")
-
-
-def within(value: Tensor, limit: float, name: str, *, clip: bool, option: str = "") -> Tensor:
+def within(value: Tensor, limit: float, name: str, *, clip: bool = False, option: str = "") -> Tensor:
     """The tensor, refused or clipped where an entry exceeds the limit, and refused where it is not finite."""
-    if not torch.isfinite(value).all():
+    most = largest(value)
+    if not math.isfinite(most):
         raise InputError(f"{name} has an entry that is not finite; remove or impute it.")
-    largest = value.abs().max().item() if value.numel() else 0.0
-    if largest <= limit * (1 + SLACK):
+    if most <= limit * (1 + SLACK):
         return value
     if not clip:
         raise OutsideBoundsError(
-            f"An entry of {name} is {largest:.6g} in absolute value, outside the declared {limit:g}. Standardise the "
-            f"data, or declare bounds={{{name.lower().rstrip('0')!r}: {largest:.3g}}}{option}."
+            f"An entry of {name} is {most:.6g} in absolute value, outside the declared {limit:g}. Standardise the "
+            f"data, or declare bounds={{{name.lower().rstrip('0')!r}: {most:.3g}}}{option}."
         )
-    count = int((value.abs() > limit).sum())
+    count = behind_transforms(lambda v: int((v.abs() > limit).sum()), value)
     warnings.warn(f"{count} entries of {name} were clipped to [-{limit:g}, {limit:g}], the declared bound.",
-                  ClippedWarning, stacklevel=4)  # fmt: skip
+                  ClippedWarning, stacklevel=10)  # fmt: skip
     return value.clamp(-limit, limit)
+
+
+def check_curvature(X: Tensor, mask: Tensor | None, bounds: Bounds, whose: str, advice: str) -> None:
+    """Refuses a prompt that is more curved than the bounds allow; nothing to do if none is."""
+    if bounds.curvature >= X.shape[-1] * bounds.x**2:
+        return
+    weights = mean_weights(X, mask)
+    trace = largest((X.double().square().sum(-1) * weights.double()).sum(-1))
+    if trace * (1 + 1e-6) <= bounds.curvature:  # weights are rounded in float32, and sums in float64
+        return
+    found = largest_curvature(X, weights)
+    if not found <= bounds.curvature:
+        raise OutsideBoundsError(
+            f"The largest eigenvalue of X^T X/n is {found:.4g}, {found / bounds.curvature:.3g} times what {whose} "
+            f"allows, {bounds.curvature:.4g}. {advice}, or standardise the data."
+        )
 
 
 def largest_curvature(X: Tensor, weights: Tensor) -> float:
@@ -176,4 +232,4 @@ def largest_curvature(X: Tensor, weights: Tensor) -> float:
     n, d = X.shape[-2:]
     moments = X.mT @ (X * weights.unsqueeze(-1))
     eigenvalues = torch.linalg.eigvalsh(moments.detach())
-    return float(eigenvalues[..., -1].max()) * (1 + SLACK + 4 * d * (n + 64) * 2.0**-53)
+    return largest(eigenvalues[..., -1]) * (1 + SLACK + 4 * d * (n + 64) * 2.0**-53)

@@ -3,10 +3,10 @@
 *A step's rounding.* A coordinate of w_{t+1} is a sum of monomials: for every example and term φ·(p + q y)·x/n times η,
 then w, η l2 w, μ w and μ w_{t-1}. Each passes some number of roundings, k, so that it is off by at most γ_k of its
 absolute value (γ_k = kρ/(1 - kρ)). Of the gradient's monomials, with n examples and m terms: the casts of φ, of p or q,
-of the label, of 1/n, of the constants and of η (6), their products (6), the sum over terms (m), the product with X (n),
-and the sums into the gradient and into w (4): k = n + m + 16. Of the others: the casts of l2, η and μ, their products
-and sums, at most 10. What is smaller than the least normal number may be lost, `LEAST` for each operation, times
-whatever it is multiplied with afterwards.
+of the label, of 1/n, of the constants and of η (6), their products (6), the sum over examples (n), the sum over terms
+(m), and the sums of what a head carries, into the gradient and into w (4): k = n + m + 16. Of the others: the casts of
+l2, η and μ, their products and sums, at most 10. What is smaller than the least normal number may be lost, `LEAST` for
+each operation, times whatever it is multiplied with afterwards.
 
 *What is stored.* Coefficients are floats, and `Facts.astray` says how far they are from the loss's: that, times what
 they are multiplied with, is part of the error.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from flint import arb
@@ -24,12 +25,12 @@ from anchorhead.dtypes import LEAST_NORMAL, UNIT
 from anchorhead.enclosure.precision import above, below, precision, upper
 from anchorhead.errors import InputError
 from anchorhead.in_context.bounds import SLACK, Bounds
-from anchorhead.in_context.labels import LabelHead
-from anchorhead.in_context.soft_threshold import Shrink
+from anchorhead.in_context.heads import Clip, InnerHead
+from anchorhead.in_context.network import stated
 from anchorhead.in_context.stability import Spread, deviations, gamma
 from anchorhead.in_context.terms import AROUND, Gradient
 from anchorhead.proof.certificate import Certificate
-from anchorhead.proof.rounding import ASSUMPTIONS, LARGEST
+from anchorhead.proof.rounding import LARGEST
 
 if TYPE_CHECKING:
     from anchorhead.in_context.gradient_descent import Algorithm
@@ -67,8 +68,8 @@ class Proof:
     diameter: float
 
 
-def certify(algorithm: Algorithm, gradient: Gradient, declared: Bounds, labels: LabelHead | None,
-            shrink: Shrink | None, dtype: str) -> Proof:  # fmt: skip
+def certify(algorithm: Algorithm, gradient: Gradient, declared: Bounds, labels: InnerHead | None,
+            shrink: Clip | None, dtype: str) -> Proof:  # fmt: skip
     """Bounds every iterate's distance from the algorithm's; refuses a learning rate that no prompt could bear."""
     narrow = slope_of(gradient, declared, MARGINS[0])
     bounds = replace(declared, curvature=_curvature(algorithm, narrow, declared))
@@ -85,16 +86,14 @@ def certify(algorithm: Algorithm, gradient: Gradient, declared: Bounds, labels: 
             break
     total = within_diameter(found, near, diameter)
     proved = total[-1] == found[-1]
-    certificate = Certificate(
-        expression=f"w after {algorithm.steps} steps of {algorithm.rate:g} on the loss {algorithm.loss.name}",
-        domain=((-bounds.x, bounds.x), (-bounds.y, bounds.y), (-bounds.w, bounds.w)),
-        dtype=dtype,
-        level="proved" if proved else "trivial",
-        approximation=parts[0][-1] if proved else diameter,
-        rounding=parts[1][-1] if proved else 0.0,
-        boxes=0,
-        assumptions=(*ASSUMPTIONS, *_conditions(algorithm, bounds, proved)),
-        variables=("x", "y", "w"),
+    certificate = stated(
+        f"w after {algorithm.steps} steps of {algorithm.rate:g} on the loss {algorithm.loss.name}",
+        {"x": bounds.x, "y": bounds.y, "w": bounds.w},
+        dtype,
+        parts[0][-1] if proved else diameter,
+        parts[1][-1] if proved else 0.0,
+        _conditions(algorithm, bounds, proved),
+        "proved" if proved else "trivial",
     )
     return Proof(certificate, total, bounds, slope, near, error, diameter)
 
@@ -132,15 +131,8 @@ def slope_of(gradient: Gradient, bounds: Bounds, margin: float) -> tuple[float, 
             if not all(math.isfinite(v) for v in slopes):
                 return -math.inf, math.inf
             ends = [factor.lower() * v for v in slopes] + [factor.upper() * v for v in slopes]
-            low, high = low + _least(ends), high - _least([-e for e in ends])
+            low, high = low + reduce(arb.min, ends), high + reduce(arb.max, ends)
         return below(low), above(high)
-
-
-def _least(values: list[arb]) -> arb:
-    found = values[0]
-    for value in values[1:]:
-        found = found.min(value)
-    return found
 
 
 def spread_of(algorithm: Algorithm, slope: tuple[float, float], curvature: float, *, quadratic: bool) -> Spread:
@@ -183,8 +175,8 @@ def _conditions(algorithm: Algorithm, bounds: Bounds, proved: bool) -> list[str]
     return found
 
 
-def step_error(algorithm: Algorithm, gradient: Gradient, bounds: Bounds, labels: LabelHead | None,
-               shrink: Shrink | None, dtype: str) -> StepError:  # fmt: skip
+def step_error(algorithm: Algorithm, gradient: Gradient, bounds: Bounds, labels: InnerHead | None,
+               shrink: Clip | None, dtype: str) -> StepError:  # fmt: skip
     """What one step of the network may err in a coordinate, at an iterate within the bounds; see the top."""
     with precision():
         x, y, w = (arb(limit) * (1 + arb(SLACK)) for limit in (bounds.x, bounds.y, bounds.w))
@@ -205,7 +197,7 @@ def step_error(algorithm: Algorithm, gradient: Gradient, bounds: Bounds, labels:
 
 
 def _with_arithmetic(algorithm: Algorithm, terms: int, heads: arb, moved: arb, size: arb, factors: arb, x: arb, w: arb,
-                     shrink: Shrink | None, dtype: str) -> StepError:  # fmt: skip
+                     shrink: Clip | None, dtype: str) -> StepError:  # fmt: skip
     """The gradient's error and size to those of the step."""
     unit, n, rate, l2 = UNIT[dtype], algorithm.examples, arb(algorithm.rate), arb(max(algorithm.l2))
     own = w * (1 + rate * l2 + 2 * arb(algorithm.momentum))
@@ -215,8 +207,8 @@ def _with_arithmetic(algorithm: Algorithm, terms: int, heads: arb, moved: arb, s
             f"{upper(own + rate * size):.3g}. Use smaller bounds, or rescale the loss."
         )
     rounding = rate * (moved + gamma(n + terms + 16, unit) * size) + gamma(10, unit) * own
-    rounding += LEAST_NORMAL[dtype] * (1 + rate) * (1 + x) * (1 + w) * (1 + l2) * factors * (n * (terms + 4) + 16)
+    rounding += LEAST_NORMAL[dtype] * (1 + rate) * (1 + x) * (1 + w) * (1 + l2) * factors * (n * (4 * terms + 5) + 16)
     if shrink is None:
         return StepError(upper(rate * heads), upper(rounding))
     reach = own + rate * (size + heads + moved) + rounding
-    return StepError(upper(rate * heads + shrink.error(reach)), upper(rounding + 3 * arb(unit) * reach))
+    return StepError(upper(rate * heads + shrink.step_error(reach)), upper(rounding + 3 * arb(unit) * reach))

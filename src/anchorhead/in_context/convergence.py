@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from anchorhead.in_context.bounds import largest_curvature
+from anchorhead.in_context.bounds import largest_curvature, mean_weights
 from anchorhead.in_context.certificate import proved_for
-from anchorhead.in_context.reference import plain_iterates, slope
+from anchorhead.in_context.network import in_double
+from anchorhead.in_context.reading import Exact
 
 if TYPE_CHECKING:
-    from anchorhead.in_context.gradient_descent import GradientDescent, Prompt
+    from anchorhead.in_context.gradient_descent import GradientDescent
 
 ROUNDS = 60
 
@@ -45,41 +47,33 @@ class Convergence:
 
 def converge(model: GradientDescent, X: Tensor, y: Tensor, w0: Tensor | None, mask: Tensor | None) -> Convergence:
     """See `Convergence`."""
-    iterates = model.trajectory(X, y, w0, mask).double()
-    prompt = model.prompt(X, y, w0, mask)
-    measured = (iterates - plain_iterates(model.algorithm, prompt)).norm(dim=-1)
-    optimum = minimiser(model, prompt, iterates[..., -1, :])
-    steps = torch.stack([_moved(model, prompt, w) for w in iterates.unbind(-2)], -2)
-    curvature = min(largest_curvature(prompt.X, prompt.weights), model.bounds.curvature)
-    bounds = proved_for(model.proof, model.algorithm, model.gradient, curvature)
+    iterates, exact = model.trajectory(X, y, w0, mask).double(), model.exact(X, y, w0, mask)
+    prompt = in_double(model.checked(X, y, w0, mask))
+    state = model.begin(Exact(), *prompt)
+
+    def step(w: Tensor) -> Tensor:
+        """A plain step without momentum."""
+        return model.step(Exact(), state | {"w": w, "before": w})["w"]
+
+    measured = (iterates - exact).norm(dim=-1)
+    moved = torch.stack([step(w) - w for w in iterates.unbind(-2)], -2)
+    curvature = min(largest_curvature(prompt[0], mean_weights(prompt[0], mask)), model.bounds.curvature)
     return Convergence(
         measured,
-        torch.tensor(bounds, dtype=torch.float64).expand_as(measured),
-        (iterates - optimum.unsqueeze(-2)).norm(dim=-1),
-        steps.norm(dim=-1) / model.algorithm.rate,
+        measured.new_tensor(proved_for(model.proof, model.algorithm, model.gradient, curvature)).expand_as(measured),
+        (iterates - minimiser(step, iterates[..., -1, :]).unsqueeze(-2)).norm(dim=-1),
+        moved.norm(dim=-1) / model.algorithm.rate,
     )
 
 
-def minimiser(model: GradientDescent, prompt: Prompt, start: Tensor) -> Tensor:
+def minimiser(step: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     """A minimiser near the start: plain steps, accelerated and restarted, until they no longer move."""
     w = before = start
     for _ in range(ROUNDS):
         previous = w
         for k in range(200):
-            ahead = w + k / (k + 3) * (w - before)
-            before, w = w, ahead + _moved(model, prompt, ahead)
+            before, w = w, step(w + k / (k + 3) * (w - before))
         before = w
         if ((w - previous).norm(dim=-1) <= 1e-13 * (1 + w.norm(dim=-1))).all():
             break
     return w
-
-
-def _moved(model: GradientDescent, prompt: Prompt, w: Tensor) -> Tensor:
-    """What a plain step without momentum adds to w."""
-    algorithm = model.algorithm
-    X, y, weights = prompt.X.double(), prompt.y.double(), prompt.weights.double()
-    s = (X @ w.unsqueeze(-1)).squeeze(-1)
-    gradient = ((slope(algorithm.loss, s, y) * weights).unsqueeze(-2) @ X).squeeze(-2)
-    v = w - algorithm.rate * (gradient + torch.tensor(algorithm.l2, dtype=torch.float64) * w)
-    shrink = algorithm.rate * torch.tensor(algorithm.l1, dtype=torch.float64)
-    return v - torch.maximum(torch.minimum(v, shrink), -shrink) - w

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -84,7 +84,7 @@ class _Regressor(RegressorMixin, _Linear):
         """The linear map that was learned."""
         return self._decision(X)
 
-    def _squared(self, X: Any, y: Any, alpha: float, l1: float) -> Any:
+    def _squared(self, X: Any, y: Any, alpha: float, l1: float) -> Self:
         data, y = self._data(X, y, y_numeric=True)
         shift = float(y.mean()) if self.fit_intercept else 0.0
         size = float(np.sqrt(((y - shift) ** 2).mean())) or 1.0
@@ -104,34 +104,28 @@ class LinearRegression(_Regressor):
         self.fit_intercept, self.tol, self.max_iter = fit_intercept, tol, max_iter
 
     def fit(self, X: Any, y: Any) -> LinearRegression:
-        found: LinearRegression = self._squared(X, y, 0.0, 0.0)
-        return found
+        return self._squared(X, y, 0.0, 0.0)
 
 
-class Ridge(_Regressor):
+class _Penalised(_Regressor):
+    def __init__(
+        self, alpha: float = 1.0, *, fit_intercept: bool = True, tol: float = 1e-10, max_iter: int = 20_000
+    ) -> None:
+        self.alpha, self.fit_intercept, self.tol, self.max_iter = alpha, fit_intercept, tol, max_iter
+
+
+class Ridge(_Penalised):
     """Least squares with a penalty alpha·|w|²."""
 
-    def __init__(
-        self, alpha: float = 1.0, *, fit_intercept: bool = True, tol: float = 1e-10, max_iter: int = 20_000
-    ) -> None:
-        self.alpha, self.fit_intercept, self.tol, self.max_iter = alpha, fit_intercept, tol, max_iter
-
     def fit(self, X: Any, y: Any) -> Ridge:
-        found: Ridge = self._squared(X, y, _penalty("alpha", self.alpha), 0.0)
-        return found
+        return self._squared(X, y, _penalty("alpha", self.alpha), 0.0)
 
 
-class Lasso(_Regressor):
+class Lasso(_Penalised):
     """Mean squared error/2 with a penalty alpha·|w|_1."""
 
-    def __init__(
-        self, alpha: float = 1.0, *, fit_intercept: bool = True, tol: float = 1e-10, max_iter: int = 20_000
-    ) -> None:
-        self.alpha, self.fit_intercept, self.tol, self.max_iter = alpha, fit_intercept, tol, max_iter
-
     def fit(self, X: Any, y: Any) -> Lasso:
-        found: Lasso = self._squared(X, y, 0.0, _penalty("alpha", self.alpha))
-        return found
+        return self._squared(X, y, 0.0, _penalty("alpha", self.alpha))
 
 
 class LogisticRegression(ClassifierMixin, _Linear):
@@ -248,12 +242,9 @@ class HuberRegressor(_Regressor):
 
         self.scale_ = self._scale(excess, math.log(spread))
         self._keep(data, last["solved"], centre, self.scale_)
-        self.outliers_ = np.abs(y - self._decision_of(X)) > self.scale_ * self.epsilon
+        fitted = np.asarray(X, dtype=np.float64) @ self.coef_ + self.intercept_
+        self.outliers_ = np.abs(y - fitted) > self.scale_ * self.epsilon
         return self
-
-    def _decision_of(self, X: Any) -> np.ndarray:
-        found: np.ndarray = np.asarray(X, dtype=np.float64) @ self.coef_ + self.intercept_
-        return found
 
     def _scale(self, excess: Any, start: float) -> float:
         """The root, between scales too small and too large; a perfect fit has none, and keeps a small scale."""

@@ -20,7 +20,6 @@ from anchorhead.in_context.bounds import OutsideBoundsError
 from anchorhead.in_context.gradient_descent import GradientDescent, gradient_descent
 from anchorhead.in_context.losses import Loss, squared
 from anchorhead.in_context.newton import Newton, newton
-from anchorhead.in_context.reference import slope
 
 STEPS = 200
 """Steps of one network; it is run again from its last iterate."""
@@ -132,9 +131,7 @@ def _network(loss: Loss, shape: torch.Size, bounds: dict[str, float], l2: list[f
 
 def _residual(loss: Loss, X: Tensor, y: Tensor, w: Tensor, l2: list[float], l1: list[float]) -> float:
     """The largest entry of the least subgradient of the objective."""
-    gradient = (slope(loss, X @ w, y).unsqueeze(-2) @ X).squeeze(-2) / len(X) + torch.tensor(
-        l2, dtype=torch.float64
-    ) * w
+    gradient = loss.slope(X @ w, y) @ X / len(X) + torch.tensor(l2, dtype=torch.float64) * w
     penalty = torch.tensor(l1, dtype=torch.float64)
     free = (gradient.abs() - penalty).clamp(min=0)
     return float(torch.where(w == 0, free, (gradient + penalty * w.sign()).abs()).max())

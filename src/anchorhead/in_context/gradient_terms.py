@@ -8,9 +8,8 @@ from functools import lru_cache
 import numpy as np
 import torch
 from flint import arb
-from torch import Tensor
 
-from anchorhead.circuit.apply import Apply, FunctionStep, Times, U
+from anchorhead.circuit.apply import U
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.lower import lower
 from anchorhead.compiler.compile import compile
@@ -25,10 +24,10 @@ from anchorhead.expression.graph import Expression, Node, ordered
 from anchorhead.head.grid_module import GridModule
 from anchorhead.head.module import HeadModule
 from anchorhead.in_context.bounds import Bounds
+from anchorhead.in_context.heads import RELATIVE, Factor
 from anchorhead.in_context.losses import Loss
-from anchorhead.in_context.products import RELATIVE, identity_head
-from anchorhead.in_context.terms import AROUND, Facts, Gradient, Keys, Law, Term
-from anchorhead.model.grid_form import GridForm
+from anchorhead.in_context.terms import AROUND, Facts, Gradient, Law, Term
+from anchorhead.model.grid_core import GridCore
 
 
 def gradient_terms(loss: Loss, bounds: Bounds, off: float) -> Gradient:
@@ -39,13 +38,12 @@ def gradient_terms(loss: Loss, bounds: Bounds, off: float) -> Gradient:
         rest = Line({w: c for w, c in output.terms.items() if w < 2}, output.bias)
         terms = []
         for step, wire in zip(circuit.steps, circuit.starts, strict=True):
-            factor, partner = output.terms.get(wire, 0), _partner(step)
-            if partner is None or not isinstance(step, FunctionStep) or any(w > 1 for w in step.argument.terms):
+            factors = step.factors()
+            if factors is None or max([0, *factors[1].terms]) > 1 or set(factors[2].terms) - {1}:
                 return Gradient((_grid_term(loss, bounds, off),), off)
-            outside, function = _split(step.function)
-            factor = times(factor, outside)
-            carry = (times(factor, partner[0]), times(factor, partner[1]))
-            terms.append(line_term(function, step.argument, carry, bounds, off))
+            outside, function = _split(factors[0])
+            partner = factors[2].scaled(times(output.terms.get(wire, 0), outside))
+            terms.append(line_term(function, factors[1], (partner.bias, partner.terms.get(1, 0)), bounds, off))
         if 0 in rest.terms:
             terms.append(line_term(U, rest, (1, 0), bounds, off))
             rest = Line({}, 0)
@@ -83,15 +81,6 @@ def _split(function: Node) -> tuple[Number, Node]:
     return factor, function
 
 
-def _partner(step: object) -> tuple[Number, Number] | None:
-    """(p, q) of a step phi(u)·(p + q y); None if it is something else."""
-    if isinstance(step, Apply):
-        return 1, 0
-    if not isinstance(step, Times) or any(w != 1 for w in step.partner.terms):
-        return None
-    return step.partner.bias, step.partner.terms.get(1, 0)
-
-
 def line_term(function: Node, line: Line, carry: tuple[Number, Number], bounds: Bounds, off: float) -> Term:
     """The head for a function of u = a s + b y + c, where s is known up to `off`.
 
@@ -119,18 +108,16 @@ def line_term(function: Node, line: Line, carry: tuple[Number, Number], bounds: 
             raise InputError(f"{function} is not finite, or not of finite slope, for u in [{wide[0]:g}, {wide[1]:g}].")
         moved = upper(apart * arb(steep))
     numbers, error = _head(function, low, high)
-    slopes, levels = _scores(numbers)
-    keys = Keys(a * slopes, b * slopes, c * slopes + levels, numbers.constants.detach().clone())
     facts = Facts(error, moved, max(map(abs, values)), (_astray(carry[0]), _astray(carry[1])))
     stored = as_float(carry[0]), as_float(carry[1])
-    return Term(numbers, (a, b, c), keys, facts, stored, law, f"{function} of {_text(line)}")
+    return Term(numbers, (a, b, c), facts, stored, law, max(-low, high))
 
 
-def _head(function: Node, low: float, high: float) -> tuple[HeadModule, float]:
+def _head(function: Node, low: float, high: float) -> tuple[HeadModule | GridModule, float]:
     """A head for the function on [low, high], and a bound on its error there, rounding included."""
     if function is U:
-        found, _, error = identity_head(max(-low, high))
-        return found, error
+        factor = Factor(max(-low, high))
+        return factor.head, factor.error
     tol = _on_the_line(function)
     declared = None if tol is not None else (low, high)
     if tol is None:
@@ -140,13 +127,6 @@ def _head(function: Node, low: float, high: float) -> tuple[HeadModule, float]:
     with precision():
         size = 1 + arb(max(-low, high))
         return model.head, proof.bound if proof.bounded else upper(arb(proof.approximation) + proof.rounding * size)
-
-
-def _scores(numbers: HeadModule) -> tuple[Tensor, Tensor]:
-    """Slopes and intercepts of all keys, gates included."""
-    pieces = torch.arange(len(numbers.sizes)).repeat_interleave(torch.tensor(numbers.sizes))
-    slopes = numbers.slopes.detach() + numbers.gate_slopes.detach()[pieces]
-    return slopes, numbers.intercepts.detach() + numbers.gate_levels.detach()[pieces]
 
 
 @lru_cache(maxsize=500)
@@ -206,28 +186,11 @@ def _grid_term(loss: Loss, bounds: Bounds, off: float) -> Term:
             break
         except AnchorheadError as error:
             refusal = str(error)
-    if model is None or not isinstance(model.network, GridForm) or model.certificate.level != "proved":
+    if model is None or not isinstance(model.network, GridCore) or model.certificate.level != "proved":
         raise InputError(
             f"{loss.gradient} is no function of one combination of s and y, and as a function of both it is refused: "
             f"{refusal} Where the labels are -1 and 1, write y*s as s - y if you can, as ah.in_context.hinge does."
         )
     grid = model.network.grid
     facts = Facts(model.certificate.bound, moved, size, (0.0, 0.0))
-    return Term(grid, None, _grid_keys(grid), facts, (1.0, 0.0), Law(node, None), f"{loss.gradient} over a grid")
-
-
-def _grid_keys(grid: GridModule) -> Keys:
-    slopes, levels = ([p.detach() for p in axes] for axes in (grid.slopes, grid.intercepts))
-    first, second = (len(s) for s in slopes)
-    return Keys(
-        slopes[0].repeat_interleave(second),
-        slopes[1].repeat(first),
-        levels[0].repeat_interleave(second) + levels[1].repeat(first),
-        grid.values.detach().reshape(-1),
-    )
-
-
-def _text(line: Line) -> str:
-    parts = [f"{as_float(c):g}·{'sy'[w]}" for w, c in sorted(line.terms.items())]
-    bias = as_float(line.bias)
-    return " + ".join([*parts, f"{bias:g}"] if bias else parts)
+    return Term(grid, None, facts, (1.0, 0.0), Law(node, None), max(reach, most))

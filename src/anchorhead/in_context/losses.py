@@ -7,14 +7,20 @@ a stated `width`, and the smoothed loss is what is descended exactly.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
+
+from torch import Tensor
 
 from anchorhead.errors import InputError
 from anchorhead.expression.derivative import derivative
 from anchorhead.expression.graph import Expression, Node
 from anchorhead.expression.parse import parse
-from anchorhead.in_context.arguments import is_number, positive
+from anchorhead.expression.tensors import evaluate
+from anchorhead.in_context.bounds import is_number, positive
+from anchorhead.model.outside import behind_transforms
 
 VARIABLES = ("s", "y")
 
@@ -35,19 +41,31 @@ class Loss:
             raise InputError(f"labels={self.labels!r} must be one of {', '.join(LABELS)}.")
         if not isinstance(self.gradient, str):
             raise InputError(f"gradient={self.gradient!r} must be a formula in s and y, as text.")
-        parse(self.gradient, VARIABLES)  # refuses what cannot be read
+        _ = self.expression  # refuses what cannot be read
 
-    @property
+    @cached_property
     def expression(self) -> Expression:
         """dl/ds as an expression in s and y."""
         return parse(self.gradient, VARIABLES)
 
+    def slope(self, s: Tensor, y: Tensor) -> Tensor:
+        """dl/ds, plainly."""
+        found: Tensor = evaluate(self.expression.outputs[0], {"s": s, "y": y})
+        return found.expand_as(s)
 
-LABELS = {
-    "real": "finite numbers",
-    "nonnegative": "numbers that are not negative",
-    "zero_one": "0 or 1",
-    "signs": "-1 or 1",
+    def check_labels(self, y: Tensor) -> None:
+        """Refuses labels outside the loss's domain."""
+        said, right = LABELS[self.labels]
+        wrong = behind_transforms(lambda v: v[~right(v)].flatten()[:1].tolist(), y)
+        if wrong:
+            raise InputError(f"A label is {wrong[0]:g}; the loss {self.name} takes {said}.")
+
+
+LABELS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "real": ("finite numbers", lambda y: y.isfinite()),
+    "nonnegative": ("numbers that are not negative", lambda y: y >= 0),
+    "zero_one": ("0 or 1", lambda y: (y == 0) | (y == 1)),
+    "signs": ("-1 or 1", lambda y: y.abs() == 1),
 }
 
 

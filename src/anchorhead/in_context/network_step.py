@@ -13,35 +13,30 @@ carry h_i, and one whose values carry a∘g_i.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from flint import arb
-from torch import Tensor, nn
+from torch import Tensor
 
 from anchorhead.circuit.line import Line
 from anchorhead.dtypes import LEAST_NORMAL, UNIT
 from anchorhead.enclosure.precision import precision, upper
-from anchorhead.errors import InputError, ShapeError, ToleranceError
+from anchorhead.errors import InputError, ToleranceError
 from anchorhead.expression.derivative import derivative
-from anchorhead.expression.graph import Expression, Node, ordered
+from anchorhead.expression.graph import Node, ordered
 from anchorhead.expression.parse import parse
-from anchorhead.expression.tensors import evaluate
-from anchorhead.head.own_precision import in_own_precision
-from anchorhead.head.parameters import check_tensor
 from anchorhead.in_context import bounds as limits
-from anchorhead.in_context.arguments import DTYPES, counts, dtype_name, positive, read_sizes
-from anchorhead.in_context.bounds import Bounds
+from anchorhead.in_context.bounds import DTYPES, Bounds, counts, dtype_name, positive, read_sizes
 from anchorhead.in_context.gradient_terms import line_term
-from anchorhead.in_context.literal import attention
-from anchorhead.in_context.products import Factor, LiteralFactor
+from anchorhead.in_context.heads import Factor
+from anchorhead.in_context.network import INCLUDED, InContextNetwork, Layers, State, stated
+from anchorhead.in_context.reading import Reading
 from anchorhead.in_context.stability import gamma, rounded_products
 from anchorhead.in_context.terms import Facts
-from anchorhead.proof.certificate import Certificate
-from anchorhead.proof.rounding import ASSUMPTIONS, LARGEST
+from anchorhead.proof.rounding import LARGEST
 
 DEFAULTS = {"x": 6.0, "y": 50.0, "w": 2.0, "a": 2.0}
 
@@ -80,7 +75,7 @@ def network_step(
     return NetworkStep(phi, width, features, examples, rate, sizes, dtype)
 
 
-class NetworkStep(limits.Claimed):
+class NetworkStep(InContextNetwork):
     """See `network_step`. `certificate` bounds every entry's distance from the exact step."""
 
     def __init__(self, phi: Node, width: int, features: int, examples: int, rate: float, sizes: Mapping[str, float],
@@ -98,56 +93,54 @@ class NetworkStep(limits.Claimed):
         self.most = width * sizes["a"] * h + sizes["y"]
         self.outer, self.residual = Factor(sizes["a"]), Factor(1.01 * self.most)
         self.inner_factor = Factor(1.02 * self.most * sizes["a"] * g)
-        self.claim(self._certify(DTYPES[dtype]))
+        self.claim(stated(f"one step of {rate:g} for a two-layer network of width {width}", self.limits, DTYPES[dtype],
+                          self._error(DTYPES[dtype]), 0.0, (INCLUDED,)))  # fmt: skip
 
-    @in_own_precision
     def forward(self, X: Tensor, y: Tensor, W: Tensor, a: Tensor) -> Parameters:
-        self._check(X, y, W, a)
-        n = X.shape[-2]
-        u = X @ W.mT
-        zero = torch.zeros_like(u)
-        h, g = self.value_head(u, zero), self.slope_head(u, zero)
-        back = self.outer(a).unsqueeze(-2) * g
-        r = self.residual((h @ a.unsqueeze(-1)).squeeze(-1) - y).unsqueeze(-1)
-        on_a = (r * h).mean(-2)
-        on_W = self.inner_factor(r * back).mT @ X / n
-        return Parameters(W - self.rate * on_W, a - self.rate * on_a)
+        """The parameters after the step, for examples X (..., n, d), labels y (..., n), W and a."""
+        found: Parameters = self.fast(X, y, W, a)
+        return found
 
-    def exact(self, X: Tensor, y: Tensor, W: Tensor, a: Tensor) -> Parameters:
-        """The step itself in float64."""
-        X, y, W, a = (v.double() for v in (X, y, W, a))
-        u = X @ W.mT
-        h, g = (self._plain(node, u) for node in (self.phi, self.slope))
-        r = ((h @ a.unsqueeze(-1)).squeeze(-1) - y).unsqueeze(-1)
-        on_W = (r * g * a.unsqueeze(-2)).mT @ X / X.shape[-2]
-        return Parameters(W - self.rate * on_W, a - self.rate * (r * h).mean(-2))
+    def begin(self, how: Reading, X: Tensor, y: Tensor, W: Tensor, a: Tensor) -> State:
+        """The parameters after the step, layer by layer as at the top."""
+        n, u, zero = X.shape[-2], how.match(X, W), X.new_zeros((*X.shape[:-1], self.width))
+        h, g = how.value(self.value_head, u, zero), how.value(self.slope_head, u, zero)
+        back = how.carry(self.outer, (a,), g.mT).mT
+        minus = -torch.ones_like(a[..., :1])
+        r = how.match(torch.cat([h, y.unsqueeze(-1)], -1), torch.cat([a, minus], -1).unsqueeze(-2)).squeeze(-1)
+        on_a = how.gather(self.residual, (r,), h) / n
+        on_W = how.product(self.inner_factor, how.carry(self.residual, (r,), back).mT, X) / n
+        return {"W": W - self.rate * on_W, "a": a - self.rate * on_a}
 
-    def literal(self) -> LiteralNetworkStep:
-        """The same with every softmax written out; returns one tensor, (..., width, d + 1), a last."""
-        return LiteralNetworkStep(self)
+    def end(self, how: Reading, state: State) -> Parameters:
+        return Parameters(state["W"], state["a"])
 
-    def _plain(self, node: Node, u: Tensor) -> Tensor:
-        found = evaluate(Expression((node,), ("u",)), {"u": u})
-        value: Tensor = found[0] if isinstance(found, list | tuple) else found
-        return value.expand_as(u)
+    def joined(self, result: Parameters) -> Tensor:
+        """(..., width, d + 1), a last."""
+        return torch.cat([result.W, result.a.unsqueeze(-1)], -1)
 
-    def _check(self, X: Tensor, y: Tensor, W: Tensor, a: Tensor) -> None:
-        limits.check_shapes(X, y, self.features, self.examples, self.dtype)
-        for name, value in (("W", W), ("a", a)):
-            check_tensor(value, self.dtype, name=name, what="network")
-        batches = [v for v in (W.shape[:-2], a.shape[:-1]) if v not in (X.shape[:-2], ())]
-        if batches:
-            raise ShapeError(f"W and a are one for each prompt; X has {tuple(X.shape[:-2])}, they {tuple(batches[0])}.")
-        if W.shape[-2:] != (self.width, self.features) or a.shape[-1:] != (self.width,):
-            raise ShapeError(
-                f"W must be (..., {self.width}, {self.features}) and a (..., {self.width}); they are "
-                f"{tuple(W.shape)} and {tuple(a.shape)}."
-            )
+    def layers(self) -> Layers:
+        second, third = [self.outer], [self.residual, self.residual]
+        return [(1, [self.value_head, self.slope_head]), (1, second), (1, third), (1, [self.inner_factor])]
+
+    def shapes(self, examples: int) -> dict[str, tuple[int, ...]]:
+        d, m = self.features, self.width
+        return {"X": (examples, d), "y": (examples,), "W": (m, d), "a": (m,)}
+
+    def checked(self, X: Tensor, y: Tensor, W: Tensor, a: Tensor) -> tuple[Any, ...]:
+        limits.check_examples(X, y, self.features, self.examples, self.dtype)
+        W = limits.each_prompt(W, (self.width, self.features), X, self.dtype, "W")
+        a = limits.each_prompt(a, (self.width,), X, self.dtype, "a")
         for name, value in (("x", X), ("y", y), ("w", W), ("a", a)):
-            limits.within(value, self.limits[name], name, clip=False)
+            limits.within(value, self.limits[name], name)
+        return X, y, W, a
 
-    def _certify(self, dtype: str) -> Certificate:
-        """Errors layer by layer, in ball arithmetic.
+    def extra_repr(self) -> str:
+        sizes = f"width {self.width}, {self.examples} x {self.features}"
+        return f"one step of {self.rate:g} for a two-layer network with {self.phi}, {sizes}"
+
+    def _error(self, dtype: str) -> float:
+        """Of any entry: errors layer by layer, in ball arithmetic.
 
         A cast or a product loses ρ of its size, a sum of k numbers γ_k of the sum of absolute values; hats and errors
         are of what the layer before hands on, so that products are bounded with both factors' own errors.
@@ -176,46 +169,10 @@ class NetworkStep(limits.Claimed):
             )
             if not (w + a + rate * step) * (1 + n * step) < LARGEST[dtype]:
                 raise ToleranceError(f"{dtype} overflows in this step for these bounds; use float64 or smaller bounds.")
-            total = upper(rate * on_a.max(on_W) + gamma(4, unit) * (w.max(a) + rate * step) + lost)
-        names = ("x", "y", "w", "a")
-        return Certificate(
-            expression=f"one step of {self.rate:g} for a two-layer network of width {m}",
-            domain=tuple((-self.limits[name], self.limits[name]) for name in names),
-            dtype=dtype,
-            level="proved",
-            approximation=total,
-            rounding=0.0,
-            boxes=0,
-            assumptions=(*ASSUMPTIONS, "rounding is included in the approximation"),
-            variables=names,
-        )
+            return upper(rate * on_a.max(on_W) + gamma(4, unit) * (w.max(a) + rate * step) + lost)
 
 
 def _seen(facts: Facts, unit: arb) -> tuple[arb, arb]:
     """A term's size, and its error with what moves it and the cast to the dtype."""
     size, error = arb(facts.size), arb(facts.error) + facts.moved
     return size, error + unit * (size + error)
-
-
-class LiteralNetworkStep(nn.Module):
-    """Every softmax as written, in float64."""
-
-    def __init__(self, model: NetworkStep) -> None:
-        super().__init__()
-        self.rate = model.rate
-        self.value_keys, self.slope_keys = copy.deepcopy((model.value_head.keys, model.slope_head.keys))
-        self.outer, self.residual = LiteralFactor(model.outer), LiteralFactor(model.residual)
-        self.inner = LiteralFactor(model.inner_factor)
-
-    def forward(self, X: Tensor, y: Tensor, W: Tensor, a: Tensor) -> Tensor:
-        X, y, W, a = (v.double() for v in (X, y, W, a))
-        u = X @ W.mT
-        zero = torch.zeros(u.shape, dtype=torch.float64)
-        h = attention(self.value_keys, u, zero) @ self.value_keys.value
-        g = attention(self.slope_keys, u, zero) @ self.slope_keys.value
-        back = self.outer.times(a.unsqueeze(-2).expand_as(g), g)
-        r = ((h @ a.unsqueeze(-1)).squeeze(-1) - y).unsqueeze(-1).expand_as(h)
-        on_a, q = self.residual.times(r, h).mean(-2), self.residual.times(r, back)
-        wide = (*q.shape, X.shape[-1])
-        on_W = self.inner.times(q.unsqueeze(-1).expand(wide), X.unsqueeze(-2).expand(wide)).mean(-3)
-        return torch.cat([W - self.rate * on_W, (a - self.rate * on_a).unsqueeze(-1)], -1)

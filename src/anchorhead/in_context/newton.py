@@ -2,7 +2,7 @@
 
 With A = X^T X/n + diag(l2) and b = X^T y/n:   M_{k+1} = 2 M_k - M_k A M_k,  M_0 = 1/Λ,   w = M_T b
 
-Λ >= the largest eigenvalue of A. Every product is a head (`products.py`): keys look at one factor, values carry the
+Λ >= the largest eigenvalue of A. Every product is a head (`heads.py`): keys look at one factor, values carry the
 other factor's row. So A and b take a layer, a step two, the end one. R_k = 1 - A M_k has eigenvalues in [0, 1], and
 R_{k+1} = R_k²: digits double with each step, after about log2(Λ/λ) of them, where gradient descent needs Λ/λ.
 
@@ -22,22 +22,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from flint import arb
-from torch import Tensor, nn
+from torch import Tensor
 
 from anchorhead.dtypes import LEAST_NORMAL, UNIT
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ToleranceError
-from anchorhead.head.own_precision import in_own_precision
 from anchorhead.in_context import bounds as limits
-from anchorhead.in_context.arguments import DTYPES, counts, dtype_name
-from anchorhead.in_context.bounds import SLACK, Bounds, read_bounds, read_penalties
-from anchorhead.in_context.products import MOST, Factor, LiteralFactor
+from anchorhead.in_context.bounds import DTYPES, SLACK, Bounds, counts, dtype_name, read_bounds, read_penalties
+from anchorhead.in_context.heads import MOST, Factor
+from anchorhead.in_context.network import INCLUDED, InContextNetwork, Layers, State, stated
+from anchorhead.in_context.reading import Reading
 from anchorhead.in_context.stability import gamma
-from anchorhead.proof.certificate import Certificate
-from anchorhead.proof.rounding import ASSUMPTIONS, LARGEST
+from anchorhead.proof.rounding import LARGEST
 
 MOST_STEPS = 10_000
 ROOM = 1.5
@@ -65,41 +65,30 @@ def newton(
     return Newton(features, examples, steps, penalties, read_bounds(bounds, features), dtype)
 
 
-class Newton(limits.Claimed):
+class Newton(InContextNetwork):
     """See `newton`. `certificate` bounds |w - the algorithm's w|; `to_optimum` its distance from the minimiser."""
+
+    l2: Tensor
+    start: Tensor
 
     def __init__(
         self, features: int, examples: int, steps: int, l2: tuple[float, ...], declared: Bounds, dtype: torch.dtype
     ) -> None:
         super().__init__()
         self.features, self.examples, self.steps = features, examples, steps
-        self.register_buffer("l2", torch.tensor(l2, dtype=dtype))
-        self.weakest = min(l2)
-        self.bounds, self.dtype = declared, dtype
+        self.weakest, self.bounds, self.dtype = min(l2), declared, dtype
         self.top = declared.curvature + max(l2)
+        self.register_buffer("l2", torch.tensor(l2, dtype=dtype))
+        self.register_buffer("start", torch.eye(features, dtype=torch.float64) / self.top)
         self.sizes = self._inverse_sizes()
         if not max(self.sizes) < MOST / 4:
             raise _uncertain(steps)
         self.x, self.label = Factor(declared.x), Factor(declared.y)
         self.moment, self.inverse = Factor(ROOM * self.top), Factor(ROOM * max(self.sizes))
-        error = self._deviation(DTYPES[dtype])
-        certificate = Certificate(
-            expression=f"w after {steps} steps of Newton and Schulz on least squares",
-            domain=((-declared.x, declared.x), (-declared.y, declared.y)),
-            dtype=DTYPES[dtype],
-            level="proved",
-            approximation=error,
-            rounding=0.0,
-            boxes=0,
-            assumptions=(*ASSUMPTIONS, "rounding is included in the approximation", self._condition()),
-            variables=("x", "y"),
-        )
-        self.claim(certificate)
-
-    l2: Tensor
-
-    def _condition(self) -> str:
-        return f"the largest eigenvalue of X^T X/n is at most {self.bounds.curvature:.4g}, which every run checks"
+        curved = f"the largest eigenvalue of X^T X/n is at most {declared.curvature:.4g}, which every run checks"
+        self.claim(stated(f"w after {steps} steps of Newton and Schulz on least squares",
+                          {"x": declared.x, "y": declared.y}, DTYPES[dtype], self._deviation(DTYPES[dtype]), 0.0,
+                          (INCLUDED, curved)))  # fmt: skip
 
     @property
     def to_optimum(self) -> float:
@@ -110,46 +99,39 @@ class Newton(limits.Claimed):
             size = arb(self.features).sqrt() * self.bounds.x * self.bounds.y * (1 + arb(SLACK)) ** 2
             return upper(self._residual(self.steps) / self.weakest * size)
 
-    @in_own_precision
     def forward(self, X: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
         """w, (..., d)."""
-        X, y, weights = self._checked(X, y, mask)
-        A = (self.x(X) * weights.unsqueeze(-1)).mT @ X + torch.diag(self.l2)
-        b = ((self.label(y) * weights).unsqueeze(-2) @ X).squeeze(-2)
-        seen = self.moment(A)
-        M = torch.eye(self.features, dtype=X.dtype).expand_as(A) / self.top
-        for _ in range(self.steps):
-            M = 2 * M - self.inverse(M) @ (seen @ M)
-        return (self.inverse(M) @ b.unsqueeze(-1)).squeeze(-1)
+        found: Tensor = self.fast(X, y, mask)
+        return found
 
-    def exact(self, X: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The algorithm itself in float64."""
-        X, y, weights = (v.double() for v in self._checked(X, y, mask))
-        A = (X * weights.unsqueeze(-1)).mT @ X + torch.diag(self.l2.double())
-        M = torch.eye(self.features, dtype=X.dtype).expand_as(A) / self.top
-        for _ in range(self.steps):
-            M = 2 * M - M @ (A @ M)
-        return (M @ ((y * weights).unsqueeze(-2) @ X).mT).squeeze(-1)
+    def begin(self, how: Reading, X: Tensor, y: Tensor, mask: Tensor | None = None) -> State:
+        """A, b and M_0, which is written as depending on the prompt, as all later ones do."""
+        shares = limits.mean_weights(X, mask).unsqueeze(-1) * X
+        A = how.product(self.x, X.mT, shares) + torch.diag(self.l2)
+        return {"A": A, "b": how.gather(self.label, (y,), shares), "M": self.start.to(A.dtype) + 0 * A}
 
-    def literal(self) -> LiteralNewton:
-        """The same with every softmax written out."""
-        return LiteralNewton(self)
+    def step(self, how: Reading, state: State) -> State:
+        M = state["M"]
+        return state | {"M": 2 * M - how.product(self.inverse, M, how.product(self.moment, state["A"], M))}
 
-    def _checked(self, X: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        limits.check_shapes(X, y, self.features, self.examples, self.dtype)
-        limits.check_mask(mask, y)
-        if mask is not None:
-            X, y = torch.where(mask.unsqueeze(-1), X, 0.0), torch.where(mask, y, 0.0)
-        X, y = limits.within(X, self.bounds.x, "X", clip=False), limits.within(y, self.bounds.y, "y", clip=False)
-        weights = limits.mean_weights(X, mask)
-        if self.bounds.curvature < self.features * self.bounds.x**2:
-            found = limits.largest_curvature(X, weights)
-            if not found <= self.bounds.curvature:
-                raise limits.OutsideBoundsError(
-                    f"The largest eigenvalue of X^T X/n is {found:.4g}, outside the declared curvature "
-                    f"{self.bounds.curvature:.4g}. Declare a larger bounds['curvature'], or standardise the data."
-                )
-        return X, y, weights
+    def end(self, how: Reading, state: State) -> Tensor:
+        return how.product(self.inverse, state["M"], state["b"].unsqueeze(-1)).squeeze(-1)
+
+    def layers(self) -> Layers:
+        return [(1, [self.x, self.label]), (self.steps, [self.moment]), (self.steps + 1, [self.inverse])]
+
+    def shapes(self, examples: int) -> dict[str, tuple[int, ...]]:
+        return {"X": (examples, self.features), "y": (examples,)}
+
+    def checked(self, X: Tensor, y: Tensor, mask: Tensor | None = None) -> tuple[Any, ...]:
+        limits.check_examples(X, y, self.features, self.examples, self.dtype)
+        X, y = limits.masked(X, y, mask)
+        X, y = limits.within(X, self.bounds.x, "X"), limits.within(y, self.bounds.y, "y")
+        limits.check_curvature(X, mask, self.bounds, "the declared curvature", "Declare a larger bounds['curvature']")
+        return X, y, mask
+
+    def extra_repr(self) -> str:
+        return f"least squares, {self.steps} steps of Newton and Schulz, {self.examples} x {self.features}"
 
     def _residual(self, k: int) -> arb:
         """‖R_k‖ <= max(1 - λ/Λ, excess)^(2^k), λ the least eigenvalue that l2 leaves."""
@@ -213,30 +195,3 @@ def _uncertain(steps: int) -> ToleranceError:
         f"After {steps} steps the inverse of X^T X/n + l2 may be wrong by as much as itself. Use a larger l2 or fewer "
         "steps, or declare a smaller bounds['curvature']."
     )
-
-
-class LiteralNewton(nn.Module):
-    """Newton and Schulz with every product as weights over keys times values, in float64."""
-
-    def __init__(self, model: Newton) -> None:
-        super().__init__()
-        self.steps, self.l2, self.top = model.steps, model.l2.double(), model.top
-        self.x, self.label = LiteralFactor(model.x), LiteralFactor(model.label)
-        self.moment, self.inverse = LiteralFactor(model.moment), LiteralFactor(model.inverse)
-
-    def forward(self, X: Tensor, y: Tensor) -> Tensor:
-        X, y, d = X.double(), y.double(), X.shape[-1]
-        eye = torch.eye(d, dtype=torch.float64)
-        rows, partners = X.unsqueeze(-1).expand(*X.shape, d), X.unsqueeze(-2).expand(*X.shape, d)
-        A = self.x.times(rows, partners).mean(-3) + torch.diag(self.l2)
-        b = self.label.times(y.unsqueeze(-1).expand_as(X), X).mean(-2)
-        M = eye.expand_as(A) / self.top + 0 * A
-        for _ in range(self.steps):
-            M = 2 * M - _matrix_product(self.inverse, M, _matrix_product(self.moment, A, M))
-        return _matrix_product(self.inverse, M, b.unsqueeze(-1)).squeeze(-1)
-
-
-def _matrix_product(factor: LiteralFactor, left: Tensor, right: Tensor) -> Tensor:
-    """left @ right: keys look at left's entries, values carry right's rows."""
-    rows = left.unsqueeze(-1).expand(*left.shape, right.shape[-1])
-    return factor.times(rows, right.unsqueeze(-3).expand_as(rows)).sum(-2)

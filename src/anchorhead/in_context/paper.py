@@ -17,13 +17,11 @@ from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.precision import above, upper
 from anchorhead.enclosure.variation import value_range
 from anchorhead.errors import InputError
-from anchorhead.head.head import NUMBERS
 from anchorhead.head.module import HeadModule
 from anchorhead.head.nearest import nearest
 from anchorhead.in_context.gradient_descent import GradientDescent
-from anchorhead.in_context.reference import slope
 from anchorhead.in_context.stability import gamma
-from anchorhead.in_context.terms import AROUND, Facts, Keys, Term
+from anchorhead.in_context.terms import AROUND, Facts, Term
 
 
 def with_paper_heads(model: GradientDescent) -> GradientDescent:
@@ -37,7 +35,9 @@ def with_paper_heads(model: GradientDescent) -> GradientDescent:
 
 def _selecting(model: GradientDescent, term: Term) -> Term:
     if term.line is None:
-        raise InputError(f"The paper has no head for {term.label}; compare a loss of one combination of s and y.")
+        raise InputError(
+            f"The paper has no head for {term.law.function}, of s and y; compare a loss of one combination of s and y."
+        )
     a, b, c = term.line
     loss, bounds = model.algorithm.loss, model.bounds
     reach = abs(a) * bounds.s + abs(b) * bounds.y
@@ -45,18 +45,16 @@ def _selecting(model: GradientDescent, term: Term) -> Term:
     def values(u: np.ndarray) -> np.ndarray:
         """The term at s with u = a s + c and y = 0, what is constant in s taken away."""
         s = torch.as_tensor((np.asarray(u) - c) / a)
-        whole = slope(loss, s, torch.zeros_like(s)).numpy()
+        whole = loss.slope(s, torch.zeros_like(s)).numpy()
         found: np.ndarray = (whole - model.gradient.constant) / term.carry[0]
         return found
 
-    head = nearest(values, c - reach, c + reach, len(term.keys))[1]
-    slopes, intercepts, constants = (torch.tensor(head.arrays[name]) for name in NUMBERS[:3])
-    keys = Keys(a * slopes, b * slopes, c * slopes + intercepts, constants)
-    facts = _between(model, term, constants)
-    return Term(HeadModule(head), term.line, keys, facts, term.carry, term.law, f"{term.label}, nearest anchor")
+    head = nearest(values, c - reach, c + reach, term.keys)[1]
+    facts = _between(model, term, head.arrays["constants"])
+    return Term(HeadModule(head), term.line, facts, term.carry, term.law, term.reach)
 
 
-def _between(model: GradientDescent, term: Term, values: torch.Tensor) -> Facts:
+def _between(model: GradientDescent, term: Term, values: np.ndarray) -> Facts:
     """The facts of a head of which only its values are known: how far they may be from phi's, and 4 K roundings."""
     s = above(arb(model.bounds.s) * AROUND + model.gradient.off)
     ends = term.law.interval(s, model.bounds.y * AROUND)

@@ -19,10 +19,11 @@ import itertools
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from flint import arb
-from torch import Tensor, nn
+from torch import Tensor
 
 from anchorhead.circuit.apply import U
 from anchorhead.circuit.line import Line
@@ -33,26 +34,16 @@ from anchorhead.enclosure.variation import value_range
 from anchorhead.errors import InputError
 from anchorhead.expression.derivative import derivative
 from anchorhead.expression.graph import Node
+from anchorhead.expression.tensors import evaluate as values_of
+from anchorhead.head.grid_module import GridModule
 from anchorhead.head.module import HeadModule
+from anchorhead.in_context.heads import InnerHead
 from anchorhead.model.activation import evaluate
 
 FUSED = 1 << 13
 """Examples in a batch from which on a head is fused into one kernel, which takes seconds once."""
 AROUND = 1 + 1e-8
 """Heads are proved a little beyond the bounds, since runs allow a billionth more (`bounds.SLACK`)."""
-
-
-@dataclass(frozen=True)
-class Keys:
-    """The keys of a head: score k is on_s·s + on_y·y + level, its value is a constant. Each (keys,), float64."""
-
-    on_s: Tensor
-    on_y: Tensor
-    level: Tensor
-    value: Tensor
-
-    def __len__(self) -> int:
-        return len(self.value)
 
 
 @dataclass(frozen=True)
@@ -101,30 +92,38 @@ class Law:
             return below(u), above(u)
 
 
-class Term(nn.Module):
-    """phi(u)·(p + q y): the head's value from s and y, its keys, and what is proved of it.
+class Term(InnerHead):
+    """phi(u)·(p + q y): the head for phi, what it looks at, and what is proved of it.
 
-    line: (a, b, c) with u = a s + b y + c, or None for a head that looks at s and y by themselves.
+    line: (a, b, c) with u = a s + b y + c, or None for a head that looks at s and y by themselves. carry: (p, q).
     """
 
-    def __init__(self, head: nn.Module, line: tuple[float, float, float] | None, keys: Keys, facts: Facts,
-                 carry: tuple[float, float], law: Law, label: str) -> None:  # fmt: skip
-        super().__init__()
-        self.head, self.line, self.keys, self.facts, self.carry = head, line, keys, facts, carry
-        self.law, self.label = law, label
+    def __init__(self, head: HeadModule | GridModule, line: tuple[float, float, float] | None, facts: Facts,
+                 carry: tuple[float, float], law: Law, reach: float) -> None:  # fmt: skip
+        super().__init__(head, facts.error, reach)
+        self.line, self.facts, self.carry, self.law = line, facts, carry, law
 
-    def forward(self, s: Tensor, y: Tensor) -> Tensor:
-        """phi(u), in float64 whatever the dtype of s: keys are few, and digits cost little here."""
-        dtype, s, y = s.dtype, s.double(), y.double()
+    def arguments(self, *at: Any) -> list[Any]:
         if self.line is None:
-            found: Tensor = self.head(torch.stack([s, y], -1)).squeeze(-1)
+            return list(at)
+        (a, b, c), (s, y) = self.line, at
+        u = s if a == 1 else a * s
+        u = u + b * y if b else u
+        return [u + c if c else u]
+
+    def forward(self, *at: Tensor) -> Tensor:
+        """phi(u), in float64 whatever the dtype of s: keys are few, and digits cost little here."""
+        arguments = self.arguments(*(v.double() for v in at))
+        if isinstance(self.head, HeadModule):
+            found = evaluate(self.head, arguments[0], FUSED)
         else:
-            a, b, c = self.line
-            u = s if a == 1 else a * s
-            u = u + b * y if b else u
-            u = u + c if c else u
-            found = evaluate(self.head, u, FUSED) if isinstance(self.head, HeadModule) else self.head(u)
-        return found.to(dtype)
+            found = self.head(torch.stack(arguments, -1)).squeeze(-1)
+        return found.to(at[0].dtype)
+
+    def exact(self, *at: Tensor) -> Tensor:
+        names = "sy" if self.line is None else "u"
+        found: Tensor = values_of(self.law.function, dict(zip(names, self.arguments(*at), strict=True)))
+        return found.expand_as(at[0])
 
 
 @dataclass(frozen=True)

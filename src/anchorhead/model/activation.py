@@ -14,12 +14,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from anchorhead.errors import StructureError
 from anchorhead.head.evaluation import Evaluation
 from anchorhead.head.head import Head
-from anchorhead.head.module import CARRYING, HeadModule, LiteralHead
+from anchorhead.head.module import HeadModule, LiteralHead
 from anchorhead.model.outside import Watched
 
 WORTH_COMPILING = 1 << 14
@@ -70,23 +69,9 @@ class GateHead(_Placed):
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
         return self.value(u) * v
 
-    def literal(self) -> LiteralGate:
-        """The same numbers as scores, softmax and values."""
-        return LiteralGate(self)
-
-
-class LiteralGate(nn.Module):
-    """Scores, softmax over keys, and values constant_k · v."""
-
-    def __init__(self, gate: GateHead) -> None:
-        super().__init__()
-        self.head = gate.head.literal()
-        if bool(self.head.gains.any()):
-            raise StructureError(CARRYING)
-
-    def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        values = v.unsqueeze(-1) * self.head.constants
-        return (self.head.weights(u).unsqueeze(-2) @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1)
+    def literal(self) -> LiteralHead:
+        """The same numbers as scores, softmax and values, of u and v."""
+        return self.head.literal(carrying=True)
 
 
 def evaluate(head: HeadModule, x: Tensor, worth: int = WORTH_COMPILING) -> Tensor:

@@ -45,29 +45,36 @@ class Heads(Group):
         return rows[..., 1:].prod(-1, keepdim=True) * value.unsqueeze(-1)
 
     def forward(self, rows: Tensor) -> Tensor:
-        queries = rows[..., : self.count]
-        found: Tensor = self.head(queries)
-        if self.values is not None:
-            scale, tilt, shift = self.values
-            found = found * scale + (queries * tilt + shift)
-        return found * rows[..., self.count :] if self.partners else found
+        queries, partners = rows[..., : self.count], rows[..., self.count :] if self.partners else None
+        if self.values is None:
+            return self.head(queries, partners)
+        scale, tilt, shift = self.values
+        found: Tensor = self.head(queries) * scale + (queries * tilt + shift)
+        return found if partners is None else found * partners
 
     def weights(self, rows: Tensor) -> Tensor:
         return self.head.weights(rows[..., : self.count])
 
-    def literal(self) -> LiteralHeads:
-        return LiteralHeads(self)
+    def literal(self) -> Heads:
+        """Scores, softmax over keys, values: those of a literal head, of its own for each step where they differ."""
+        head = self.head.literal()
+        if self.values is not None:
+            scale, tilt, shift = (v[:, None] for v in self.values)
+            head.constants, head.gains = constant(scale * head.constants + shift), constant(scale * head.gains + tilt)
+        if self.partners and bool(head.gains.any()):
+            raise StructureError(CARRYING)
+        return Heads(head, self.count, None, partners=self.partners)
 
     def on_sequences(self, rows: Tensor) -> list[HeadRows]:
         """The query is (u, 1, u, 1), against slope, intercept, gate slope and gate level of every key."""
-        literal, numbers = self.literal(), self.head.numbers
+        literal, numbers = self.literal().head, self.head.numbers
         scores = torch.tensor(list(zip(numbers.slopes, numbers.intercepts, *zip(*numbers.gates, strict=True),
                                        strict=True)), dtype=rows.dtype)  # fmt: skip
         one = torch.zeros_like(rows[0])
         one[-1] = 1
         found = []
         for i in range(self.count):
-            constants, gains = literal.constants[i].detach(), literal.gains[i].detach()
+            constants, gains = (v.detach().expand(self.count, -1)[i] for v in (literal.constants, literal.gains))
             values = constants[:, None] * (rows[self.count + i] if self.partners else one)
             if not self.partners:
                 values = values + gains[:, None] * rows[i]
@@ -86,29 +93,3 @@ class Heads(Group):
 
     def logit_range(self, u: Tensor) -> float:
         return self.head.numbers.logit_range(float(u.min()), float(u.max()))
-
-
-class LiteralHeads(Heads):
-    """Scores, softmax over keys, values; where there is a partner a key's value is its constant times the partner."""
-
-    def __init__(self, heads: Heads) -> None:
-        super().__init__(heads.head.literal(), heads.count, None, partners=heads.partners)
-        constants, gains = self.head.constants, self.head.gains
-        if heads.values is None:
-            self.constants, self.gains = (constant(v.expand(heads.count, -1)) for v in (constants, gains))
-        else:
-            scale, tilt, shift = (v[:, None] for v in heads.values)
-            self.constants, self.gains = constant(scale * constants + shift), constant(scale * gains + tilt)
-        if self.partners and bool(self.gains.any()):
-            raise StructureError(CARRYING)
-
-    def literal(self) -> LiteralHeads:
-        """This is it."""
-        return self
-
-    def forward(self, rows: Tensor) -> Tensor:
-        if self.partners:
-            values = rows[..., self.count :].unsqueeze(-1) * self.constants
-        else:
-            values = rows.unsqueeze(-1) * self.gains + self.constants
-        return (self.weights(rows).unsqueeze(-2) @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1)

@@ -88,8 +88,9 @@ class Attention(nn.Module):
         h = self.heads
         value = self.value.expand(h, -1, -1)
         if self.stack:
-            rows = value.shape[1]
-            value = torch.stack([_place(v, i * rows, h * rows) for i, v in enumerate(value)])
+            blocks = value.new_zeros(h, *value.shape)
+            blocks[range(h), range(h)] = value
+            value = blocks.flatten(1, 2)
         output: Tensor = torch.eye(columns, dtype=value.dtype)[None, :, self.keep]
         if self.output is not None:
             output = self.output
@@ -176,9 +177,3 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: tuple[range, range] | None) -
 
 def _widen(x: Tensor, width: int) -> Tensor:
     return x if x.shape[-1] == width else nn.functional.pad(x, (0, width - x.shape[-1]))
-
-
-def _place(rows: Tensor, start: int, total: int) -> Tensor:
-    out = rows.new_zeros(total, rows.shape[1])
-    out[start : start + rows.shape[0]] = rows
-    return out

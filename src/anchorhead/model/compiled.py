@@ -13,12 +13,11 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.errors import InputError, PrecisionError, VerificationError
 from anchorhead.file.save import save
 from anchorhead.head.module import HeadModule
-from anchorhead.model.form import Form
-from anchorhead.model.network import Network
+from anchorhead.model.core import Core
+from anchorhead.model.network import Network, Resources
 from anchorhead.model.outside import Watched
 from anchorhead.model.probe import Probe, probe
 from anchorhead.model.report import Report
-from anchorhead.model.resources import Resources
 from anchorhead.model.stock import to_stock_attention
 from anchorhead.proof.certificate import Certificate
 
@@ -37,11 +36,11 @@ class CompiledModel(Watched):
     """A function as softmax attention: (..., inputs) to (..., outputs), differentiable and batched.
 
     `certificate` says how far it is from the target; `resources` what it costs; `method` how it was built; `network`
-    what it computes with (`form.py`); `outside` what an input outside the domain does: "warn", once, unless it is set
+    what it computes with (`core.py`); `outside` what an input outside the domain does: "warn", once, unless it is set
     to "error" or "ignore".
     """
 
-    def __init__(self, network: Form, certificate: Certificate, method: str) -> None:
+    def __init__(self, network: Core, certificate: Certificate, method: str) -> None:
         super().__init__()
         self.network, self.method = network, method
         self._claimed = certificate
@@ -77,7 +76,7 @@ class CompiledModel(Watched):
 
     def to_stock_attention(self, tokens: int | None = None) -> nn.Module:
         """The same function of every token, (batch, tokens, inputs), as stock nn.MultiheadAttention and nn.Linear."""
-        return to_stock_attention(self.as_self_attention(1 if tokens is None else tokens))
+        return to_stock_attention(self, tokens)
 
     @property
     def resources(self) -> Resources:

@@ -14,6 +14,7 @@ since all values have that factor. *Literal*: scores, softmax, values for every 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
 from typing import cast
 
@@ -22,10 +23,10 @@ from torch import Tensor, nn
 
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.layout import LayerPlan, rows_of, states
-from anchorhead.circuit.rows import StoredMap, Wiring
+from anchorhead.circuit.line import Line
+from anchorhead.circuit.rows import StoredMap, Wiring, placed, rounded_row
 from anchorhead.head.module import HeadModule
 from anchorhead.head.own_precision import in_own_precision
-from anchorhead.head.parameters import check_tensor
 from anchorhead.model.affine import TokenWise
 from anchorhead.model.apply import Heads
 from anchorhead.model.attend import Attentions
@@ -82,52 +83,43 @@ class Layer(nn.Module):
 
 
 class LayeredNetwork(nn.Module):
-    """(..., *input_shape) to (..., *output_shape)."""
+    """(..., inputs) to (..., outputs): the layers, and the affine map after the last."""
 
-    def __init__(
-        self, layers: Sequence[Layer], last: TokenWise, input_shape: tuple[int, ...], output_shape: tuple[int, ...]
-    ) -> None:
+    def __init__(self, layers: Sequence[Layer], last: TokenWise) -> None:
         super().__init__()
         self.layers, self.last = nn.ModuleList(layers), last
-        self.input_shape, self.output_shape = input_shape, output_shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.last.weight.dtype
 
     @property
     def sequence(self) -> list[Layer]:
         """The layers in order."""
         return cast(list[Layer], list(self.layers))
 
+    @property
+    def groups(self) -> list[tuple[Group, list[int]]]:
+        """The groups of all layers, in order, and the steps of each."""
+        return [pair for layer in self.sequence for pair in zip(layer.parts, layer.group_steps, strict=True)]
+
     @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
-        state = x.flatten(-len(self.input_shape))
-        for layer in self.layers:
-            state = layer(state)
-        return self.last(state).unflatten(-1, self.output_shape) if self.output_shape else self.last(state).squeeze(-1)
+        return self.last(self.states(x)[-1])
 
     @in_own_precision
     def states(self, x: Tensor) -> list[Tensor]:
         """The state before the first layer, and after each."""
-        state = x.flatten(-len(self.input_shape))
-        found = [state]
-        for layer in self.layers:
-            state = layer(state)
-            found.append(state)
-        return found
+        return list(itertools.accumulate(self.layers, lambda state, layer: layer(state), initial=x))
 
     def literal(self) -> LayeredNetwork:
         """A copy of the numbers as scores, softmax and values."""
-        layers = [layer.literal() for layer in self.sequence]
-        return LayeredNetwork(layers, copy.deepcopy(self.last), self.input_shape, self.output_shape)
+        return LayeredNetwork([layer.literal() for layer in self.sequence], copy.deepcopy(self.last))
 
     @in_own_precision
     def attention(self, x: Tensor) -> list[Tensor]:
-        """The attention weights of each layer, (..., heads, keys)."""
-        self.check(x)
+        """The attention weights of each layer, (..., heads, keys); keys that a head does not have weigh zero."""
         return [layer.weights(s) for layer, s in zip(self.sequence, self.states(x), strict=False)]
-
-    def check(self, x: Tensor) -> None:
-        """Refuses what is not a tensor of the network's dtype and of its input's shape."""
-        check_tensor(x, self.last.weight.dtype, self.input_shape)
 
 
 def build(circuit: Circuit, plans: Sequence[LayerPlan], maps: Sequence[StoredMap], wiring: Wiring,
@@ -139,8 +131,7 @@ def build(circuit: Circuit, plans: Sequence[LayerPlan], maps: Sequence[StoredMap
         sizes = [len(rows_of(circuit, group)) for group in plan.groups]
         kept = torch.tensor(plan.kept, dtype=torch.int64)
         layers.append(Layer(affine(stored, width, dtype), groups, sizes, kept, plan.groups))
-    last = affine(maps[-1], widths[-1], dtype)
-    return LayeredNetwork(layers, last, circuit.input_shape, circuit.output_shape)
+    return LayeredNetwork(layers, affine(maps[-1], widths[-1], dtype))
 
 
 def _group(circuit: Circuit, group: Sequence[int], wiring: Wiring, heads: Sequence[HeadModule],
@@ -156,3 +147,28 @@ def affine(stored: StoredMap, width: int, dtype: torch.dtype) -> TokenWise:
     rows = torch.arange(len(stored.bias)).repeat_interleave(lengths)
     weight[rows, torch.tensor(stored.columns, dtype=torch.int64)] = torch.tensor(stored.entries, dtype=dtype)
     return TokenWise(weight, torch.tensor(stored.bias, dtype=dtype))
+
+
+def exact_wires(circuit: Circuit, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The circuit itself, as the target that it is: no heads, no approximation.
+
+    All wires (..., wires) and the outputs (..., outputs), flat, of inputs (..., *input_shape).
+    """
+    wires = x.flatten(-len(circuit.input_shape))
+    depths = circuit.depths()
+    place = list(range(len(circuit.inputs)))
+    for depth in range(1, max(depths, default=0) + 1):
+        here = [i for i, d in enumerate(depths) if d == depth]
+        steps = [circuit.steps[i] for i in here]
+        lines = [list(step.lines()) for step in steps]
+        rows = _exact_rows([line for part in lines for line in part], place, wires).split(list(map(len, lines)), dim=-1)
+        found = [MODULES[step.name].exact(step, part) for step, part in zip(steps, rows, strict=True)]
+        wires = torch.cat([wires, *found], dim=-1)
+        place += [circuit.starts[i] + k for i in here for k in range(circuit.steps[i].width)]
+    order = torch.tensor([place.index(w) for w in range(circuit.wires)])
+    return wires[..., order], _exact_rows(circuit.outputs, place, wires)
+
+
+def _exact_rows(lines: Sequence[Line], place: Sequence[int], wires: Tensor) -> Tensor:
+    stored = placed([rounded_row(line, "float64") for line in lines], place)
+    return affine(stored, len(place), torch.float64)(wires.double()).to(wires.dtype)

@@ -4,43 +4,42 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from anchorhead.head.own_precision import in_own_precision
-from anchorhead.model.attention import LiteralAttention
 
 
-class InARow(nn.Module):
-    """Stages one after another; those of the class `layer` are attention and can show their weights."""
+@dataclass(frozen=True)
+class Resources:
+    """What a network costs.
 
-    layer: type[nn.Module]
-    stages: nn.ModuleList
-    check: Callable[[Tensor], None]
+    layers and heads of attention, keys (columns that can be attended to, over all heads of all layers), parameters
+    (every stored number), beta of the sharpest layer (what softmax's scores are multiplied by, the inverse
+    temperature), and the largest absolute logit for inputs in range.
+    """
 
-    @in_own_precision
-    def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
-        for stage in self.stages:
-            x = stage(x)
-        return x
-
-    @in_own_precision
-    def attention_weights(self, x: Tensor) -> list[Tensor]:
-        """The weights of each attention layer on x, each (..., H, queries, keys)."""
-        self.check(x)
-        found = []
-        for stage in self.stages:
-            if isinstance(stage, self.layer):
-                weights: Any = stage.weights
-                found.append(weights(x))
-            x = stage(x)
-        return found
+    layers: int
+    heads: int
+    keys: int
+    parameters: int
+    beta: float
+    logit_range: float
 
 
-class Network(InARow):
-    """Stages applied in order. Calling it is the fast evaluation; `literal()` is the one to read and export."""
+def _accept(x: Tensor) -> None:
+    """Every input is as good as another."""
+
+
+class Network(nn.Module):
+    """Stages applied in order. Calling it is the fast evaluation; `literal()` is the one to read and export.
+
+    check: refuses an input of the wrong shape or dtype; networks that know theirs say so.
+    """
+
+    check: Callable[[Tensor], None] = staticmethod(_accept)
 
     def __init__(self, stages: Iterable[nn.Module], size: tuple[int, int] | None = None) -> None:
         super().__init__()
@@ -52,37 +51,37 @@ class Network(InARow):
         """Tokens and features of the sequences that it takes, where they are fixed."""
         return self._size
 
-    def check(self, x: Tensor) -> None:
-        """Refuses an input of the wrong shape or dtype; networks that know theirs say so."""
+    @in_own_precision
+    def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
+        for stage in self.stages:
+            x = stage(x)
+        return x
 
-    def literal(self) -> Literal:
+    def literal(self) -> Network:
         """A copy of the weights as queries, keys, softmax and values, with nothing folded or skipped."""
-        return copy.deepcopy(Literal(self))
+        found = Network(copy.deepcopy(_literal_stages(self.stages)), self.size)
+        found.check = self.check
+        return found
 
+    @in_own_precision
     def attention_weights(self, x: Tensor) -> list[Tensor]:
         """The weights of each attention layer on x, each (..., H, queries, keys)."""
-        return Literal(self).attention_weights(x)
+        self.check(x)
+        found = []
+        for stage in _literal_stages(self.stages):
+            weights: Any = getattr(stage, "weights", None)
+            if weights is not None:
+                found.append(weights(x))
+            x = stage(x)
+        return found
 
 
-class Literal(InARow):
-    """The literal evaluation of a network: every stage that has two evaluations uses its literal one."""
-
-    layer = LiteralAttention
-
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.stages = nn.ModuleList(_flatten(network.stages))
-        self.check = network.check
-
-    def literal(self) -> Literal:
-        """This is it."""
-        return self
-
-
-def _flatten(stages: Iterable[nn.Module]) -> list[nn.Module]:
+def _literal_stages(stages: Iterable[nn.Module]) -> list[nn.Module]:
+    """Every stage that has two evaluations in its literal one, and those in a row one by one."""
     flat: list[nn.Module] = []
     for stage in stages:
         make: Any = getattr(stage, "literal", None)
         literal = stage if make is None else make()
-        flat += _flatten(literal) if isinstance(literal, nn.Sequential) else [literal]
+        flat += _literal_stages(literal) if isinstance(literal, nn.Sequential) else [literal]
     return flat

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -141,3 +141,13 @@ def _message(rows: Tensor, low: Tensor, high: Tensor, what: str, advice: str) ->
         f"{number} of {what} is {found}, outside {interval}{gap}, where nothing is "
         f'proved. {advice}, or set outside="ignore" to have it without a word.'
     )
+
+
+def behind_transforms(look: Callable[[Tensor], Any], x: Tensor) -> Any:
+    """What `look` sees of a tensor's numbers, whatever torch.func does with it; batches first. Nothing in an export."""
+    if torch.compiler.is_exporting():
+        return None
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return look(x.detach())
+    with temporarily_clear_interpreter_stack():
+        return look(_plain(x).detach())

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from anchorhead.model.exact import exact_wires
-from anchorhead.model.form import Form
-from anchorhead.model.layered_form import LayeredForm
+from anchorhead.model.core import Core
+from anchorhead.model.layered import exact_wires
+from anchorhead.model.layered_core import LayeredCore
 from anchorhead.model.report import shortened
 from anchorhead.proof.certificate import Certificate
 
@@ -50,11 +50,11 @@ class Probe:
         return "\n".join(lines)
 
 
-def probe(form: Form, certificate: Certificate, x: Tensor) -> Probe:
+def probe(core: Core, certificate: Certificate, x: Tensor) -> Probe:
     """Compares a run with the target in float64: every wire of a network, or the outputs of what is one layer."""
-    if isinstance(form, LayeredForm):
-        return _layers(form, certificate.outputs, x)
-    error = (form(x).double() - form.exact(x.double())).abs()
+    if isinstance(core, LayeredCore):
+        return _layers(core, certificate.outputs, x)
+    error = (core(x).double() - core.exact(x.double())).abs()
     bound = certificate.bound
     if not certificate.bounded:
         bound += certificate.rounding * (1 + float(x.abs().max())) if x.numel() else 0.0
@@ -62,12 +62,11 @@ def probe(form: Form, certificate: Certificate, x: Tensor) -> Probe:
     return Probe((LayerProbe(1, certificate.expression, measured, bound),))
 
 
-def _layers(form: LayeredForm, output_errors: Sequence[float], x: Tensor) -> Probe:
+def _layers(core: LayeredCore, output_errors: Sequence[float], x: Tensor) -> Probe:
     """The last layer is the output's affine map."""
-    network, circuit, wire_errors = form.layered, form.circuit, form.report.wire_errors
-    network.check(x)
+    network, circuit, wire_errors = core.layered, core.circuit, core.report.wire_errors
+    states = network.states(core.flat(x))
     wires, outputs = exact_wires(circuit, x.double())
-    states = network.states(x)
     found = []
     for number, (layer, (_, state)) in enumerate(zip(network.sequence, pairwise(states), strict=True), 1):
         new = [circuit.starts[i] + k for i in layer.steps for k in range(circuit.steps[i].width)]

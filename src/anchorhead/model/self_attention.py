@@ -16,7 +16,6 @@ S exceeds every difference of scores for arguments up to `REACH` by 800, so that
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,7 +28,7 @@ from anchorhead.head.parameters import check_tensor
 from anchorhead.model.affine import AppendColumns, AppendRows, MixSequence, PositionWise, TokenWise
 from anchorhead.model.apply import Heads
 from anchorhead.model.attention import Attention
-from anchorhead.model.form import require_tokens
+from anchorhead.model.core import require_tokens
 from anchorhead.model.group import HeadRows
 from anchorhead.model.layered import Layer, LayeredNetwork
 from anchorhead.model.network import Network
@@ -98,14 +97,13 @@ def shared_keys(query: Tensor, keys: Tensor, values: Tensor, n: int) -> SelfAtte
     return SelfAttention([lift, attention], [n + count], n, inputs - 1)
 
 
-def layers_on_sequences(network: LayeredNetwork, tokens: int) -> SelfAttention:
+def layers_on_sequences(network: LayeredNetwork, inputs: int, tokens: int) -> SelfAttention:
     """A network of heads, on sequences of inputs, flat."""
     require_tokens(tokens)
     if not network.layers:
         raise InputError("This model is an affine map: it has no attention layer to write as matrices.")
     stages: list[nn.Module] = []
-    columns = []
-    inputs = width = math.prod(network.input_shape)
+    columns, width = [], inputs
     for layer in network.sequence:
         lift, attention = copied_keys(_heads_of(layer, width), width, tokens)
         stages += [lift, attention]
@@ -192,8 +190,6 @@ def _silence(head: HeadRows) -> float:
 
 
 def _padded(rows: Tensor, most: int) -> Tensor:
-    if rows.shape[0] == most:
-        return rows
     return torch.cat([rows, rows.new_zeros(most - rows.shape[0], *rows.shape[1:])])
 
 

@@ -41,7 +41,7 @@ from anchorhead.errors import InputError, ShapeError, SizeError, StructureError
 from anchorhead.head.parameters import check_tensor, constant
 from anchorhead.model.affine import AppendRows, MixSequence, PositionGain, PositionWise, TokenWise
 from anchorhead.model.attention import Attention, LiteralAttention
-from anchorhead.model.network import InARow, Network
+from anchorhead.model.network import Network
 
 MOST_ENTRIES = 1 << 27
 CHUNK = 64
@@ -56,7 +56,8 @@ class StockLift(nn.Module):
 
     def __init__(self, weight: Tensor, positions: Tensor, *, whole: bool) -> None:
         super().__init__()
-        self.linear = _linear(weight)
+        self.linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+        self.linear.weight = nn.Parameter(weight)
         self.positions = constant(positions)
         self.whole = whole
 
@@ -88,14 +89,11 @@ class StockLayer(nn.Module):
         return found
 
 
-class StockAttention(InARow):
+class StockAttention(Network):
     """Lifts and attention layers in a row, all of torch's own modules: (batch, n, d) to (batch, n, outputs)."""
 
-    layer = StockLayer
-
     def __init__(self, stages: Sequence[nn.Module], tokens: int, features: int) -> None:
-        super().__init__()
-        self.stages = nn.ModuleList(stages)
+        super().__init__(stages)
         self.tokens, self.features = tokens, features
 
     def check(self, x: Tensor) -> None:
@@ -137,13 +135,10 @@ def _stages(model: nn.Module, tokens: int | None) -> tuple[list[nn.Module], int,
             f"A {type(model).__name__} is not something that anchorhead built; give a result of ah.compile, of a "
             "model's as_self_attention, or of ah.theorems."
         )
-    _require_tokens(tokens, network.size[0])
-    return list(network.literal().stages), *network.size
-
-
-def _require_tokens(tokens: int | None, own: int) -> None:
+    own, features = network.size
     if tokens is not None and tokens != own:
         raise InputError(f"tokens={tokens!r} was asked for, and this network is built for sequences of {own}.")
+    return list(network.literal().stages), own, features
 
 
 @dataclass
@@ -208,7 +203,8 @@ class _Part:
             moved = torch.func.jvp(self._run, (torch.zeros_like(some),), (some,))[1]
             columns = slice(i * CHUNK, i * CHUNK + len(some))
             weight[:, :features, columns] = moved.detach()[:, :positions].permute(1, 2, 0)
-        return StockLift(weight.flatten(0, 1), _filled(self.constants, width), whole=self.whole)
+        filled = nn.functional.pad(self.constants, (0, width - features))
+        return StockLift(weight.flatten(0, 1), filled, whole=self.whole)
 
 
 def _parts(stages: list[nn.Module], zero: Tensor) -> list[_Part]:
@@ -293,14 +289,3 @@ class _Mixed(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         return self.layer.combine(z.unflatten(-1, (self.layer.heads, -1)).transpose(-3, -2))
-
-
-def _linear(weight: Tensor) -> nn.Linear:
-    """`nn.Linear` without a bias, of that weight."""
-    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    linear.weight = nn.Parameter(weight)
-    return linear
-
-
-def _filled(z: Tensor, width: int) -> Tensor:
-    return nn.functional.pad(z, (0, width - z.shape[-1]))

@@ -98,16 +98,12 @@ def _require_agreement(network: nn.Module, literal: nn.Module, inputs: tuple[Ten
         slow = slow.to(fast.dtype)
     scale = 1 + slow.abs().max().item() if slow.numel() else 1.0
     if fast.shape != slow.shape or not torch.allclose(
-        fast, slow, rtol=0, atol=scale * math.sqrt(_eps(slow)), equal_nan=True
+        fast, slow, rtol=0, atol=scale * math.sqrt(torch.finfo(slow.dtype).eps), equal_nan=True
     ):
         raise StructureError(
             "The network's two evaluations disagree, so its literal form says nothing about what it computes. Walk "
             "network.literal() to look at that form alone."
         )
-
-
-def _eps(value: Tensor) -> float:
-    return torch.finfo(value.dtype).eps
 
 
 def _exported(module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:

@@ -1,8 +1,6 @@
 """How steep a tensor grid of keys is, and what follows from samples and a declared Lipschitz constant.
 
-The head is h(x) = sum over k of W^1_{k_1}(x_1)·…·W^m_{k_m}(x_m) V[k], W^i the softmax of slope_k x_i + intercept_k over
-the keys of axis i. A_T(U^1, .., U^m) is the contraction of a tensor T with nonnegative matrices. An axis is cut into
-cells with centre c and radius r; W are the weights at c, d_k = slope_k - (mean slope at c).
+Notation and cells are those of `grid_rounding.py`.
 
 **Lipschitz constant** (`lipschitz_bound`). W_k(c + t) = W_k exp(d_k t)/M(t), M(t) = sum W_k exp(d_k t) >= 1 (Jensen).
 For complex t = a + ib with |t| <= R, |M(t)| >= M(a)(1 - b²·variance/2), and the variance of slopes at c + a is at most
@@ -32,10 +30,8 @@ from threadpoolctl import threadpool_limits
 from anchorhead.arithmetic import Array, exp, power
 from anchorhead.errors import InputError
 from anchorhead.head.grid_head import Box, GridFunction, GridHead, contracted
-from anchorhead.proof.grid_cells import Cells, sides_of, spread_of, worst_of
-from anchorhead.proof.grid_rounding import rounding_bound
+from anchorhead.proof.grid_rounding import INFLATED, Cells, rounding_bound, worst_of
 
-INFLATED = 1 + 1e-6
 SLOP = 1e-12
 MOST_ENTRIES = 1 << 21
 """Entries of a temporary, 16 MB."""
@@ -94,12 +90,12 @@ def lipschitz_bound(grid: GridHead, box: Box, metric: str = "euclidean") -> floa
     """A Lipschitz constant of every output of the grid on the box, in the Euclidean metric or in "sup"."""
     if metric not in ("euclidean", "sup"):
         raise InputError(f'metric={metric!r} is not one that is known; take "euclidean" or "sup".')
-    sides = sides_of(grid, box)
+    sides = grid.sides(box)
     best = _crude_lipschitz(grid, metric)
     with threadpool_limits(1), np.errstate(over="ignore", invalid="ignore"):
         for finer, terms in ((1, 5), (1, 7), (1, 10), (1, 14), (2, 7), (2, 10), (2, 14)):
-            cells = [Cells(s, c, side, finer * _smooth_cells(s, c, side))
-                     for s, c, side in zip(grid.slopes, grid.intercepts, sides, strict=True)]  # fmt: skip
+            cells = [Cells(grid.slopes[i], grid.intercepts[i], side, finer * _smooth_cells(grid.spread(i, side), side))
+                     for i, side in enumerate(sides)]  # fmt: skip
             if math.prod(len(a.centres) * terms for a in cells) * grid.outputs > MOST_TERMS:
                 continue
             found, left_out = _steepest(grid, [_Analytic(a, terms) for a in cells], metric)
@@ -109,9 +105,8 @@ def lipschitz_bound(grid: GridHead, box: Box, metric: str = "euclidean") -> floa
     return best
 
 
-def _smooth_cells(slopes: Array, intercepts: Array, side: tuple[float, float]) -> int:
+def _smooth_cells(spread: float, side: tuple[float, float]) -> int:
     """How many cells make R six tenths of the inverse standard deviation of slopes."""
-    spread = spread_of(slopes, intercepts, side)
     return min(MOST_ON_AXIS, max(1, math.ceil(spread * (side[1] - side[0]) / (2 * 0.6 * RATIO))))
 
 
@@ -181,7 +176,7 @@ def conditional_bound(f: GridFunction, grid: GridHead, box: Box, lipschitz: floa
     """
     if not (math.isfinite(lipschitz) and lipschitz >= 0):
         raise InputError(f"lipschitz={lipschitz} must be a finite number of at least 0.")
-    sides = sides_of(grid, box)
+    sides = grid.sides(box)
     widths = np.array([high - low for low, high in sides])
     counts = np.maximum(1, np.floor(widths * power(samples / float(widths.prod()), 1 / grid.axes))).astype(int)
     halves = widths / (2 * counts) * (1 + 1e-9)

@@ -1,13 +1,10 @@
 """A tensor grid of keys against its formulas: a proof on boxes.
 
-The head is h(x) = sum over k of W^1_{k_1}(x_1)·…·W^m_{k_m}(x_m) V[k], W^i the softmax of slope_k x_i + intercept_k over
-the keys of axis i. A_T(U^1, .., U^m) is the contraction of a tensor T with nonnegative matrices.
-
-In ball arithmetic: On a box with centre c and radii r, multiply numerator and denominator of
-the axes' softmaxes by the same exponentials: E_k(t) = W_k exp(d_k t), t = x_i - c_i, D_i = sum E_k, which is at least
-1 but for rounding (Jensen), N = A_V(E^1, .., E^m), D the product of the D_i, h = N/D. For f take its Taylor polynomial
-P at c, |f - P| <= ε on the box (`directional_jet`; P's mixed coefficients come from series along enough directions, by
-an exact inverse). Then
+In ball arithmetic, with the notation of `grid_rounding.py`. On a box with centre c and radii r, multiply numerator and
+denominator of the axes' softmaxes by the same exponentials: E_k(t) = W_k exp(d_k t), t = x_i - c_i, D_i = sum E_k,
+which is at least 1 but for rounding (Jensen), N = A_V(E^1, .., E^m), D the product of the D_i, h = N/D. For f take its
+Taylor polynomial P at c, |f - P| <= ε on the box (`directional_jet`; P's mixed coefficients come from series along
+enough directions, by an exact inverse). Then
 
     |f - h| <= |P·D - N|/D + ε.
 
@@ -36,7 +33,6 @@ from anchorhead.enclosure.precision import ball, precision, upper
 from anchorhead.errors import InputError
 from anchorhead.expression.graph import Expression
 from anchorhead.head.grid_head import Box, GridHead
-from anchorhead.proof.grid_cells import sides_of, spread_of
 
 MOST_BOXES = 40_000
 ORDERS = {1: (12, 16), 2: (12, 14), 3: (12, 9), 4: (8, 6)}
@@ -66,7 +62,7 @@ def prove_grid(target: Expression, box: Box, grid: GridHead, goal: float, *,
 
     The axes are the target's variables, in order; the grid's numbers are taken as they are, exactly.
     """
-    sides = sides_of(grid, box)
+    sides = grid.sides(box)
     if len(target.variables) != grid.axes or len(target.outputs) != grid.outputs:
         raise InputError(
             f"The target has {len(target.variables)} variables and {len(target.outputs)} outputs, the grid "
@@ -148,9 +144,7 @@ class _Prover:
     def first(self, i: int, side: tuple[float, float]) -> list[tuple[float, float]]:
         """The boxes that an axis starts with, on which scores move by about a standard deviation."""
         low, high = side
-        count = max(
-            1, min(64, math.ceil(spread_of(self.grid.slopes[i], self.grid.intercepts[i], side) * (high - low) / 2))
-        )
+        count = max(1, min(64, math.ceil(self.grid.spread(i, side) * (high - low) / 2)))
         edges = [low + (high - low) * j / count for j in range(count)] + [high]
         return list(itertools.pairwise(edges))
 

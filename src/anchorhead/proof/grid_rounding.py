@@ -46,15 +46,15 @@ from typing import Any
 
 import numpy as np
 
-from anchorhead.arithmetic import Array, power
+from anchorhead.arithmetic import Array, exp, expm1, power
 from anchorhead.dtypes import UNIT
 from anchorhead.errors import InputError
-from anchorhead.head.grid_head import Box, GridHead, contracted
+from anchorhead.head.grid_head import Box, GridHead, axis_weights, contracted
 from anchorhead.linear_algebra import product
-from anchorhead.proof.grid_cells import Cells, sides_of, worst_of
 from anchorhead.proof.rounding import LARGEST, LEAST_NORMAL
 
 INFLATED = 1 + 1e-6
+SECOND_ORDER = 1.001
 MOST_CELLS = 1 << 20
 STEEPEST = 1e8
 """Scores beyond this are too large for float64 to say anything of the weights."""
@@ -73,6 +73,34 @@ class GridRounding:
         return max(self.fast, self.literal)
 
 
+class Cells:
+    """One axis cut into cells: centres c, radius r, weights and relative slopes there, (cells, keys)."""
+
+    def __init__(self, slopes: Array, intercepts: Array, side: tuple[float, float], count: int) -> None:
+        low, high = side
+        edges = np.linspace(low, high, count + 1)
+        self.slopes, self.intercepts = slopes, intercepts
+        self.low, self.high, self.centres = edges[:-1], edges[1:], (edges[:-1] + edges[1:]) / 2
+        self.radius = float((high - low) / (2 * count)) * (1 + 1e-12)
+        self.size = float(max(abs(low), abs(high)))
+        self.weights = np.ascontiguousarray(axis_weights(slopes, intercepts, self.centres).T)
+        self.leaders = self.weights.argmax(-1)
+        self.relative = slopes - (self.weights * slopes).sum(-1, keepdims=True)
+        self.largest = np.minimum(1.0, self.weights * exp(np.abs(self.relative) * self.radius)) * INFLATED
+
+    def behind(self) -> Array:
+        """Δ_k: how far a key's score may lie below the largest on the cell."""
+        ends = (np.multiply.outer(x, self.slopes) + self.intercepts for x in (self.low, self.high))
+        return np.maximum(*(scores.max(-1, keepdims=True) - scores for scores in ends))
+
+    def errors(self, unit: float, products: float, levels: float, fixed: float) -> tuple[Array, Array]:
+        """ε_k of the exponentials, and ω, as (cells, keys) and (cells, 1)."""
+        x = np.maximum(np.abs(self.low), np.abs(self.high))[:, None]
+        size = products * np.abs(self.slopes) * x + levels * np.abs(self.intercepts) + self.behind() + fixed
+        found = expm1(SECOND_ORDER * unit * size)
+        return found, (self.largest * found).sum(-1, keepdims=True)
+
+
 def rounding_bound(grid: GridHead, box: Box, dtype: str) -> GridRounding:
     """Bounds what evaluating the grid in the dtype adds, for inputs in the box; infinity if none was found.
 
@@ -81,7 +109,7 @@ def rounding_bound(grid: GridHead, box: Box, dtype: str) -> GridRounding:
     if dtype not in UNIT:
         raise InputError(f"dtype={dtype!r} is not one of {', '.join(UNIT)}.")
     with np.errstate(over="ignore", invalid="ignore"):
-        numbers = zip(grid.slopes, grid.intercepts, sides_of(grid, box), strict=True)
+        numbers = zip(grid.slopes, grid.intercepts, grid.sides(box), strict=True)
         steep = max(float(np.abs(s).max() * max(map(abs, side)) + np.abs(c).max()) for s, c, side in numbers)
         if not steep <= STEEPEST or not 16 * grid.keys * (1 + grid.largest_value) < LARGEST[dtype]:
             return GridRounding(math.inf, math.inf)
@@ -93,13 +121,18 @@ def rounding_bound(grid: GridHead, box: Box, dtype: str) -> GridRounding:
 
 def _rounding_cells(grid: GridHead, box: Box) -> list[Cells]:
     """Cells on which scores of neighbouring keys move by at most about a half against each other."""
-    sides = sides_of(grid, box)
+    sides = grid.sides(box)
     most = int(power(MOST_CELLS / grid.outputs, 1 / grid.axes) + 1e-9)
     found = []
     for s, c, (low, high) in zip(grid.slopes, grid.intercepts, sides, strict=True):
         step = float(np.abs(np.diff(s)).max()) if len(s) > 1 else 0.0
         found.append(Cells(s, c, (low, high), min(max(4, math.ceil(step * (high - low))), most)))
     return found
+
+
+def worst_of(found: Array) -> float:
+    worst = float(found.max())
+    return worst if math.isfinite(worst) else math.inf
 
 
 def _gamma(count: Array, unit: float) -> Array:

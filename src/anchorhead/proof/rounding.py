@@ -51,10 +51,10 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from flint import arb, ctx
+from flint import arb
 
 from anchorhead.dtypes import LARGEST, LEAST_NORMAL
-from anchorhead.enclosure.precision import ball, upper
+from anchorhead.enclosure.precision import ball, precision, upper
 from anchorhead.proof.far import decreasing
 from anchorhead.proof.head_claim import HeadClaim
 
@@ -89,15 +89,12 @@ class Rounding:
         """An upper bound over [low, high]; infinity if none was found, or where queries are clamped (`Head.reach`)."""
         if not 2 * max(abs(low), abs(high)) <= self.reach:
             return math.inf
-        before, ctx.prec = ctx.prec, ROUNDING_PRECISION
-        try:
+        with precision(ROUNDING_PRECISION):
             found, _ = self._on_box(low, high)
             if self.fold is not None and high > 0:
                 mirrored, size = self._on_box(-high, -low)
                 found = found.max(mirrored + self._folding(abs(ball(low, high)).upper(), size))
             return upper(found)
-        finally:
-            ctx.prec = before
 
     def _folding(self, size: arb, output: arb) -> arb:
         """For x > 0 a symmetric head is shift - h(-x), or h(-x) + tilt·x: two more roundings, of these terms."""
@@ -178,15 +175,12 @@ class Rounding:
         """
         if not 2 * abs(start) <= self.reach:
             return math.inf
-        before, ctx.prec = ctx.prec, ROUNDING_PRECISION
-        try:
+        with precision(ROUNDING_PRECISION):
             found = self._beyond(sign, arb(start))
             if self.fold is not None and sign > 0:
                 largest = self.stored.largest_value
                 found = found.max(self._beyond(-1, arb(start)) + self._folding(arb(1), arb(2 * largest)))
             return upper(found)
-        finally:
-            ctx.prec = before
 
     def _beyond(self, sign: int, start: arb) -> arb:
         head, unit = self.head, arb(self.claim.unit)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from anchorhead.errors import AnchorheadError, InputError, PrecisionError, ShapeError
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.head.parameters import AsBuilt
-from anchorhead.model.resources import Resources
+from anchorhead.model.network import Resources
 from anchorhead.theorems.anchors import beta_for, check_beta, selection_error_at
 from anchorhead.theorems.construction import Construction, check_dtype
 from anchorhead.theorems.precision import AnchorHead

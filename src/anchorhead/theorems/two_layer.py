@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.model.affine import AppendColumns, AppendRows
 from anchorhead.model.attention import Attention
-from anchorhead.model.resources import Resources
+from anchorhead.model.network import Resources
 from anchorhead.theorems.anchors import beta_for, check_beta, check_count, score_rows
 from anchorhead.theorems.construction import Construction, check_dtype
 from anchorhead.theorems.grid import Grid, Modulus, grid_values, saturation

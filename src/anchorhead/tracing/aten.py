@@ -1,4 +1,4 @@
-"""What torch's elementwise operations mean as nodes of a graph, by the names that torch.export gives them.
+"""What torch's elementwise operations mean for one number, by the names that torch.export gives them.
 
 An operation receives its arguments by the names in torch's schema; those that the caller left at their defaults are
 absent, and then the defaults of `functions` apply, as for text. Comparisons become `Comparison`s, which mean something
@@ -8,70 +8,96 @@ only to `where`: it is read when it is one of the continuous choices max, min, o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NoReturn
 
 from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression.calls import call
+from anchorhead.expression.functions import ALIASES, DISCONTINUOUS, FUNCTIONS, canonical
 from anchorhead.expression.graph import Node, constant, divide, negate, number_of
 
 Arguments = Mapping[str, Any]
+Rule = Callable[[Arguments], Any]
 
 
-class Comparison(NamedTuple):
-    """above > below (or >=; at equality a continuous choice does not care)."""
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """above > below (or >=; at equality a continuous choice does not care), of nodes or of operands."""
 
-    above: Node
-    below: Node
+    above: Any
+    below: Any
 
 
-ALIAS = {"detach", "detach_", "alias", "contiguous", "to", "_to_copy", "dropout", "positive"}
-COPY = {"clone", "lift_fresh_copy", "lift_fresh"}
-
-_SAME_NAME = """sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh arcsin arccos arctan arcsinh arccosh arctanh
-exp expm1 exp2 log log1p log2 log10 sqrt rsqrt square reciprocal erf erfc abs absolute relu relu6 selu silu mish sigmoid
-hardsigmoid hardswish""".split()
-
-_OTHER_NAME = {
-    "log_sigmoid": "logsigmoid",
-    "special_expit": "sigmoid",
-    "special_erf": "erf",
-    "special_erfc": "erfc",
-    "special_exp2": "exp2",
-    "special_expm1": "expm1",
-    "special_log1p": "log1p",
+ROUNDED_DIVISION = "A division that rounds its quotient jumps; divide without rounding_mode."
+USED_AS_NUMBER = "A comparison is used as a number, which jumps."
+JUMPING = {
+    "argmax": "the place of the largest entry jumps",
+    "argmin": "the place of the smallest entry jumps",
+    "argsort": "the order of the entries jumps",
+    "floor_divide": "a division that rounds jumps",
+    "bucketize": "the number of a bucket jumps",
+    "searchsorted": "the number of a place jumps",
+    "one_hot": "it is a choice among whole numbers",
+    **dict.fromkeys(("eq", "ne"), "whether two numbers are equal jumps"),
+    **dict.fromkeys(("nonzero", "count_nonzero", "any", "all"), "whether a number is zero jumps"),
+    **dict.fromkeys(("isnan", "isfinite", "isinf"), "whether a number is finite jumps"),
+    **dict.fromkeys(
+        ("bitwise_and", "bitwise_or", "logical_and", "logical_or", "__and__", "__or__"),
+        "a combination of comparisons jumps",
+    ),
 }
+SAME = tuple(
+    """detach detach_ alias contiguous to _to_copy positive clone lift_fresh_copy lift_fresh type_as nan_to_num dropout
+    feature_dropout alpha_dropout feature_alpha_dropout""".split()
+)
+"""What gives back the numbers that it is given; a conversion is looked at by its dtype."""
 
-_REFUSED = {"hardshrink", "sign", "sgn", "floor", "ceil", "round", "trunc", "fix", "frac", "fmod", "remainder"}
+
+def meaning(name: str, given: Arguments) -> Any:
+    """The node, or the comparison, that an operation makes of one number for each tensor."""
+    if given.get("training") or given.get("train"):
+        raise ExpressionError(f"torch's {name} in training is random")
+    if name not in ON_COMPARISONS and any(isinstance(value, Comparison) for value in given.values()):
+        raise DiscontinuityError(USED_AS_NUMBER)
+    try:
+        found = OPERATIONS[name]({key: value for key, value in given.items() if not isinstance(value, bool)})
+    except (KeyError, AttributeError, TypeError):
+        found = None
+    if not isinstance(found, Node | Comparison):
+        raise ExpressionError(f"this form of torch's {name} is not an elementwise operation that is known")
+    return found
 
 
-def _unary(name: str) -> Callable[[Arguments], Node]:
-    return lambda given: call(name, [given["self"]])
+def same(given: Arguments) -> Any:
+    if given.get("train"):
+        raise ExpressionError("dropout in training is random")
+    return given["input"] if "input" in given else given["self"]
 
 
-def _with_numbers(name: str, *parameters: str) -> Callable[[Arguments], Node]:
+def jumping(name: str) -> Rule:
+    def refuse(given: Arguments) -> NoReturn:
+        raise DiscontinuityError(f"torch's {name} cannot be approximated by continuous maps: {JUMPING[name]}")
+
+    return refuse
+
+
+def _function(name: str, *keywords: str) -> Rule:
+    """A function of that name in text, whose parameters have torch's names."""
+    parameters = FUNCTIONS[canonical(name)].parameters if canonical(name) in FUNCTIONS else ()
+    names = [*keywords, *(parameter.name for parameter in parameters)]
+    return lambda given: call(name, [given["self"]], {key: given[key] for key in names if key in given})
+
+
+def _sum(op: str, first: str = "self", second: str = "other") -> Rule:
+    """first + alpha * second, or minus."""
+
     def build(given: Arguments) -> Node:
-        return call(name, [given["self"]], {key: given[key] for key in parameters if key in given})
+        alpha = given.get("alpha", constant(1))
+        right = given[second] if alpha is constant(1) else Node("mul", (alpha, given[second]))
+        return Node(op, (given[first], right))
 
     return build
-
-
-def _scaled(given: Arguments, key: str) -> Node:
-    """alpha * other, as add and sub have it."""
-    alpha = given.get("alpha")
-    return given[key] if alpha is None or alpha is constant(1) else Node("mul", (alpha, given[key]))
-
-
-def _add(given: Arguments) -> Node:
-    return Node("add", (given["self"], _scaled(given, "other")))
-
-
-def _sub(given: Arguments) -> Node:
-    return Node("sub", (given["self"], _scaled(given, "other")))
-
-
-def _reversed_sub(given: Arguments) -> Node:
-    return Node("sub", (given["other"], _scaled(given, "self")))
 
 
 def _mul(given: Arguments) -> Node:
@@ -83,23 +109,15 @@ def _mul(given: Arguments) -> Node:
 
 def _div(given: Arguments) -> Node:
     if given.get("rounding_mode") is not None:
-        raise DiscontinuityError("A division that rounds its quotient jumps; divide without rounding_mode.")
+        raise DiscontinuityError(ROUNDED_DIVISION)
     return divide(given["self"], given["other"])
-
-
-def _pow(given: Arguments) -> Node:
-    return Node("pow", (given["self"], given["exponent"]))
-
-
-def _clamp(given: Arguments) -> Node:
-    return call("clip", [given["self"]], {key: given[key] for key in ("min", "max") if given.get(key) is not None})
 
 
 def _elu(given: Arguments) -> Node:
     for key in ("scale", "input_scale"):
         if given.get(key, constant(1)) is not constant(1):
             raise ExpressionError(f"elu with {key} is not known; multiply by hand.")
-    return _with_numbers("elu", "alpha")(given)
+    return _function("elu")(given)
 
 
 def _softplus(given: Arguments) -> Node:
@@ -108,15 +126,7 @@ def _softplus(given: Arguments) -> Node:
         raise DiscontinuityError(
             f"softplus with the threshold {threshold} jumps there; leave the threshold at its default."
         )
-    return _with_numbers("softplus", "beta")(given)
-
-
-def _rrelu(given: Arguments) -> Node:
-    return _with_numbers("rrelu", "lower", "upper")(given)
-
-
-def _gelu(given: Arguments) -> Node:
-    return call("gelu", [given["self"]], {"approximate": given.get("approximate", "none")})
+    return _function("softplus")(given)
 
 
 def _threshold(given: Arguments) -> Node:
@@ -129,10 +139,6 @@ def _choice(op: str) -> Callable[[Arguments], Node]:
     return lambda given: Node(op, (given["self"], given["other"]))
 
 
-def _filled(value: int) -> Callable[[Arguments], Node]:
-    return lambda given: constant(value)
-
-
 def _logaddexp(given: Arguments) -> Node:
     """log(exp a + exp b) = a + softplus(b - a)."""
     left, right = given["self"], given["other"]
@@ -142,7 +148,7 @@ def _logaddexp(given: Arguments) -> Node:
 def _where(given: Arguments) -> Node:
     condition, yes, no = given["condition"], given["self"], given["other"]
     if isinstance(condition, Comparison):
-        above, below = condition
+        above, below = condition.above, condition.below
         if (yes, no) == (above, below):
             return Node("max", (above, below))
         if (yes, no) == (below, above):
@@ -182,53 +188,42 @@ def _two_slopes(u: Node, p: Fraction, q: Fraction) -> Node:
     return Node("add", (Node("mul", (constant(p), high)), Node("mul", (constant(q), low))))
 
 
-def _compare(reverse: bool) -> Callable[[Arguments], Comparison]:
-    if reverse:
-        return lambda given: Comparison(given["other"], given["self"])
-    return lambda given: Comparison(given["self"], given["other"])
+def _compare(above: str, below: str) -> Rule:
+    return lambda given: Comparison(given[above], given[below])
 
 
-OPERATIONS: dict[str, Callable[[Arguments], Node | Comparison]] = (
-    {name: _unary(name) for name in [*_SAME_NAME, *_REFUSED]}
-    | {theirs: _unary(ours) for theirs, ours in _OTHER_NAME.items()}
+_ONE_NUMBER = [name for name in [*FUNCTIONS, *ALIASES] if FUNCTIONS[canonical(name)].most == 1]
+_NEGATION = ("bitwise_not", "logical_not")
+
+OPERATIONS: dict[str, Rule] = (
+    {name: _function(name) for name in [*_ONE_NUMBER, *DISCONTINUOUS]}
+    | {f"special_{name}": _function(name) for name in _ONE_NUMBER}
+    | {name: jumping(name) for name in JUMPING}
+    | dict.fromkeys(SAME, same)
+    | dict.fromkeys(("neg", "negative"), lambda given: negate(given["self"]))
+    | dict.fromkeys(("add", "__add__"), _sum("add"))
+    | dict.fromkeys(("sub", "subtract"), _sum("sub"))
+    | dict.fromkeys(("mul", "multiply"), _mul)
+    | dict.fromkeys(("div", "divide", "true_divide"), _div)
+    | dict.fromkeys(("clamp", "clip", "clamp_min", "clamp_max"), _function("clip", "min", "max"))
+    | dict.fromkeys(("maximum", "max"), _choice("max"))
+    | dict.fromkeys(("minimum", "min"), _choice("min"))
+    | dict.fromkeys(("gt", "ge"), _compare("self", "other"))
+    | dict.fromkeys(("lt", "le"), _compare("other", "self"))
+    | dict.fromkeys(_NEGATION, lambda given: Comparison(given["self"].below, given["self"].above))
     | {
-        "neg": lambda given: negate(given["self"]),
-        "negative": lambda given: negate(given["self"]),
-        "add": _add,
-        "sub": _sub,
-        "subtract": _sub,
-        "rsub": _reversed_sub,
-        "mul": _mul,
-        "multiply": _mul,
-        "div": _div,
-        "divide": _div,
-        "true_divide": _div,
-        "pow": _pow,
-        "clamp": _clamp,
-        "clip": _clamp,
-        "clamp_min": _clamp,
-        "clamp_max": _clamp,
-        "gelu": _gelu,
+        "rsub": _sum("sub", "other", "self"),
+        "pow": lambda given: Node("pow", (given["self"], given["exponent"])),
+        "log_sigmoid": _function("logsigmoid"),
+        "gelu": _function("gelu", "approximate"),
         "elu": _elu,
-        "celu": _with_numbers("celu", "alpha"),
-        "leaky_relu": _with_numbers("leaky_relu", "negative_slope"),
-        "prelu": _with_numbers("prelu", "weight"),
-        "rrelu": _rrelu,
         "softplus": _softplus,
-        "softshrink": _with_numbers("softshrink", "lambd"),
-        "hardtanh": _with_numbers("hardtanh", "min_val", "max_val"),
         "threshold": _threshold,
-        "maximum": _choice("max"),
-        "minimum": _choice("min"),
-        "max": _choice("max"),
-        "min": _choice("min"),
         "logaddexp": _logaddexp,
-        "ones_like": _filled(1),
-        "zeros_like": _filled(0),
+        "ones_like": lambda given: constant(1),
+        "zeros_like": lambda given: constant(0),
+        "full_like": lambda given: given["fill_value"],
         "where": _where,
-        "gt": _compare(False),
-        "ge": _compare(False),
-        "lt": _compare(True),
-        "le": _compare(True),
     }
 )
+ON_COMPARISONS = frozenset(("where", *_NEGATION, *SAME, *JUMPING))

@@ -19,14 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anchorhead.circuit.apply import U
-from anchorhead.circuit.forms import Form, substituted
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.lower import RECIPROCAL
+from anchorhead.circuit.operands import Operand, substituted
 from anchorhead.enclosure.exact import Number, over, times
 from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression.graph import Node, constant, variable
 from anchorhead.tracing import aten
-from anchorhead.tracing.entries import MASKED, ZERO, Above, Entries, Entry, Masked, Sum
+from anchorhead.tracing.aten import Comparison
+from anchorhead.tracing.entries import MASKED, ZERO, Entries, Entry, Masked, Sum
 
 Array = NDArray[np.object_]
 Given = Mapping[str, Any]
@@ -39,12 +40,9 @@ class Jumps:
     why: str
 
 
-@dataclass
-class Context:
-    """What an operation needs to know besides its arguments: its label, and torch's own operation."""
+class Context(Entries):
+    """Entries where an operation meets them: `label` says which it is, `target` is torch's own."""
 
-    entries: Entries
-    label: str
     target: Any = None
 
     def array(self, value: Any) -> Array:
@@ -54,23 +52,23 @@ class Context:
         numbers, shape = (
             (value.reshape(-1).tolist(), tuple(value.shape)) if isinstance(value, Tensor) else ([value], ())
         )
-        return shaped([_entry(number) for number in numbers], shape)
+        return shaped(map(_entry, numbers), shape)
 
     def ready(self, array: Array) -> Array:
         """The entries worked out all at once, but for minus infinity."""
         entries = list(array.ravel())
-        forms = iter(self.entries.forms([entry for entry in entries if entry is not MASKED], self.label))
-        return shaped([entry if entry is MASKED else next(forms) for entry in entries], array.shape)
+        operands = iter(self.operands([entry for entry in entries if entry is not MASKED]))
+        return shaped([entry if entry is MASKED else next(operands) for entry in entries], array.shape)
 
-    def unary(self, name: str, entry: Entry) -> Form:
-        [form] = self.entries.forms([entry], self.label)
-        return self.entries.builder.unary(Node(name, (U,)), form, self.label)
+    def unary(self, name: str, entry: Entry) -> Operand:
+        [operand] = self.operands([entry])
+        return self.builder.unary(Node(name, (U,)), operand, self.label)
 
     def sum(self, entries: Sequence[Entry], coefficient: Number = 1, bias: Number = 0) -> Entry:
-        return self.entries.sums([Sum([coefficient] * len(entries), entries, bias)], self.label)[0]
+        return self.sums([Sum([coefficient] * len(entries), entries, bias)])[0]
 
     def square(self, entry: Entry) -> Entry:
-        return self.entries.product(entry, entry, self.label)
+        return self.product(entry, entry)
 
     def call(self, given: Given) -> Any:
         """torch's own operation on these arguments."""
@@ -112,7 +110,7 @@ def added(sign: int, first: str = "self", second: str = "other") -> Operation:
         (left, right), shape = _broadcast(context, given[first], given[second])
         factor = times(given.get("alpha", 1), sign)
         wanted = [Sum((1, factor), pair) for pair in zip(left, right, strict=True)]
-        return shaped(context.entries.sums([_with_bias(s) for s in wanted], context.label), shape)
+        return shaped(context.sums([_with_bias(s) for s in wanted]), shape)
 
     return add
 
@@ -127,40 +125,40 @@ def _with_bias(wanted: Sum) -> Sum:
     return Sum([c for c, _ in kept], [e for _, e in kept], nonzero[0] if nonzero else 0)
 
 
-def multiplied(context: Context, given: Given) -> Array:
-    (left, right), shape = _broadcast(context, given["self"], given["other"])
-    label = context.label
-    return shaped([context.entries.product(a, b, label) for a, b in zip(left, right, strict=True)], shape)
+def mapped(work: Callable[..., Entry], *names: str) -> Operation:
+    """An operation that does the same with each entry of the arguments."""
+
+    def apply(context: Context, given: Given) -> Array:
+        parts, shape = _broadcast(context, *(given[name] for name in names))
+        return shaped((work(context, *row) for row in zip(*parts, strict=True)), shape)
+
+    return apply
+
+
+multiplied = mapped(Context.product, "self", "other")
+negated = mapped(lambda context, entry: context.scale(entry, -1), "self")
 
 
 def divided(context: Context, given: Given) -> Array:
     if given.get("rounding_mode") is not None:
-        raise DiscontinuityError("A division that rounds its quotient jumps; divide without rounding_mode.")
-    (above, below), shape = _broadcast(context, given["self"], given["other"])
-    inverse = [_inverse(context, entry) for entry in context.entries.forms(below, context.label)]
-    label = context.label
-    return shaped([context.entries.product(a, b, label) for a, b in zip(above, inverse, strict=True)], shape)
+        raise DiscontinuityError(aten.ROUNDED_DIVISION)
+    below = context.array(given["other"])
+    inverse = shaped((_inverse(context, operand) for operand in context.operands(below.ravel())), below.shape)
+    return multiplied(context, {"self": given["self"], "other": inverse})
 
 
-def _inverse(context: Context, form: Form) -> Form:
-    if isinstance(form, Line) and form.is_constant:
-        if form.bias == 0:
+def _inverse(context: Context, operand: Operand) -> Operand:
+    if isinstance(operand, Line) and operand.is_constant:
+        if operand.bias == 0:
             raise ExpressionError("A division by the constant 0 is not a number.")
-        return Line({}, over(1, form.bias))
-    return context.entries.builder.unary(RECIPROCAL, form, context.label)
-
-
-def negated(context: Context, given: Given) -> Array:
-    array = given["self"]
-    return shaped((context.entries.scale(entry, -1, context.label) for entry in array.ravel()), array.shape)
+        return Line({}, over(1, operand.bias))
+    return context.builder.unary(RECIPROCAL, operand, context.label)
 
 
 def elementwise(name: str) -> Operation:
     """An operation of `aten` on each entry; constants are put into the function, one for each entry if they differ."""
 
     def apply(context: Context, given: Given) -> Array:
-        if given.get("training") is True:
-            raise ExpressionError(f"torch's {name} in training is random")
         given = _channels(given) if name == "prelu" else given
         given = {key: context.ready(value) if isinstance(value, np.ndarray) else value for key, value in given.items()}
         tensors = {key: value for key, value in given.items() if isinstance(value, Tensor | np.ndarray)}
@@ -174,32 +172,22 @@ def elementwise(name: str) -> Operation:
             constants = tuple((key, _number(entries[key])) for key in tensors if key not in moving)
             if constants not in functions:
                 values = {key: constant(number) for key, number in constants} | {key: variable(key) for key in moving}
-                functions[constants] = _node(name, values | fixed)
+                functions[constants] = aten.meaning(name, values | fixed)
             found.append(_applied(context, functions[constants], {key: entries[key] for key in moving}))
         return shaped(found, shape)
 
     return apply
 
 
-def _node(name: str, values: Mapping[str, Any]) -> Node:
-    try:
-        found = aten.OPERATIONS[name](values)
-    except (KeyError, AttributeError, TypeError):
-        found = None
-    if not isinstance(found, Node):
-        raise ExpressionError(f"this form of torch's {name} is not known")
-    return found
-
-
-def _applied(context: Context, function: Node, values: Mapping[str, Entry]) -> Form:
+def _applied(context: Context, function: Node, values: Mapping[str, Entry]) -> Operand:
     if function.op == "exp" and any(isinstance(entry, Masked) for entry in values.values()):
         return ZERO
-    builder = context.entries.builder
-    forms = dict(zip(values, context.entries.forms(values.values(), context.label), strict=True))
-    if len(forms) == 1:
-        [(key, form)] = forms.items()
-        return builder.unary(substituted(function, {key: U}), form, context.label)
-    return builder.lower(function, forms, context.label)
+    builder = context.builder
+    operands = dict(zip(values, context.operands(values.values()), strict=True))
+    if len(operands) == 1:
+        [(key, operand)] = operands.items()
+        return builder.unary(substituted(function, {key: U}), operand, context.label)
+    return builder.lower(function, operands, context.label)
 
 
 def _fixed(value: Any) -> Any:
@@ -221,37 +209,30 @@ def _channels(given: Given) -> Given:
 
 
 def largest_of_two(sign: int) -> Operation:
-    def choose(context: Context, given: Given) -> Array:
-        pairs, shape = _broadcast(context, given["self"], given["other"])
-        return shaped((context.entries.largest(pair, context.label, sign) for pair in zip(*pairs, strict=True)), shape)
-
-    return choose
+    return mapped(lambda context, *pair: context.largest(pair, sign), "self", "other")
 
 
 def compared(reverse: bool) -> Operation:
     def compare(context: Context, given: Given) -> Array:
         pairs, shape = _broadcast(context, given["self"], given["other"])
-        left, right = (context.entries.forms(part, context.label) for part in (pairs[::-1] if reverse else pairs))
-        return shaped(map(Above, left, right), shape)
+        left, right = (context.operands(part) for part in (pairs[::-1] if reverse else pairs))
+        return shaped(map(Comparison, left, right), shape)
 
     return compare
 
 
-def chosen(context: Context, given: Given) -> Array:
-    if isinstance(given["condition"], Tensor):
-        return moved(context, given)
-    parts, shape = _broadcast(context, given["condition"], given["self"], given["other"])
-    rows = zip(*parts, strict=True)
-    return shaped((context.entries.choice(test, yes, no, context.label) for test, yes, no in rows), shape)
+def chosen(context: Context, given: Given) -> Any:
+    known = isinstance(given["condition"], Tensor)
+    return (moved if known else mapped(Context.choice, "condition", "self", "other"))(context, given)
 
 
-def opposite(context: Context, given: Given) -> Array:
-    array = given["self"]
-    if not all(isinstance(entry, Above) for entry in array.ravel()):
+def _opposite(context: Context, entry: Entry) -> Comparison:
+    if not isinstance(entry, Comparison):
         raise DiscontinuityError("The opposite of what is not a comparison jumps.")
-    return shaped((Above(entry.below, entry.above) for entry in array.ravel()), array.shape)
+    return Comparison(entry.below, entry.above)
 
 
+opposite = mapped(_opposite, "self")
 INDICES = frozenset("indices index mask condition repeats".split())
 
 
@@ -291,16 +272,8 @@ def taken(entries: Array, numbers: Tensor) -> Array:
     return entries[numbers.long().reshape(-1).numpy()].reshape(tuple(numbers.shape))
 
 
-def aliased(context: Context, given: Given) -> Any:
-    if given.get("train"):
-        raise ExpressionError("dropout in training is random")
-    return given["input"] if "input" in given else given["self"]
-
-
 def filled(context: Context, given: Given) -> Tensor:
     """A tensor of constants that has only the shape of the input."""
-    dummies = {
-        k: torch.zeros(v.shape, dtype=torch.float64) if isinstance(v, np.ndarray) else v for k, v in given.items()
-    }
-    made = context.call(dummies)
+    zeros = {k: torch.zeros(v.shape, dtype=torch.float64) for k, v in given.items() if isinstance(v, np.ndarray)}
+    made = context.call({**given, **zeros})
     return torch.zeros_like(made) if "empty" in context.target._schema.name else made

@@ -1,7 +1,7 @@
 """Products of matrices, attention and convolutions, on arrays of entries.
 
 A product of two matrices that both depend on the input is kept as scores, and one whose rows are weights of a softmax
-is attention, so that attention written by hand stays attention (see `tensor_entries`). A convolution is a product of
+is attention, so that attention written by hand stays attention (see `entries`). A convolution is a product of
 the matrix of its windows, which torch itself lays out on a tensor that numbers the entries.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -52,18 +53,17 @@ def product_of_matrices(context: Context, left: Any, right: Any, bias: Any = Non
 def _matrix(context: Context, rows: Array, columns: Array, biases: Sequence[Number]) -> Array:
     shape = (len(rows), columns.shape[1])
     weights, numbers = _constants(columns.T), _constants(rows)
+    terms = None
     if weights is not None and not any(isinstance(entry, Weight) for entry in rows.ravel()):
-        wanted = [Sum(c, [row[k] for k in places], bias)
-                  for row in rows for (c, places), bias in zip(weights, biases, strict=True)]  # fmt: skip
-        return shaped(context.entries.sums(wanted, context.label), shape)
-    if numbers is not None:
-        wanted = [Sum(c, [column[k] for k in places], bias)
-                  for c, places in numbers for column, bias in zip(columns.T, biases, strict=True)]  # fmt: skip
-        return shaped(context.entries.sums(wanted, context.label), shape)
+        terms = [(c, list(row[places])) for row in rows for c, places in weights]
+    elif numbers is not None:
+        terms = [(c, list(column[places])) for c, places in numbers for column in columns.T]
+    if terms is not None:
+        wanted = [Sum(*term, bias) for term, bias in zip(terms, cycle(biases), strict=False)]
+        return shaped(context.sums(wanted), shape)
     found = _mixed_rows(context, rows, columns)
-    if found is None:
-        found = _mixed_rows(context, columns.T, rows.T)
-        found = None if found is None else found.T
+    if found is None and (turned := _mixed_rows(context, columns.T, rows.T)) is not None:
+        found = turned.T
     if found is None:
         found = _scores(context, rows, columns)
     if any(bias != 0 for bias in biases):
@@ -88,19 +88,19 @@ def _mixed_rows(context: Context, rows: Array, columns: Array) -> Array | None:
         return None
     found: list[Entry] = []
     for row in rows:
-        mixed = context.entries.mixed(list(row), columns.tolist(), context.label)
+        mixed = context.mixed(list(row), columns.tolist())
         if mixed is None:
-            products = [[context.entries.product(a, b, context.label) for a, b in zip(row, column, strict=True)]
+            products = [[context.product(a, b) for a, b in zip(row, column, strict=True)]
                         for column in columns.T]  # fmt: skip
             wanted = [Sum([1] * len(row), terms) for terms in products]
-            found += context.entries.sums(wanted, context.label)
+            found += context.sums(wanted)
         else:
             found += mixed
     return shaped(found, (len(rows), columns.shape[1]))
 
 
 def _scores(context: Context, rows: Array, columns: Array) -> Array:
-    left, right = ([tuple(context.entries.forms(row, context.label)) for row in matrix] for matrix in (rows, columns.T))
+    left, right = ([tuple(context.operands(row)) for row in matrix] for matrix in (rows, columns.T))
     return shaped((Bilinear(a, b, 1, ZERO, context.label) for a in left for b in right), (len(left), len(right)))
 
 
@@ -150,7 +150,7 @@ def attention(context: Context, given: Given) -> Array:
     elif mask is not None:
         scores = added(1)(context, {"self": scores, "other": mask})
     rows = scores.reshape(-1, scores.shape[-1])
-    weights = [weight for row in rows for weight in context.entries.softmax(list(row), context.label, safe=True)]
+    weights = [weight for row in rows for weight in context.softmax(list(row), safe=True)]
     return product_of_matrices(context, shaped(weights, scores.shape), value)
 
 
@@ -196,7 +196,7 @@ def convolution(context: Context, given: Given) -> Array:
 def pooling(largest: bool, axes: int) -> Operation:
     """max_pool and avg_pool, of one input or a batch."""
 
-    def apply(context: Context, given: Given) -> Any:
+    def apply(context: Context, given: Given) -> Array:
         array = given["self"]
         if given.get("ceil_mode") or given.get("divisor_override"):
             raise ExpressionError("Pooling with ceil_mode or divisor_override is not known")
@@ -208,12 +208,11 @@ def pooling(largest: bool, axes: int) -> Operation:
         shape = windows.shape[: 2 + axes]
         rows = windows.reshape(-1, math.prod(size))
         if largest:
-            found = shaped((context.entries.largest(list(row), context.label) for row in rows), shape)
+            found = shaped((context.largest(list(row)) for row in rows), shape)
         else:
             found = product_of_matrices(context, rows, torch.ones(rows.shape[1])).reshape(shape)
             found = multiplied(context, {"self": found, "other": shaped([Line({}, over(1, math.prod(size)))], ())})
-        found = found if batch is array else found[0]
-        return [found, None] if "with_indices" in context.target._schema.name else found
+        return found if batch is array else found[0]
 
     return apply
 

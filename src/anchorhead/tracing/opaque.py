@@ -41,25 +41,21 @@ def read_opaque(
     function: Callable[..., Any], domain: Any, names: tuple[str, ...], shape: tuple[int, ...] | None
 ) -> Opaque:
     """The callable with its box; refused where it has too many variables, or gives no finite numbers."""
-    if len(names) == 1 and shape is None:
-        shape = (1,)
-    if len(names) == 1 and shape is not None:
-        count = math.prod(shape)
-        labels = tuple(f"x{i}" for i in range(count))
-    else:
-        count, labels, shape = len(names), names, (len(names),)
+    several = len(names) > 1
+    shape = (len(names),) if several or shape is None else shape
+    count = math.prod(shape)
     if count > MOST_VARIABLES:
         raise InputError(
             f"An opaque function of {count} variables would need a grid of keys in all of them, p^{count}; at most "
             f"{MOST_VARIABLES} are possible. Give a formula or a torch module, whose structure can be used."
         )
-    box = read_box(domain, labels if len(names) == 1 else names)
+    box = read_box(domain, names if several else [f"x{i}" for i in range(count)])
     if any(low == high for low, high in box):
         raise InputError("An opaque function needs a box with sides of positive length; fix that variable inside it.")
     if isinstance(function, nn.Module):
         function = copy.deepcopy(function).eval()
     with left_alone(function):
-        call = _calling(function, len(names) > 1, shape, box)
+        call = _calling(function, several, shape, box)
         first = call(_middle(box))
     label = getattr(function, "__name__", type(function).__name__)
 
@@ -81,19 +77,23 @@ def _calling(
     function: Callable[..., Any], several: bool, shape: tuple[int, ...], box: tuple[Pair, ...]
 ) -> Callable[[Array], Array]:
     """The way of calling that works."""
+
+    def batch(points: Any) -> Any:
+        return function(*points.T) if several else function(points.reshape(len(points), *shape))
+
+    def single(point: Array) -> Any:
+        return function(*point.tolist()) if several else function(torch.as_tensor(point.reshape(shape)))
+
     trials: list[Callable[[Array], Array]] = [
-        lambda p: _array(_batch(function, torch.as_tensor(p), several, shape), len(p)),
-        lambda p: _array(_batch(function, p, several, shape), len(p)),
-        lambda p: np.stack([_array([_single(function, q, several, shape)], 1)[0] for q in p]),
+        lambda points: _array(batch(torch.as_tensor(points)), len(points)),
+        lambda points: _array(batch(points), len(points)),
+        lambda points: np.stack([_array([single(point)], 1)[0] for point in points]),
     ]
     points = _middle(box)
     reason: Exception | None = None
     for trial in trials:
         try:
-            found = trial(points)
-            check_steady(function, _as_tensors(trial), (points, points[::-1].copy()), CLOSE)
-            alone = np.concatenate([trial(points[i : i + 1]) for i in range(len(points))])
-            if found.shape == alone.shape and np.allclose(found, alone, rtol=1e-6, atol=1e-9, equal_nan=True):
+            if _agrees(function, trial, points):
                 return trial
         except ExpressionError:
             raise
@@ -105,33 +105,27 @@ def _calling(
     )
 
 
-def _as_tensors(call: Callable[[Array], Array]) -> Callable[[Array], torch.Tensor]:
-    return lambda points: torch.as_tensor(call(points))
-
-
-def _batch(function: Callable[..., Any], points: Any, several: bool, shape: tuple[int, ...]) -> Any:
-    if several:
-        return function(*(points[:, i] for i in range(points.shape[1])))
-    return function(points.reshape(len(points), *shape))
-
-
-def _single(function: Callable[..., Any], point: Array, several: bool, shape: tuple[int, ...]) -> Any:
-    if several:
-        return function(*(float(v) for v in point))
-    return function(torch.as_tensor(point.reshape(shape)))
+def _agrees(function: Callable[..., Any], trial: Callable[[Array], Array], points: Array) -> bool:
+    """Whether a batch gives what its points give one by one."""
+    found = trial(points)
+    check_steady(function, lambda given: torch.as_tensor(trial(given)), (points, points[::-1].copy()), CLOSE)
+    alone = np.concatenate([trial(points[i : i + 1]) for i in range(len(points))])
+    return found.shape == alone.shape and np.allclose(found, alone, rtol=1e-6, atol=1e-9, equal_nan=True)
 
 
 def _array(values: Any, count: int) -> Array:
-    if isinstance(values, torch.Tensor):
-        values = values.detach().cpu().double().numpy()
-    elif isinstance(values, list):
-        values = [v.detach().cpu().double().numpy() if isinstance(v, torch.Tensor) else v for v in values]
+    """What was returned for so many points; tensors, and lists of what was returned for each."""
+    values = [_plain(value) for value in values] if isinstance(values, list) else _plain(values)
     if values is None or (isinstance(values, list) and any(v is None for v in values)):
         raise ShapeError("the function returned nothing")
     found = np.asarray(values, dtype=np.float64)
     if found.ndim == 0 or len(found) != count:
         raise ShapeError(f"the function returned shape {found.shape} for {count} points")
     return found
+
+
+def _plain(value: Any) -> Any:
+    return value.detach().cpu().double().numpy() if isinstance(value, torch.Tensor) else value
 
 
 def _checked(call: Callable[[Array], Array], points: Array) -> Array:

@@ -24,6 +24,7 @@ from anchorhead.errors import ExpressionError
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None))
 DEEP = 4
+PARTS = ("_parameters", "_buffers", "_modules")
 REMEDY = "A compiled model is one fixed function of its input: compute the result from the input and parameters alone"
 EVALUATION = "the module is in evaluation mode, without dropout and with running statistics; it was in training mode"
 Run = Callable[[Any], Tensor | None]
@@ -113,24 +114,14 @@ def _refill(value: Any, frozen: Any) -> None:
     elif isinstance(value, np.ndarray):
         value[...] = frozen
     elif isinstance(value, list):
-        value[:] = [_thawed(part) for part in frozen]
-    elif isinstance(value, dict):
-        value.clear()
-        value.update({key: _thawed(part) for key, part in frozen.items()})
-    elif isinstance(value, set):
+        value[:] = frozen
+    elif isinstance(value, dict | set):
         value.clear()
         value.update(frozen)
 
 
-class _Itself:
-    """An object that is compared by its identity."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
 def _freeze(value: Any, depth: int = DEEP) -> Any:
-    """A copy of plain data and tensors; anything else as itself."""
+    """A copy of plain data and tensors; anything else itself, to be compared by its identity."""
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, Tensor):
@@ -143,16 +134,12 @@ def _freeze(value: Any, depth: int = DEEP) -> Any:
         return {key: _freeze(part, depth - 1) for key, part in value.items()}
     if isinstance(value, set) and all(isinstance(part, PLAIN) for part in value):
         return set(value)
-    return _Itself(value)
-
-
-def _thawed(frozen: Any) -> Any:
-    return frozen.value if isinstance(frozen, _Itself) else frozen
+    return value
 
 
 def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, _Itself) or isinstance(other, _Itself):
-        return isinstance(one, _Itself) and isinstance(other, _Itself) and one.value is other.value
+    if one is other:
+        return True
     if type(one) is not type(other):
         return False
     if isinstance(one, Tensor):
@@ -160,11 +147,11 @@ def _same(one: Any, other: Any) -> bool:
         return alike and bool(((one == other) | ((one != one) & (other != other))).all())
     if isinstance(one, np.ndarray):
         return one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes()
-    if isinstance(one, list | tuple):
+    if type(one) in (list, tuple):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-    return bool(one == other) or (one != one and other != other)
+    return isinstance(one, (*PLAIN, set)) and (bool(one == other) or (one != one and other != other))
 
 
 def _frozen(function: Callable[..., Any]) -> dict[str, Any]:
@@ -199,7 +186,7 @@ def _holders(function: Any, depth: int = DEEP, seen: set[int] | None = None) -> 
 def _module(path: str, module: nn.Module) -> list[Holder]:
     place = f" of {path}" if path else ""
     return [
-        (f"its attribute {{name}}{place}", _Attributes(module.__dict__)),
+        (f"its attribute {{name}}{place}", _Named(module.__dict__, lambda name: name not in PARTS)),
         (f"its buffer {{name}}{place}", module._buffers),
         (f"its parameter {{name}}{place}", module._parameters),
     ]
@@ -208,7 +195,7 @@ def _module(path: str, module: nn.Module) -> list[Holder]:
 def _variables(function: types.FunctionType, depth: int, seen: set[int]) -> list[Holder]:
     """What a function closes over, and the globals that its code names."""
     cells = _Cells(dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)))
-    named = _Named(function.__globals__, _names(function.__code__))
+    named = _Named(function.__globals__, _names(function.__code__).__contains__)
     parts = [*cells.values(), *named.values(), *(function.__defaults__ or ())]
     held: list[Holder] = [("the variable {name}", cells), ("the global variable {name}", named)]
     return held + [holder for part in parts if callable(part) for holder in _holders(part, depth - 1, seen)]
@@ -222,8 +209,8 @@ def _names(code: types.CodeType) -> set[str]:
 class _Named(MutableMapping[str, Any]):
     """Some names of a mapping."""
 
-    def __init__(self, whole: dict[str, Any], names: set[str]) -> None:
-        self.whole, self.names = whole, names
+    def __init__(self, whole: dict[str, Any], wanted: Callable[[str], bool]) -> None:
+        self.whole, self.wanted = whole, wanted
 
     def __getitem__(self, name: str) -> Any:
         return self.whole[name]
@@ -235,41 +222,20 @@ class _Named(MutableMapping[str, Any]):
         del self.whole[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self.whole if name in self.names])
+        return iter([name for name in self.whole if self.wanted(name)])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
 
-class _Attributes(_Named):
-    """A module's own, beside its parameters, buffers and parts."""
-
-    def __init__(self, whole: dict[str, Any]) -> None:
-        super().__init__(whole, set())
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self.whole if name not in ("_parameters", "_buffers", "_modules")])
-
-
 class _Cells(_Named):
-    """The variables of a closure."""
+    """The variables of a closure that have values."""
 
     def __init__(self, cells: dict[str, types.CellType]) -> None:
-        super().__init__(cells, set(cells))
+        super().__init__(cells, lambda name: cells[name] != types.CellType())
 
     def __getitem__(self, name: str) -> Any:
         return self.whole[name].cell_contents
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.whole[name].cell_contents = value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([name for name, cell in self.whole.items() if _filled(cell)])
-
-
-def _filled(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True

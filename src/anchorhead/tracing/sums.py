@@ -31,45 +31,39 @@ from anchorhead.tracing.elements import (
 from anchorhead.tracing.entries import ZERO, Entry, Masked, Sum
 
 
-def axes_of(dims: Any, count: int) -> tuple[int, ...]:
-    """The axes as torch names them: one, several, or all if there are none."""
-    named = [dims] if isinstance(dims, int) else list(dims or ())
-    return tuple(sorted(axis % max(count, 1) for axis in named)) if named else tuple(range(count))
+def _over_axes(work: Callable[[Context, list[list[Entry]], Given], Sequence[Entry]]) -> Operation:
+    """An operation that makes one entry of all along some axes: one, several, or all if torch names none."""
 
-
-def grouped(array: Array, axes: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
-    """The entries along the axes as the rows of a matrix, and the shape of the other axes."""
-    kept = [axis for axis in range(array.ndim) if axis not in axes]
-    shape = tuple(array.shape[axis] for axis in kept)
-    return array.transpose(kept + list(axes)).reshape(math.prod(shape), -1), shape
-
-
-def reduction(reduce: Callable[[Context, list[Entry], Given], Entry]) -> Operation:
     def apply(context: Context, given: Given) -> Array:
-        array = given["self"]
-        axes = axes_of(given.get("dim"), array.ndim)
-        rows, shape = grouped(array, axes)
+        array, dims = given["self"], given.get("dim")
+        named = [dims] if isinstance(dims, int) else list(dims or ())
+        axes = sorted(axis % max(array.ndim, 1) for axis in named) if named else list(range(array.ndim))
+        kept = [axis for axis in range(array.ndim) if axis not in axes]
+        shape = tuple(array.shape[axis] for axis in kept)
+        rows = array.transpose(kept + axes).reshape(math.prod(shape), -1)
         if given.get("keepdim"):
             shape = tuple(1 if axis in axes else size for axis, size in enumerate(array.shape))
-        return shaped([reduce(context, list(row), given) for row in rows], shape)
+        return shaped(work(context, rows.tolist(), given), shape)
 
     return apply
 
 
-def summed(context: Context, given: Given, mean: bool = False) -> Array:
+def reduction(reduce: Callable[[Context, list[Entry], Given], Entry]) -> Operation:
+    return _over_axes(lambda context, rows, given: [reduce(context, row, given) for row in rows])
+
+
+def summed(mean: bool) -> Operation:
     """All sums at once, so that weights of one softmax meet all their values in one attention."""
-    array = given["self"]
-    axes = axes_of(given.get("dim"), array.ndim)
-    rows, shape = grouped(array, axes)
-    if given.get("keepdim"):
-        shape = tuple(1 if axis in axes else size for axis, size in enumerate(array.shape))
-    found = context.entries.sums([Sum([1] * len(row), list(row)) for row in rows], context.label)
-    share = Fraction(1, rows.shape[1]) if mean else 1
-    return shaped((context.entries.scale(entry, share, context.label) for entry in found), shape)
+
+    def work(context: Context, rows: list[list[Entry]], given: Given) -> list[Entry]:
+        found = context.sums([Sum([1] * len(row), row) for row in rows])
+        return [context.scale(entry, Fraction(1, len(rows[0])) if mean else 1) for entry in found]
+
+    return _over_axes(work)
 
 
 def extreme(sign: int) -> Operation:
-    reduce = reduction(lambda context, row, given: context.entries.largest(row, context.label, sign))
+    reduce = reduction(lambda context, row, given: context.largest(row, sign))
     pair = largest_of_two(sign)
 
     def apply(context: Context, given: Given) -> Any:
@@ -84,15 +78,15 @@ def extreme(sign: int) -> Operation:
 
 
 def product(context: Context, row: list[Entry], given: Given) -> Entry:
-    return context.entries.builder.product(context.entries.forms(row, context.label), context.label)
+    return context.builder.product(context.operands(row), context.label)
 
 
 def centred(context: Context, row: Sequence[Entry]) -> list[Entry]:
     """Each entry minus the mean of all."""
     if len(row) == 1:
         return [ZERO]
-    mean = context.entries.scale(context.sum(row), Fraction(1, len(row)), context.label)
-    return context.entries.sums([Sum((1, -1), (entry, mean)) for entry in row], context.label)
+    mean = context.scale(context.sum(row), Fraction(1, len(row)))
+    return context.sums([Sum((1, -1), (entry, mean)) for entry in row])
 
 
 def variance(context: Context, row: list[Entry], given: Given) -> Entry:
@@ -116,7 +110,7 @@ def norm(context: Context, row: list[Entry], given: Given) -> Entry:
     if order == 1:
         return context.sum(sizes)
     if order == math.inf:
-        return context.entries.largest(sizes, context.label)
+        return context.largest(sizes)
     raise ExpressionError(f"The norm of order {order} is not known; 1, 2 and inf are.")
 
 
@@ -138,29 +132,21 @@ def along(work: Callable[[Context, list[Entry]], list[Entry]]) -> Operation:
 
 
 def weights(context: Context, row: list[Entry]) -> list[Entry]:
-    return context.entries.softmax(row, context.label, safe="safe" in context.target._schema.name)
+    return context.softmax(row, safe="safe" in context.target._schema.name)
 
 
 def log_weights(context: Context, row: list[Entry]) -> list[Entry]:
-    row = list(context.entries.forms(row, context.label))
+    row = list(context.operands(row))
     total = log_sum_exp(context, row, {})
-    return context.entries.sums([Sum((1, -1), (entry, total)) for entry in row], context.label)
+    return context.sums([Sum((1, -1), (entry, total)) for entry in row])
 
 
 def running_sums(context: Context, row: list[Entry]) -> list[Entry]:
-    return context.entries.sums([Sum([1] * (i + 1), row[: i + 1]) for i in range(len(row))], context.label)
+    return context.sums([Sum([1] * (i + 1), row[: i + 1]) for i in range(len(row))])
 
 
 def running_products(context: Context, row: list[Entry]) -> list[Entry]:
     return [product(context, row[: i + 1], {}) for i in range(len(row))]
-
-
-def standardised(context: Context, row: Sequence[Entry], eps: float, *, centre: bool = True) -> list[Entry]:
-    """(x - mean) · rsqrt(variance + eps) for each entry, without the mean if it is not to be centred."""
-    moved = centred(context, row) if centre else list(row)
-    size = context.sum([context.square(entry) for entry in moved], Fraction(1, len(row)), finite(eps))
-    factor = context.unary("rsqrt", size)
-    return [context.entries.product(entry, factor, context.label) for entry in moved]
 
 
 def _affine(context: Context, array: Array, weight: Any, bias: Any) -> Array:
@@ -169,16 +155,25 @@ def _affine(context: Context, array: Array, weight: Any, bias: Any) -> Array:
     return array if bias is None else added(1)(context, {"self": array, "other": bias})
 
 
+def _standardised(context: Context, given: Given, rows: Array, centre: bool = True) -> Array:
+    """(x - mean) · rsqrt(variance + eps) for each entry of each row, without the mean if it is not to be centred."""
+    eps = given.get("eps", 1e-5 if centre else None)
+    eps = torch.finfo(torch.float64).eps if eps is None else eps
+    found: list[Entry] = []
+    for row in rows:
+        moved = centred(context, row) if centre else list(row)
+        size = context.sum([context.square(entry) for entry in moved], Fraction(1, len(row)), finite(eps))
+        factor = context.unary("rsqrt", size)
+        found += [context.product(entry, factor) for entry in moved]
+    return shaped(found, given["input"].shape)
+
+
 def _over_last(centre: bool) -> Operation:
     """layer_norm, or rms_norm without a centre."""
 
-    def apply(context: Context, given: Given) -> Any:
-        array, eps = given["input"], given.get("eps", 1e-5 if centre else None)
-        eps = torch.finfo(torch.float64).eps if eps is None else eps
-        rows = array.reshape(-1, math.prod(given["normalized_shape"]))
-        found = [entry for row in rows for entry in standardised(context, row, eps, centre=centre)]
-        result = _affine(context, shaped(found, array.shape), given.get("weight"), given.get("bias"))
-        return [result, None, None] if "native" in context.target._schema.name else result
+    def apply(context: Context, given: Given) -> Array:
+        rows = given["input"].reshape(-1, math.prod(given["normalized_shape"]))
+        return _affine(context, _standardised(context, given, rows, centre), given.get("weight"), given.get("bias"))
 
     return apply
 
@@ -188,28 +183,24 @@ def over_channels(vector: Any, axes: int) -> Any:
     return None if vector is None else vector.reshape([1, -1] + [1] * (axes - 2))
 
 
-def group_norm(context: Context, given: Given) -> Any:
+def group_norm(context: Context, given: Given) -> Array:
     array = given["input"]
     groups = given["num_groups"] if "num_groups" in given else given["group"]
-    rows = array.reshape(len(array) * groups, -1)
-    found = [entry for row in rows for entry in standardised(context, row, given.get("eps", 1e-5))]
     weight, bias = (over_channels(given.get(key), array.ndim) for key in ("weight", "bias"))
-    result = _affine(context, shaped(found, array.shape), weight, bias)
-    return [result, None, None] if "native" in context.target._schema.name else result
+    return _affine(context, _standardised(context, given, array.reshape(len(array) * groups, -1)), weight, bias)
 
 
-def batch_norm(context: Context, given: Given) -> Any:
+def batch_norm(context: Context, given: Given) -> Array:
     if given.get("training"):
         raise ExpressionError("batch_norm in training depends on the other inputs of a batch")
     array, mean, variance = given["input"], given["running_mean"], given["running_var"]
     scale = 1 / torch.sqrt(variance + given.get("eps", 1e-5))
     scale = scale if given.get("weight") is None else scale * given["weight"]
     shift = -mean * scale if given.get("bias") is None else given["bias"] - mean * scale
-    result = _affine(context, array, over_channels(scale, array.ndim), over_channels(shift, array.ndim))
-    return [result, None, None] if "native" in context.target._schema.name else result
+    return _affine(context, array, over_channels(scale, array.ndim), over_channels(shift, array.ndim))
 
 
-def instance_norm(context: Context, given: Given) -> Any:
+def instance_norm(context: Context, given: Given) -> Array:
     if not given["use_input_stats"]:
         return batch_norm(context, given)
     return group_norm(context, {**given, "num_groups": given["input"].shape[1]})

@@ -89,9 +89,9 @@ class ExaminedGrid(Examined):
     name = "the grid of keys"
 
     def __init__(self, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> None:
-        form: Any = model.network
-        super().__init__(form.rows(x).flatten(1), dtype, beta)
-        self.model, self.grid = model, form.grid
+        core: Any = model.network
+        super().__init__(core.rows(x).flatten(1), dtype, beta)
+        self.model, self.grid = model, core.grid
         low, high = torch.tensor(model.claimed.domain, dtype=torch.float64).T
         edge = torch.minimum(self.x.double() - low, high - self.x.double()) / (high - low)
         self.keys = self.per_row = self.grid.keys

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.compiler.load import load
-from anchorhead.compiler.two_layer_route import TwoLayerForm
 from anchorhead.errors import InputError, PrecisionError
 from anchorhead.expression.domain import window
 from anchorhead.lab.diagnosis.compiled import ExaminedGrid, ExaminedHead
@@ -25,9 +24,10 @@ from anchorhead.lab.diagnosis.findings import Diagnosis, Finding
 from anchorhead.lab.diagnosis.network import ExaminedNetwork
 from anchorhead.lab.diagnosis.theorems import ExaminedLookup, ExaminedRamps, ExaminedTwoLayer
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.grid_form import GridForm
-from anchorhead.model.head_form import HeadForm
-from anchorhead.model.layered_form import LayeredForm
+from anchorhead.model.grid_core import GridCore
+from anchorhead.model.head_core import HeadCore
+from anchorhead.model.layered_core import LayeredCore
+from anchorhead.model.two_layer_core import TwoLayerCore
 from anchorhead.theorems.anchors import check_count
 from anchorhead.theorems.precision import DTYPES
 from anchorhead.theorems.ramps import Ramps
@@ -42,10 +42,10 @@ NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 KNOWN: dict[type[nn.Module], Any] = {
     Ramps: ExaminedRamps,
     GridNetwork: ExaminedLookup,
-    HeadForm: ExaminedHead,
-    GridForm: ExaminedGrid,
-    TwoLayerForm: ExaminedTwoLayer,
-    LayeredForm: ExaminedNetwork,
+    HeadCore: ExaminedHead,
+    GridCore: ExaminedGrid,
+    TwoLayerCore: ExaminedTwoLayer,
+    LayeredCore: ExaminedNetwork,
 }
 """By what a model computes with, how it is examined; a new kind is a line here."""
 

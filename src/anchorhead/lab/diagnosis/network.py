@@ -21,9 +21,8 @@ from anchorhead.lab.diagnosis.criteria import examine
 from anchorhead.lab.diagnosis.examined import CHUNK, Examined, Run, altered, joined, observe
 from anchorhead.lab.diagnosis.findings import Finding
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.exact import exact_wires
 from anchorhead.model.group import Group
-from anchorhead.model.layered import Layer, LayeredNetwork
+from anchorhead.model.layered import Layer, LayeredNetwork, exact_wires
 from anchorhead.model.report import shortened
 
 SLACK = 2**-48
@@ -38,32 +37,32 @@ class ExaminedNetwork:
     against = staticmethod(Examined.against)
 
     def __init__(self, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> None:
-        form: Any = model.network
-        self.claimed, self.form, self.x, self.dtype, self.beta = model.claimed, form, form.rows(x), dtype, beta
-        self.layers: list[Layer] = list(form.layered.sequence)
+        core: Any = model.network
+        self.claimed, self.core, self.x, self.dtype, self.beta = model.claimed, core, core.rows(x), dtype, beta
+        self.layers: list[Layer] = list(core.layered.sequence)
         sizes = [group.count * group.keys for layer in self.layers for group in layer.parts]
         self.at_once = max(1, CHUNK // max(sizes, default=1))
         self.exact, self.run = cache(self._exact), cache(self._run)
 
     def _exact(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Wires and outputs of the target, at the inputs as the dtype has them."""
-        return exact_wires(self.form.circuit, self.x.to(dtype).double())
+        return exact_wires(self.core.circuit, self.x.to(dtype).double())
 
     def _run(self, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
         """The literal network in a dtype, its scores times the β that is examined: the states between layers, and the
         errors of outputs, (rows, outputs)."""
-        network: LayeredNetwork = altered(self.form.literal(), dtype, self.beta)
-        parts = [network.states(part) for part in self.x.to(dtype).split(self.at_once)]
+        network: LayeredNetwork = altered(self.core.layered.literal(), dtype, self.beta)
+        parts = [network.states(part) for part in self.x.to(dtype).flatten(1).split(self.at_once)]
         states = [torch.cat(states) for states in zip(*parts, strict=True)]
         return states, (network.last(states[-1]).double() - self.exact(dtype)[1]).abs()
 
     def allowed(self, wires: list[int], exact: Tensor) -> Tensor:
         """What was proved of some wires, (..., wires), whose exact values these are."""
-        return _loosened([self.form.report.wire_errors[w] for w in wires], exact)
+        return _loosened([self.core.report.wire_errors[w] for w in wires], exact)
 
     def new_wires(self, layer: Layer) -> list[int]:
         """The wires that a layer makes, in the order in which it does."""
-        circuit = self.form.circuit
+        circuit = self.core.circuit
         return [circuit.starts[i] + k for i in layer.steps for k in range(circuit.steps[i].width)]
 
     def findings(self) -> tuple[list[Finding], float, float]:
@@ -138,7 +137,7 @@ class ExaminedNode(Examined):
 
     def where(self, i: int) -> str:
         wire = self.wires[i % len(self.wires)]
-        return f"layer {self.number + 1}, node {shortened(self.network.form.circuit.wire_name(wire), 40)}"
+        return f"layer {self.number + 1}, node {shortened(self.network.core.circuit.wire_name(wire), 40)}"
 
     def place(self, i: int) -> str:
         return f"u = {self.u[i].item():.4g}"

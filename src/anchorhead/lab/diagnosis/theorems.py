@@ -24,7 +24,7 @@ from anchorhead.lab.diagnosis.compiled import point
 from anchorhead.lab.diagnosis.examined import SELECTION_ERROR, Examined, Snap, derived
 from anchorhead.model.attention import LiteralAttention
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.network import Literal
+from anchorhead.model.network import Network
 from anchorhead.theorems.anchors import beta_for
 from anchorhead.theorems.grid import WIDENED, saturation
 from anchorhead.theorems.lookup import SoftmaxReadOut
@@ -88,10 +88,10 @@ class ExaminedRamps(Examined):
         target.scatter_(-1, rows.unsqueeze(-1), u.clamp(model.low, model.high).unsqueeze(-1))
         return (out.double() - target).abs().amax(-1)
 
-    def literal(self) -> Literal:
+    def literal(self) -> Network:
         return self.model.literal()
 
-    def look(self, literal: Literal, x: Tensor) -> tuple[Tensor, Tensor]:
+    def look(self, literal: Network, x: Tensor) -> tuple[Tensor, Tensor]:
         z = x
         for stage in literal.stages[:-1]:
             z = stage(z)
@@ -170,10 +170,10 @@ class ExaminedLookup(Examined):
         out = out.double().reshape(len(x), -1)
         return torch.where(out.isnan(), out, (least - out).clamp(min=0).maximum(out - most)).amax(-1)
 
-    def literal(self) -> Literal:
+    def literal(self) -> Network:
         return self.model.literal()
 
-    def look(self, literal: Literal, x: Tensor) -> tuple[Tensor, Tensor]:
+    def look(self, literal: Network, x: Tensor) -> tuple[Tensor, Tensor]:
         z, weights = x, None
         for stage in literal.stages:
             weights = _weights(stage, z, weights)
@@ -200,8 +200,8 @@ class ExaminedTwoLayer(ExaminedLookup):
     """The same network behind a map of a compiled model's box to the unit cube."""
 
     def __init__(self, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> None:
-        form: Any = model.network
-        super().__init__(form.network, form.scaled(x), dtype, beta)
+        core: Any = model.network
+        super().__init__(core.network, core.scaled(x), dtype, beta)
 
 
 def _weights(stage: nn.Module, z: Tensor, before: Tensor | None) -> Tensor | None:

@@ -1,8 +1,8 @@
 """What a compiled model computes with: one interface for one head, a network of heads, a grid, and the paper's layers.
 
-A form maps (..., *input_shape) to (..., *output_shape); one head has no shape of its own and takes every element. It
-knows its target where there is one, its two evaluations, its weights and matrices, what it costs, and what a file says
-of it under its kind (docs/format.md). `compiled.py` puts a certificate on it.
+A core maps (..., *input_shape) to (..., *output_shape), most by a *layer* that knows inputs and outputs as flat numbers
+and has the two evaluations and the weights. The core knows its target where there is one, its matrices, what it costs,
+and what a file says of it under its kind (docs/format.md). `compiled.py` puts a certificate on it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError
-from anchorhead.model.network import Network
+from anchorhead.head.parameters import check_tensor
+from anchorhead.model.network import Network, Resources
 from anchorhead.model.report import Report
-from anchorhead.model.resources import Resources
 from anchorhead.proof.certificate import Certificate
 
 
-class Form(nn.Module):
+class Core(nn.Module):
     """See the file."""
 
     kind: ClassVar[str]
@@ -31,25 +31,43 @@ class Form(nn.Module):
     output_shape: tuple[int, ...]
 
     @property
-    @abstractmethod
+    def layer(self) -> Any:
+        """The module from flat inputs to flat outputs, with a dtype, `literal()` and `attention(x)`.
+
+        A core that has none evaluates itself.
+        """
+        raise NotImplementedError(f"A {type(self).__name__} evaluates itself.")
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of its numbers and inputs."""
+        found: torch.dtype = self.layer.dtype
+        return found
 
-    @abstractmethod
     def check(self, x: Tensor) -> None:
         """Refuses what is not a tensor of the model's dtype and of its input's shape."""
+        check_tensor(x, self.dtype, self.input_shape)
+
+    def flat(self, x: Tensor) -> Tensor:
+        """Inputs that were checked, (..., inputs)."""
+        self.check(x)
+        return x.flatten(-len(self.input_shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return shaped(self.layer(self.flat(x)), self.output_shape)
+
+    def literal(self) -> nn.Module:
+        """A copy of the numbers as scores, softmax and values."""
+        return Literal(self, self.layer.literal())
+
+    def attention(self, x: Tensor) -> list[Tensor]:
+        """The attention weights, one entry a layer: (..., heads, keys), summing to one over keys."""
+        found: list[Tensor] = self.layer.attention(self.flat(x))
+        return found
 
     def exact(self, x: Tensor) -> Tensor:
         """The target itself, in torch, at the same inputs: no heads, no approximation."""
         raise InputError("This model's target cannot be looked into, so that there is nothing to compare it with.")
-
-    @abstractmethod
-    def literal(self) -> nn.Module:
-        """A copy of the numbers as scores, softmax and values."""
-
-    @abstractmethod
-    def attention(self, x: Tensor) -> list[Tensor]:
-        """The attention weights, one entry a layer: (..., heads, keys), summing to one over keys."""
 
     @abstractmethod
     def on_sequences(self, tokens: int) -> Network:
@@ -85,9 +103,28 @@ class Form(nn.Module):
         """Every stored number."""
         return sum(p.numel() for p in self.parameters())
 
-    def shaped(self, out: Tensor) -> Tensor:
-        """Flat outputs in the output's shape."""
-        return out.unflatten(-1, self.output_shape) if self.output_shape else out.squeeze(-1)
+
+class Literal(nn.Module):
+    """The literal evaluation of a core, on inputs of its shape."""
+
+    def __init__(self, core: Core, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.check = layer, core.check
+        self.dims, self.output_shape = len(core.input_shape), core.output_shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
+        return shaped(self.layer(x.flatten(-self.dims)), self.output_shape)
+
+
+def shaped(out: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Flat outputs in the output's shape."""
+    return out.unflatten(-1, shape) if shape else out.squeeze(-1)
+
+
+def stored(number: Tensor) -> np.ndarray:
+    """The numbers of a tensor as a file holds them, in one row."""
+    return number.detach().cpu().numpy().reshape(-1)
 
 
 def require_tokens(tokens: Any) -> int:

@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.tensors import evaluate
 from anchorhead.head.grid_module import GridModule
-from anchorhead.head.parameters import check_tensor
-from anchorhead.model.form import Form, require_tokens
-from anchorhead.model.resources import Resources
+from anchorhead.model.core import Core, require_tokens, stored
+from anchorhead.model.network import Resources
 from anchorhead.model.self_attention import SelfAttention, shared_keys
 from anchorhead.proof.certificate import Certificate
 
 
-class GridForm(Form):
+class GridCore(Core):
     """One layer, one head: (..., *input_shape) to (..., *output_shape); the formulas, where the target has them."""
 
     kind = "grid"
@@ -30,29 +29,14 @@ class GridForm(Form):
         self.input_shape, self.output_shape = input_shape, output_shape
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.grid.dtype
-
-    def check(self, x: Tensor) -> None:
-        check_tensor(x, self.dtype, self.input_shape)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
-        return self.shaped(self.grid(x.flatten(-len(self.input_shape))))
+    def layer(self) -> GridModule:
+        return self.grid
 
     def exact(self, x: Tensor) -> Tensor:
         if self.expression is None:
             return super().exact(x)
         found = evaluate(self.expression, dict(zip(self.expression.variables, x.unbind(-1), strict=True)))
         return torch.stack(found if isinstance(found, list) else [found], dim=-1)
-
-    def literal(self) -> nn.Module:
-        return _Literal(self)
-
-    def attention(self, x: Tensor) -> list[Tensor]:
-        """(..., 1, keys), the last axis' key running fastest."""
-        self.check(x)
-        return [self.grid.literal().weights(x.flatten(-len(self.input_shape))).unsqueeze(-2)]
 
     def on_sequences(self, tokens: int) -> SelfAttention:
         literal = self.grid.literal()
@@ -76,10 +60,9 @@ class GridForm(Form):
         return self.grid.values.abs().max().item()
 
     def payload(self, certificate: Certificate) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        arrays = {"values": self.grid.values.detach().cpu().numpy().reshape(-1)}
+        arrays = {"values": stored(self.grid.values)}
         for i, (slopes, intercepts) in enumerate(zip(self.grid.slopes, self.grid.intercepts, strict=True)):
-            arrays |= {f"axes.{i}.slopes": slopes.detach().cpu().numpy()}
-            arrays |= {f"axes.{i}.intercepts": intercepts.detach().cpu().numpy()}
+            arrays |= {f"axes.{i}.slopes": stored(slopes), f"axes.{i}.intercepts": stored(intercepts)}
         known = self.expression
         record = {
             "kind": self.kind,
@@ -94,16 +77,3 @@ class GridForm(Form):
 
     def __repr__(self) -> str:
         return f"grid, {' x '.join(map(str, self.grid.counts))} = {self.grid.keys} keys"
-
-
-class _Literal(nn.Module):
-    """The literal evaluation of a grid."""
-
-    def __init__(self, form: GridForm) -> None:
-        super().__init__()
-        self.layer = form.grid.literal()
-        self.check, self.shaped, self.dims = form.check, form.shaped, len(form.input_shape)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
-        return self.shaped(self.layer(x.flatten(-self.dims)))

@@ -1,4 +1,4 @@
-"""Forms: what a value is on the way to a circuit, a line or a function of one line that no step computes yet."""
+"""Operands: what a value is on the way to a circuit, a line or a function of one line that no step computes yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anchorhead.circuit.apply import U
 from anchorhead.circuit.line import Line
 from anchorhead.enclosure.balls import enclose
 from anchorhead.enclosure.exact import Number, as_ball, as_node, over, plus, times
-from anchorhead.expression.graph import Node, constant, ordered, rational
+from anchorhead.expression.graph import Node, constant, fold, ordered, rational
 from anchorhead.expression.parse import parse
 from anchorhead.expression.primitives import add, mul
 
@@ -33,18 +33,16 @@ class Pending:
     label: str
 
 
-Form = Line | Pending
+Operand = Line | Pending
 
 
 def substituted(node: Node, values: Mapping[str, Node]) -> Node:
     """The node with variables replaced."""
-    done: dict[Node, Node] = {}
-    for part in ordered([node]):
-        if part.op == "variable":
-            done[part] = values.get(str(part.value), part)
-        else:
-            done[part] = Node(part.op, [done[arg] for arg in part.args], part.value) if part.args else part
-    return done[node]
+
+    def rule(part: Node, args: list[Node]) -> Node:
+        return values.get(str(part.value), part) if part.op == "variable" else Node(part.op, args, part.value)
+
+    return fold(node, rule)
 
 
 def is_smooth(function: Node) -> bool:
@@ -89,10 +87,7 @@ def affine_parts(function: Node) -> tuple[Number, Number, Number, Node | None]:
 
 def written_length(node: Node) -> int:
     """How many operations the node is written with, shared ones counted as often as they are written."""
-    lengths: dict[Node, int] = {}
-    for part in ordered([node]):
-        lengths[part] = 1 + sum(lengths[arg] for arg in part.args)
-    return lengths[node]
+    return fold(node, lambda _, lengths: 1 + sum(lengths))
 
 
 @lru_cache(maxsize=10_000)
@@ -116,5 +111,5 @@ def finite(number: Number) -> Number:
     return number
 
 
-def is_constant(form: Form) -> bool:
-    return isinstance(form, Line) and form.is_constant
+def is_constant(operand: Operand) -> bool:
+    return isinstance(operand, Line) and operand.is_constant

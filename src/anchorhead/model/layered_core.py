@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from anchorhead.circuit.circuit import Circuit
@@ -18,17 +17,16 @@ from anchorhead.head.evaluation import TORCH
 from anchorhead.head.head import Head
 from anchorhead.head.module import HeadModule
 from anchorhead.model.affine import TokenWise
-from anchorhead.model.exact import exact_wires
-from anchorhead.model.form import Form
-from anchorhead.model.layered import LayeredNetwork, build
+from anchorhead.model.core import Core, shaped
+from anchorhead.model.layered import LayeredNetwork, build, exact_wires
+from anchorhead.model.network import Resources
 from anchorhead.model.report import Report, report
-from anchorhead.model.resources import Resources
 from anchorhead.model.self_attention import SelfAttention, layers_on_sequences
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.network_claim import PlacedNetwork
 
 
-class LayeredForm(Form):
+class LayeredCore(Core):
     """Layers of affine maps and attention: (..., *input_shape) to (..., *output_shape).
 
     source: where the circuit comes from, formulas and variables or a traced target's name, as a file says it.
@@ -50,28 +48,15 @@ class LayeredForm(Form):
         return self.placed.claim.circuit
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.layered.last.weight.dtype
-
-    def check(self, x: Tensor) -> None:
-        self.layered.check(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layered(x)
+    def layer(self) -> LayeredNetwork:
+        return self.layered
 
     def exact(self, x: Tensor) -> Tensor:
         self.check(x)
-        return self.shaped(exact_wires(self.circuit, x)[1])
-
-    def literal(self) -> LayeredNetwork:
-        return self.layered.literal()
-
-    def attention(self, x: Tensor) -> list[Tensor]:
-        """(..., heads, keys) of each layer; keys that a head does not have weigh zero."""
-        return self.layered.attention(x)
+        return shaped(exact_wires(self.circuit, x)[1], self.output_shape)
 
     def on_sequences(self, tokens: int) -> SelfAttention:
-        return layers_on_sequences(self.layered, tokens)
+        return layers_on_sequences(self.layered, len(self.circuit.inputs), tokens)
 
     @cached_property
     def report(self) -> Report:
@@ -87,7 +72,7 @@ class LayeredForm(Form):
 
     def resources(self, certificate: Certificate) -> Resources:
         """Keys are counted for every head of every layer."""
-        groups = [group for layer in self.layered.sequence for group in layer.parts]
+        groups = [group for group, _ in self.layered.groups]
         try:
             logit_range = self.report.logit_range
         except VerificationError:
@@ -138,27 +123,25 @@ class LayeredForm(Form):
     def heads(self) -> dict[int, Head]:
         """The heads by their numbers in the claim; those that several groups share must still be one."""
         found: dict[int, HeadModule] = {}
-        for layer in self.layered.sequence:
-            for group, steps in zip(layer.parts, layer.group_steps, strict=True):
-                if group.head is not None:
-                    number = self.placed.claim.wiring.uses[steps[0]].head
-                    if found.setdefault(number, group.head) is not group.head:
-                        raise FileError("Two groups of the model no longer share their head; a file holds it once.")
+        for group, steps in self.layered.groups:
+            if group.head is not None:
+                number = self.placed.claim.wiring.uses[steps[0]].head
+                if found.setdefault(number, group.head) is not group.head:
+                    raise FileError("Two groups of the model no longer share their head; a file holds it once.")
         return {number: module.numbers for number, module in found.items()}
 
     def _step_arrays(self) -> dict[str, np.ndarray]:
         """With which three numbers every step uses its head."""
         dtype = self.layered.last.weight.detach().cpu().numpy().dtype
         values = np.tile(np.array([[1.0], [0.0], [0.0]], dtype=dtype), (1, len(self.circuit.steps)))
-        for layer in self.layered.sequence:
-            for group, steps in zip(layer.parts, layer.group_steps, strict=True):
-                numbers = group.numbers()
-                if numbers is not None:
-                    values[:, steps] = numbers.detach().cpu().numpy()
+        for group, steps in self.layered.groups:
+            numbers = group.numbers()
+            if numbers is not None:
+                values[:, steps] = numbers.detach().cpu().numpy()
         return {"scales": values[0], "tilts": values[1], "shifts": values[2]}
 
     def __repr__(self) -> str:
-        groups = [group for layer in self.layered.sequence for group in layer.parts]
+        groups = [group for group, _ in self.layered.groups]
         count, keys = sum(group.count for group in groups), sum(group.count * group.keys for group in groups)
         return f"{len(self.layered.layers)} layers, {count} heads, {keys} keys"
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from anchorhead.expression.tensors import evaluate
 from anchorhead.head.module import HeadModule, LiteralHead
-from anchorhead.model.form import Form
-from anchorhead.model.resources import Resources
+from anchorhead.model.core import Core
+from anchorhead.model.network import Resources
 from anchorhead.model.self_attention import SelfAttention, head_on_sequences
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.head_claim import HeadClaim
@@ -20,7 +19,7 @@ UNBOUNDED = 100.0
 """On an unbounded side scores are told for |x| up to this."""
 
 
-class HeadForm(Form):
+class HeadCore(Core):
     """A head, and the claim that it was made of."""
 
     kind = "head"
@@ -31,16 +30,13 @@ class HeadForm(Form):
         self.head, self.claim = HeadModule(claim.head), claim
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.head.dtype
+    def layer(self) -> HeadModule:
+        return self.head
 
     @property
     def variable(self) -> str:
         """The name of the function's variable."""
         return self.claim.variable
-
-    def check(self, x: Tensor) -> None:
-        self.head.check(x)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(x)
@@ -78,12 +74,6 @@ class HeadForm(Form):
             "sizes": list(head.sizes),
         }
         return record, self.claim.arrays(head)
-
-    def rows(self, x: Tensor) -> Tensor:
-        return x.detach().reshape(-1)
-
-    def count(self, x: Tensor) -> int:
-        return x.numel()
 
     def __repr__(self) -> str:
         return f"{self.claim.method}, {self.head.keys} keys"

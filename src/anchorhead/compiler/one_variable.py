@@ -1,0 +1,60 @@
+"""The routes for a function of one variable, which compete on keys: one head, pieces joined by gates, the graph.
+
+A single head has one layer, so it is taken where it is small, and where the graph, with a layer for each function in a
+row, does not save a third of its keys. tanh(5 cos(30x)) is two small heads in a row and a hopeless single one; gelu is
+one. Pieces are the fallback: every continuous function on a bounded interval is reached by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from anchorhead.compiler.circuit_route import Graph
+from anchorhead.compiler.circuit_target import of_expression
+from anchorhead.compiler.head_methods import Pieces, usual
+from anchorhead.compiler.method import Wish
+from anchorhead.compiler.target import Target
+from anchorhead.errors import AnchorheadError, PrecisionError, SingularityError, ToleranceError
+from anchorhead.model.compiled import CompiledModel
+
+ENOUGH = 12
+"""A head of so few keys is taken without looking further."""
+WORTH = 32
+"""The most keys of a single head before other routes are looked at."""
+
+
+def best_route(target: Target, wish: Wish) -> CompiledModel:
+    """The model with the fewest keys, or a single head where it is not much larger."""
+    if wish.keys is not None or not target.bounded:
+        return usual(target).compile(target, wish)
+    refusals: list[AnchorheadError] = []
+
+    def tried(route: Callable[[], CompiledModel]) -> CompiledModel | None:
+        try:
+            return route()
+        except (ToleranceError, SingularityError) as refusal:
+            refusals.append(refusal)
+            return None
+
+    head = tried(lambda: usual(target).compile(target, replace(wish, limit=min(WORTH, wish.limit))))
+    if head is not None and head.resources.keys <= ENOUGH:
+        return head
+    several = replace(of_expression(target.expression, [(target.low, target.high)]), digest=target.digest,
+                      assumptions=target.assumptions)  # fmt: skip
+    graph = tried(lambda: Graph().compile(several, wish)) if _worth_apart(several.circuit(False)) else None
+    if graph is not None and (head is None or 3 * graph.resources.keys <= 2 * head.resources.keys):
+        return graph
+    if head is None and not any(_of_the_dtype(refusal) for refusal in refusals):
+        head = tried(lambda: Pieces().compile(target, wish))
+    if head is None:
+        raise refusals[-1]
+    return head
+
+
+def _worth_apart(circuit: object) -> bool:
+    return True
+
+
+def _of_the_dtype(refusal: AnchorheadError) -> bool:
+    return isinstance(refusal, PrecisionError) and "dtype" in str(refusal)
