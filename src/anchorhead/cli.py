@@ -178,7 +178,7 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Turn every activation of a pretrained model into attention, and report what changed."""
-    from anchorhead.conversion.pretrained import convert_folder
+    from anchorhead.conversion.folder import convert_folder
 
     with _progress(as_json) as report:
         found = convert_folder(model, output, tol, (low, high), report)
@@ -237,8 +237,8 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Run the paper's experiments and the stress tests, and write one page. A stopped run goes on where it was."""
-    from anchorhead.lab.progress import shown
     from anchorhead.lab.reproduce import reproduce as run
+    from anchorhead.lab.reproduce import shown
 
     try:
         with shown(Console(stderr=True, quiet=as_json)) as watch:
