@@ -62,12 +62,15 @@ def compile_(
     tol: Annotated[float | None, typer.Option(help="The error to keep; 1e-6 unless --keys is given.")] = None,
     method: Annotated[
         str,
-        typer.Option(help="auto; of one variable gated, smooth, kinked or nearest; of several graph or grid."),
+        typer.Option(
+            help="auto; of one variable gated, smooth, kinked, pieces, nearest or graph; of several graph or grid."
+        ),
     ] = "auto",
     dtype: Dtype = "float64",
     keys: Annotated[
-        int | None, typer.Option(help="A number of keys instead of --tol: the best error at that size.")
+        int | None, typer.Option(help="A number of keys instead of --tol: the best error with at most so many.")
     ] = None,
+    limit: Annotated[int, typer.Option(help="The most keys that the model may have.")] = 4096,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the model to this file.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -80,6 +83,7 @@ def compile_(
             method=method,
             dtype=_read_dtype(dtype),
             keys=keys,
+            limit=limit,
             progress=report,
         )
     if output is not None:
