@@ -139,7 +139,8 @@ def costs(keys: Keys, problem: Problem) -> Iterator[float]:
             design = _design(weights, free, part, problem)
             found = _ridge(design, rest, np.ones(rest.shape[-1]), problem)
             rest = rest - np.add.reduce(design * found[..., None], -2)
-            sizes = np.maximum(sizes, np.abs(found).max(-1))
+            values = _values(found, free, part, problem)
+            sizes = np.maximum(sizes, np.maximum(*(np.abs(part).max(-1) for part in values)))
         for error, size in zip(np.abs(rest).max(-1), sizes, strict=True):
             excess = max(1.0, float(size) / problem.limit)
             yield log_of(float(error) + problem.goal * 1e-3) + 2 * log_of(excess)
