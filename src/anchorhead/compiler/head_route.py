@@ -24,7 +24,7 @@ MOST_PROOFS = 6
 def compile_head(target: Target, fit: Fit, wish: Wish) -> CompiledModel:
     """The smallest head that is proved to keep the tolerance, or the best that is proved with so many keys."""
     tol = FIRST_GOAL if wish.keys is not None else wish.tolerance(1e-6)
-    search = Search(target, fit, tol, wish.dtype, wish.progress, wish.limit)
+    search = Search(target, fit, tol, wish.dtype, wish.progress, wish.limit, hurried=wish.hurried)
     found = search.run() if wish.keys is None else _at_size(search, wish.keys)
     return CompiledModel(HeadCore(found), replace(certificate(target, found), source=target.digest), fit.method)
 
@@ -50,14 +50,16 @@ def _at_size(search: Search, keys: int) -> HeadClaim:
 
 def _of_any_size(search: Search, keys: int) -> list[tuple[float, Head]]:
     """Errors on samples and heads, the best first: of that size and some smaller ones."""
-    smaller = dict.fromkeys((keys - 1, keys - 2, keys // 2, 8, 4, 3, 2, 1))
+    sizes = sorted({1, 2, 3, 4, 8, keys // 2, keys - 2, keys - 1, keys})
     found: list[tuple[float, Head]] = []
     problem: Exception | None = None
-    for size in (keys, *(k for k in smaller if search.fit.least <= k < keys)):
+    for size in (k for k in sizes if search.fit.least <= k <= keys):
         try:
             found.append(_of_size(search, size))
         except (np.linalg.LinAlgError, FloatingPointError) as reason:
             problem = reason
+        if found and found[-1][0] <= search.rounding:
+            break  # more keys would only round more
     if not found:
         raise ToleranceError(f"No head with {keys} keys could be fitted: {problem}. Take another number.")
     return sorted(found, key=lambda f: f[0])

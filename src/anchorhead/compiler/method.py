@@ -46,6 +46,8 @@ class Wish:
     lipschitz: float | None = None
     progress: Progress = field(default=lambda text: None)
     limit: int = LIMIT
+    hurried: bool = False
+    """Whether other routes wait: a large head that hardly gains by more keys is then given up."""
 
     def __post_init__(self) -> None:
         if self.keys is not None and self.tol is not None:

@@ -15,7 +15,7 @@ from anchorhead.compiler.circuit_target import of_expression
 from anchorhead.compiler.head_methods import Pieces, usual
 from anchorhead.compiler.method import Wish
 from anchorhead.compiler.target import Target
-from anchorhead.errors import AnchorheadError, PrecisionError, SingularityError, ToleranceError
+from anchorhead.errors import AnchorheadError, PrecisionError
 from anchorhead.model.compiled import CompiledModel
 
 ENOUGH = 16
@@ -33,11 +33,12 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
     def tried(route: Callable[[], CompiledModel]) -> CompiledModel | None:
         try:
             return route()
-        except (ToleranceError, SingularityError) as refusal:
+        except AnchorheadError as refusal:
             refusals.append(refusal)
             return None
 
-    head = tried(lambda: usual(target).compile(target, replace(wish, limit=min(WORTH, wish.limit))))
+    small = replace(wish, limit=min(WORTH, wish.limit), hurried=True)
+    head = tried(lambda: usual(target).compile(target, small))
     if head is not None and head.resources.keys <= ENOUGH:
         return head
     several = replace(of_expression(target.expression, [(target.low, target.high)]), digest=target.digest,

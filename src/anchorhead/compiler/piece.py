@@ -98,8 +98,9 @@ def crowding_places(f: Function, low: float, high: float) -> list[float]:
 class PieceFit:
     """A gated head for one smooth piece, fitted a little past its kinks, or to its asymptotes where it is infinite."""
 
-    def __init__(self, target: Target, piece: Piece) -> None:
+    def __init__(self, target: Target, piece: Piece, *, pins: bool = True) -> None:
         self.piece = piece
+        self.unpinned: PieceFit | None = None
         self.f = target.function(piece.node)
         self.affine = affine_form(piece.node, target.variable, piece.low, piece.high)
         self.left = self.right = None
@@ -110,7 +111,11 @@ class PieceFit:
             self.local = local = Target(
                 type(target.expression)((piece.node,), (target.variable,)), piece.low, piece.high
             )
-            self.left, self.right = (self._pin(local, sign) for sign in (-1, 1))
+            bounded = math.isfinite(piece.high - piece.low)
+            if pins or not bounded:
+                self.left, self.right = (self._pin(local, sign) for sign in (-1, 1))
+            if bounded and (self.left is not None or self.right is not None):
+                self.unpinned = PieceFit(target, piece, pins=False)
 
     @property
     def least(self) -> int:
@@ -152,6 +157,8 @@ class PieceFit:
         if found != (self.low, self.high):
             self.low, self.high = found
             self.layout.places = []
+        if self.unpinned is not None:
+            self.unpinned.extend(before, after)
 
     @property
     def _free(self) -> bool:
@@ -161,11 +168,20 @@ class PieceFit:
     def build(self, keys: int, goal: Goal) -> Head:
         if self.affine is not None and keys == 1:
             return single_key(self.affine.constant, self.affine.gain)
-        return self._layout().build(keys, goal)
+        head = self._layout().build(keys, goal)
+        if self.unpinned is None or self.error(head, goal) <= goal.error:
+            return head
+        other = self.unpinned.build(keys, goal)
+        return min((head, other), key=lambda h: self.error(h, goal))
 
     def estimate(self, keys: int, goal: Goal) -> float:
         """About the error of a head with so many keys."""
-        return 0.0 if self.affine is not None else self._layout().estimate(keys, goal)
+        if self.affine is not None:
+            return 0.0
+        found = self._layout().estimate(keys, goal)
+        if self.unpinned is None or found <= goal.error:
+            return found
+        return min(found, self.unpinned.estimate(keys, goal))
 
     def error(self, head: Head, goal: Goal) -> float:
         """The largest error on a sample of where the head is fitted, finer than that of the fit."""

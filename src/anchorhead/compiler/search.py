@@ -24,6 +24,8 @@ from anchorhead.proof.head_claim import HeadClaim
 LARGEST_VALUE = 1e3
 PATIENCE = 3
 """How many sizes whose heads keep the goal on samples may fail to be proved: rounding is then what prevents it."""
+LARGE = 20
+"""From so many keys on, sizes are tried a fifth apart: each takes its time."""
 HOPE = 100.0
 """A size whose estimate is this many times the goal is fitted."""
 
@@ -32,7 +34,7 @@ class Search:
     """Heads of growing size for one target, dtype and tolerance, each tried once."""
 
     def __init__(self, target: Target, fit: Fit, tol: float, dtype: str, progress: Progress,
-                 most: int = LIMIT) -> None:  # fmt: skip
+                 most: int = LIMIT, *, hurried: bool = False) -> None:  # fmt: skip
         self.target, self.fit, self.tol, self.dtype, self.progress = target, fit, tol, dtype, progress
         scale = self._scale()
         width = target.window[1] - target.window[0]
@@ -48,7 +50,7 @@ class Search:
         self.tried: dict[int, HeadClaim | None] = {}
         self.errors: dict[int, float] = {}
         self.estimates: dict[int, float] = {}
-        self.unproved = 0
+        self.unproved, self.hurried = 0, hurried
         self.most = min(fit.most, most)
         self.best = math.inf
         self.best_keys = 0
@@ -119,10 +121,15 @@ class Search:
         while keys <= self.most:
             if self.attempt(keys):
                 return keys
-            if keys == self.most or self.unproved >= PATIENCE:
+            if keys == self.most or self.unproved >= PATIENCE or (self.hurried and self._hardly_gains(keys)):
                 break
             keys = min(self._next(keys), self.most)
         return None
+
+    def _hardly_gains(self, keys: int) -> bool:
+        """Whether the last three large sizes fell by less than half."""
+        large = [error for k, error in sorted(self.errors.items()) if LARGE <= k <= keys]
+        return len(large) > 2 and large[-1] > 0.5 * large[-3]
 
     def _next(self, keys: int) -> int:
         """The next size to try after one that failed."""
@@ -130,7 +137,7 @@ class Search:
             return keys + 1
         if self.fit.estimate is None:
             return keys + max(1, keys // 4)
-        ahead = self._predicted(keys)
+        ahead = max(self._predicted(keys), keys + keys // 5 if keys >= LARGE else 0)
         while ahead < self.most and not self._within_reach(ahead):
             ahead += max(1, ahead // 4)
         return ahead
@@ -184,7 +191,7 @@ class Search:
             if not found.certain or not math.isfinite(found.place):
                 break
             self._include(found)
-        self.unproved += proved is None and self.errors[keys] <= self.goal.error
+        self.unproved += proved is None and self.errors[keys] <= max(self.goal.error, 4 * self.rounding)
         self.tried[keys] = proved
         return proved is not None
 
