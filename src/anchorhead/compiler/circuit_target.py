@@ -70,12 +70,12 @@ def of_module(function: Callable[..., Any], domain: Any, shape: tuple[int, ...])
     """A function of one tensor of a shape, traced."""
     from anchorhead.tracing.module import TensorFunction
 
+    called = TensorFunction(function, shape)
     width = inferred_shape(function)
-    if width is not None and len(shape) == 1 and width != shape:
+    if not called.runs and width is not None and len(shape) == 1 and width != shape:
         raise ShapeError(
             f"The module takes {width[0]} inputs, and the domain or shape= says {shape[0]}; give one for each."
         )
-    called = TensorFunction(function, shape)
     circuit = cache(called.circuit)
     first = circuit(True)
     sizes = " x ".join(map(str, shape)), " x ".join(map(str, first.output_shape)) or "1"
