@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from anchorhead.arithmetic import Array
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.line import Line
-from anchorhead.circuit.step import Pair, Use
+from anchorhead.circuit.norm import Norm, norms
+from anchorhead.circuit.step import Pair, Use, size
 from anchorhead.enclosure.exact import as_float
 from anchorhead.proof.flow import Flow
 
@@ -27,13 +28,30 @@ def sensitivities(circuit: Circuit, uses: Sequence[Use], domains: Sequence[Pair]
                 total += abs(as_float(c)) * arrives[wire]
         return total
 
+    joint = norms(circuit)
     for i, step in enumerate(circuit.steps):
         use, sizes = uses[i], _sizes([flow.arguments[i] for flow in found])
         domain = domains[use.head] if use.head >= 0 else (0.0, 0.0)
         with np.errstate(invalid="ignore"):
             through = step.arrives(own[use.head], use, sizes, [along(line) for line in step.lines()], domain, _most)
+            if i in joint:
+                together = _through_norm(circuit, joint[i], use, uses, own, sizes, found, along)
+                through = np.fmin(through, together)
         arrives += [np.where(np.isnan(through), 0.0, through)] * step.width  # what does not arrive, times infinity
     return np.array([along(line) for line in circuit.outputs])
+
+
+def _through_norm(circuit: Circuit, norm: Norm, use: Use, uses: Sequence[Use], own: Array, sizes: Sequence[Pair],
+                  found: Sequence[Flow], along: Callable[[Line], Array]) -> Array:  # fmt: skip
+    """What arrives through a norm: what the entries have, by its slopes, and the heads of squares and quotient."""
+    entries = [_sizes([flow.arguments[k] for flow in found])[0] for k in norm.squares]
+    steep = norm.slope_by_sum(entries)
+    total = size(sizes[1]) * float(use.values[0]) * own[use.head]
+    for k, c in zip(norm.squares, norm.coefficients, strict=True):
+        total = total + steep * as_float(c) * float(uses[k].values[0]) * own[uses[k].head]
+    for k, slope in zip(norm.squares, norm.slopes(entries), strict=True):
+        total = total + slope * along(next(circuit.steps[k].lines()))
+    return total
 
 
 def _most(lines: Sequence[Array]) -> Array:
