@@ -28,8 +28,8 @@ def joint(tracker: Tracker, i: int, norm: Norm, alone: Valued, ranges: Sequence[
     found = norm.range(_entries(tracker, norm, ranges))
     low, high = max(found[0], alone[0][0]), min(found[1], alone[0][1])
     kept = (low, high) if low <= high else alone[0]
-    if tracker.wiring is None:
-        return kept, 0.0
+    if tracker.wiring is None or not max(errors) < math.inf:
+        return kept, alone[1]
     near = [widened(*pair) for pair in zip(ranges, errors, strict=True)]
     entries = _entries(tracker, norm, near)
     moved = norm.moved(entries, [_carried(tracker, k, errors) for k in norm.squares])
@@ -57,9 +57,11 @@ def _carried(tracker: Tracker, step: int, errors: Sequence[float]) -> float:
 
 def _own(tracker: Tracker, i: int, norm: Norm, near: Sequence[Pair], entries: Sequence[Pair]) -> float:
     """What squares and quotient add where the wires before each of them are taken for exact."""
-    ranges, none = list(near), [0.0] * len(near)
-    squares = [tracker.step(k, near, none)[0] for k in norm.squares]
+    starts, ranges, errors = tracker.circuit.starts, list(near), [0.0] * len(near)
+    squares = [tracker.step(k, ranges, errors)[0] for k in norm.squares]
     for k, square in zip(norm.squares, squares, strict=True):
-        ranges[tracker.circuit.starts[k]] = widened(*square)
-    [(_, quotient)] = tracker.step(i, ranges, none)
+        ranges[starts[k]] = widened(*square)
+    if norm.root is not None:
+        [(ranges[starts[norm.root]], errors[starts[norm.root]])] = tracker.step(norm.root, ranges, errors)
+    [(_, quotient)] = tracker.step(i, ranges, errors)
     return upper(arb(quotient) + norm.shifted(entries, [error for _, error in squares]))
