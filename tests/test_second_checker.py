@@ -70,7 +70,6 @@ MADE: dict[str, Callable[[], Any]] = {
     "attention": lambda: ah.compile(Attention().double(), (-1, 1), shape=(3, 2), tol=1e-4),
 }
 HEAVY = {
-    "an encoder layer",
     "a layer norm",
     "gelu on R",
     "nested products",

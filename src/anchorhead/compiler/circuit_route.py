@@ -28,7 +28,7 @@ class Graph(Method):
     takes = ("several",)
 
     def compile(self, target: CircuitTarget, wish: Wish) -> CompiledModel:
-        """The network with the fewest keys: functions of one line fused, or apart where that fails or is smaller."""
+        """The network with the fewest keys: functions of one line fused, or apart where that fails or has fewer keys."""
         tol = wish.tolerance(1e-6)
         found: list[tuple[Composed, bool, tuple[Angle, ...]]] = []
         refusal: AnchorheadError | None = None
