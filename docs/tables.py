@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import anchorhead as ah
-from anchorhead.lab.experiments import rates
+from anchorhead.lab.experiment import Rows
+from anchorhead.lab.experiments import named, rates
+from anchorhead.lab.experiments.rates import fitted_slope
 from anchorhead.lab.ledger import Ledger
-from anchorhead.lab.rows import Rows
-from anchorhead.lab.slopes import fitted_slope
 
 RESULTS = Path(__file__).parent / "results"
 Case = tuple[str, str, tuple[float, float] | None, Sequence[float]]
@@ -76,7 +76,7 @@ def keys_of_networks() -> str:
 
 def reference() -> Rows:
     """The rows of the full run's rates."""
-    return Rows(Ledger(RESULTS, rates.EXPERIMENT, rates.EXPERIMENT.tasks(False)).rows())
+    return Rows(Ledger(RESULTS, named("rates"), rates.tasks(False)).rows())
 
 
 def published_against_constructed() -> str:

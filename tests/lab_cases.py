@@ -9,8 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from anchorhead.lab.experiment import Experiment, Row, Setting, Task
-from anchorhead.lab.rows import Rows
+from anchorhead.lab.experiment import Experiment, Row, Rows, Setting, Task
 
 RUNS: Counter[str] = Counter()
 

@@ -140,7 +140,7 @@ def test_activations_without_asymptotes_need_a_range_and_check_it(tmp_path):
 
 
 def test_weights_that_do_not_fit_are_not_converted_as_random_ones(tmp_path):
-    from anchorhead.conversion.pretrained import load_folder
+    from anchorhead.conversion.folder import load_folder
 
     made("bert").save_pretrained(tmp_path)
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ from ramp_cases import RampCase, at, ramps
 from torch import nn
 
 import anchorhead as ah
-from anchorhead.lab.diagnosis import KINDS, Diagnosis, diagnose, diagnose_file, recast
+from anchorhead.lab.diagnosis import KINDS, Diagnosis, diagnose, diagnose_file, examined
 from anchorhead.lab.diagnosis.criteria import concentrated
 from anchorhead.theorems import attention_then_softmax, multi_head, single_head, two_layer
 from anchorhead.theorems.anchors import beta_for
@@ -471,7 +471,7 @@ def test_no_attribute_of_the_model_or_of_its_literal_form_is_replaced(kind: str,
     kept = [(m, dict(vars(m)), type(m)) for root in (model, literal) for m in root.modules()]
     monkeypatch.setattr(type(model), "literal", lambda self: literal)
     diagnose(model, x, dtype=torch.float16)
-    monkeypatch.setattr(recast, "_scores", fail)
+    monkeypatch.setattr(examined, "_scores", fail)
     with pytest.raises(RuntimeError, match="half way"):
         diagnose(model, x)
     for module, attributes, own in kept:

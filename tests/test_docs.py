@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from anchorhead.lab.experiment import Rows
 from anchorhead.lab.experiments import rates
-from anchorhead.lab.rows import Rows
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

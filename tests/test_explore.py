@@ -16,9 +16,9 @@ import anchorhead as ah
 from anchorhead.compiler.target import read_target
 from anchorhead.explore import gallery
 from anchorhead.explore.gallery import formula_entry
+from anchorhead.explore.numbers import grid
 from anchorhead.explore.page import page_entries, page_text, write_page
 from anchorhead.explore.presets import PRESETS, preset_entries
-from anchorhead.explore.samples import grid
 from anchorhead.head.head import NUMBERS, Head
 from anchorhead.head.module import HeadModule
 

@@ -24,17 +24,14 @@ from lab_cases import CASE, RUNS, Contrary
 
 import anchorhead as ah
 from anchorhead.lab import experiments
-from anchorhead.lab.experiment import Experiment, Task
-from anchorhead.lab.experiments import ALL, beta, boundaries, cost, length, maps, rates, sequences
+from anchorhead.lab.experiment import Experiment, Rows, Task
+from anchorhead.lab.experiments import ALL, beta, boundaries, cost, length, maps, named, rates, sequences
+from anchorhead.lab.experiments.rates import fitted_slope
 from anchorhead.lab.folder import results_folder
 from anchorhead.lab.ledger import Ledger
-from anchorhead.lab.published import PublishedLayer, in_first_feature, train
-from anchorhead.lab.ramps import HELD_OUT, ramp_data
+from anchorhead.lab.published import HELD_OUT, PublishedLayer, in_first_feature, ramp_data, train
 from anchorhead.lab.reproduce import reproduce
-from anchorhead.lab.rows import Rows
-from anchorhead.lab.slopes import fitted_slope
-from anchorhead.lab.sweep import State, sweep
-from anchorhead.lab.workers import Crew, crew, work
+from anchorhead.lab.sweep import Crew, State, crew, sweep, work
 
 
 @pytest.fixture
@@ -331,7 +328,7 @@ def test_an_error_that_is_no_number_keeps_no_bound() -> None:
 
 def test_numbers_that_someone_changed_into_words_are_refused(tmp_path: Path) -> None:
     with results_folder(tmp_path):
-        found = Ledger(tmp_path, length.EXPERIMENT, length.EXPERIMENT.tasks(True))
+        found = Ledger(tmp_path, named("length"), length.tasks(True))
         for task in found.tasks:
             found.add(task, [{"sup": "much", "bound": 1.0, "keys": 1, "nanoseconds_per_token": 1.0}])
     with pytest.raises(ah.FileError, match="Remove that file"):
@@ -386,9 +383,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for module, name, value in SMALLER:
             patch.setattr(module, name, value)
         folder.mkdir()
-        found = Ledger(folder, sequences.EXPERIMENT, sequences.EXPERIMENT.tasks(True))
+        found = Ledger(folder, named("sequences"), sequences.tasks(True))
         sweep([found], Crew(Contrary(0, 1), 1))
-        return reproduced(folder, sequences.EXPERIMENT)
+        return reproduced(folder, named("sequences"))
 
 
 def test_report_stands_alone(report: Path) -> None:

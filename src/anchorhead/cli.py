@@ -62,12 +62,15 @@ def compile_(
     tol: Annotated[float | None, typer.Option(help="The error to keep; 1e-6 unless --keys is given.")] = None,
     method: Annotated[
         str,
-        typer.Option(help="auto; of one variable gated, smooth, kinked or nearest; of several graph or grid."),
+        typer.Option(
+            help="auto; of one variable gated, smooth, kinked, pieces, nearest or graph; of several graph or grid."
+        ),
     ] = "auto",
     dtype: Dtype = "float64",
     keys: Annotated[
-        int | None, typer.Option(help="A number of keys instead of --tol: the best error at that size.")
+        int | None, typer.Option(help="A number of keys instead of --tol: the best error with at most so many.")
     ] = None,
+    limit: Annotated[int, typer.Option(help="The most keys that the model may have.")] = 4096,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the model to this file.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -80,6 +83,7 @@ def compile_(
             method=method,
             dtype=_read_dtype(dtype),
             keys=keys,
+            limit=limit,
             progress=report,
         )
     if output is not None:
@@ -178,7 +182,7 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Turn every activation of a pretrained model into attention, and report what changed."""
-    from anchorhead.conversion.pretrained import convert_folder
+    from anchorhead.conversion.folder import convert_folder
 
     with _progress(as_json) as report:
         found = convert_folder(model, output, tol, (low, high), report)
@@ -237,8 +241,8 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Run the paper's experiments and the stress tests, and write one page. A stopped run goes on where it was."""
-    from anchorhead.lab.progress import shown
     from anchorhead.lab.reproduce import reproduce as run
+    from anchorhead.lab.reproduce import shown
 
     try:
         with shown(Console(stderr=True, quiet=as_json)) as watch:

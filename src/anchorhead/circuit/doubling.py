@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from anchorhead.arithmetic import binary_ceiling
 from anchorhead.circuit.apply import SQUARE, Apply, U
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.line import Line, combination
@@ -50,7 +49,7 @@ def large_angles(circuit: Circuit, ranges: Sequence[Pair]) -> tuple[Angle, ...]:
         if isinstance(step, Apply) and step.function in (COSINE, SINE) and (high - low) / 2 > WIDEST:
             middle = (low + high) / 2 - (math.pi / 2 if step.function is SINE else 0.0)
             turns = -round(middle / (2 * math.pi)) if abs(middle) < 1e15 else 0
-            halvings = round(math.log2(binary_ceiling((high - low) / 2 / WIDEST)))
+            halvings = math.frexp(math.nextafter((high - low) / 2 / WIDEST, 0.0))[1]  # the least k with 2^k enough
             if halvings <= MOST_HALVINGS:
                 found.append(Angle(i, turns, halvings))
     return tuple(found)

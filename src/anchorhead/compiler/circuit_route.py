@@ -27,23 +27,30 @@ class Graph(Method):
     name = "graph"
     takes = ("several",)
 
+    def __init__(self, *, apart: bool = False) -> None:
+        self.apart = apart
+
     def compile(self, target: CircuitTarget, wish: Wish) -> CompiledModel:
-        """The network with the fewest keys: functions of one line fused, or apart where that fails or has fewer keys."""
+        """The network with the fewest keys: functions of one line fused, or apart where that fails or saves keys.
+
+        With `apart`, never as one step: what a single head is for.
+        """
         tol = wish.tolerance(1e-6)
         found: list[tuple[Composed, bool, tuple[Angle, ...]]] = []
-        refusal: AnchorheadError | None = None
+        refusal: AnchorheadError = ToleranceError(f"{target.name} is a function that has no parts.")
         for fuse in (True, False):
-            if fuse is False and (target.circuit(False) == target.circuit(True) or (found and _small(found[0][0]))):
+            if not fuse and (target.circuit(False) == target.circuit(True) or (found and _small(found[0][0]))):
                 break
-            if fuse is False:
-                wish.progress("again, with a head for every function by itself")
             try:
                 circuit, angles = _turned(target, fuse, wish.dtype)
-                found.append((compose(circuit, target.box, tol, wish.dtype, wish.progress), fuse, angles))
+                if self.apart and len(circuit.steps) < 2:
+                    continue
+                wish.progress("through the graph" + ("" if fuse else ", a head for every function by itself"))
+                found.append((compose(circuit, target.box, tol, wish.dtype, wish.progress, wish.limit), fuse, angles))
             except (ToleranceError, SingularityError) as problem:
-                refusal = refusal or problem
+                refusal = problem if fuse or isinstance(refusal, ToleranceError) else refusal
         if not found:
-            raise refusal or ToleranceError("No circuit was found.")
+            raise refusal
         composed, fused, angles = min(found, key=lambda f: f[0].keys)
         wish.check_limit(composed.keys)
         core = LayeredCore(PlacedNetwork.of(composed.claim), target.source(fused=fused, angles=angles))

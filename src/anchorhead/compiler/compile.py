@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from anchorhead.compiler.method import Method, Progress, Wish
+from anchorhead.compiler.method import LIMIT, Method, Progress, Wish
 from anchorhead.compiler.methods import named
 from anchorhead.compiler.read import read
 from anchorhead.compiler.target import Domain, read_target
@@ -27,6 +27,7 @@ def compile(
     shape: tuple[int, ...] | int | None = None,
     lipschitz: float | None = None,
     outside: str = "warn",
+    limit: int = LIMIT,
     progress: Progress | None = None,
 ) -> CompiledModel:
     """A function as softmax attention, with a proof of its error.
@@ -40,10 +41,10 @@ def compile(
     tol: the error to keep, 1e-6 unless given. On a bounded domain it covers approximation and rounding; on an
         unbounded one the approximation, and rounding is stated as a multiple of 1 + |x|.
     method: auto; for one variable gated (values affine in x), smooth (constant values), kinked (pieces joined by
-        gates) or nearest (the paper's); for several graph (a head for each node) or grid (one layer, p^m keys). With
-        grid or two_layer (the paper's two layers) a callable is not looked into but sampled. Or a `Method` of your own
-        (docs/extending.md).
-    keys: for one variable, a number of keys instead of a tolerance: the best error that is proved at that size.
+        gates at kinks), pieces (cut wherever that saves keys) or nearest (the paper's); for any number graph (a head
+        for each node); for several grid (one layer, p^m keys). With grid or two_layer (the paper's two layers) a
+        callable is not looked into but sampled. Or a `Method` of your own (docs/extending.md).
+    keys: for one variable, a number of keys instead of a tolerance: the best error that is proved with at most so many.
     shape: the shape of one input of a function or module of tensors, such as (64,) or (20, 5), where the domain does
         not say it. A callable is taken to map batches, (batch, *shape), if it can, and single inputs otherwise.
     lipschitz: for a callable that cannot be looked into, a constant L with |f(x) - f(y)| <= L|x - y| in the Euclidean
@@ -51,10 +52,11 @@ def compile(
         error is measured only, and the certificate says so.
     outside: what an input outside the domain does when the model is run: "warn", once, "error" or "ignore";
         `model.outside` is the same and can be changed.
-    progress: called with a line of text for each step.
+    limit: the most keys that a model may have.
+    progress: called with a line of text for each step. A search that is interrupted (Ctrl-C) says how far it came.
     """
     check_policy(outside)
-    chosen, wish = named(method), Wish(tol, keys, dtype, lipschitz, progress or (lambda text: None))
+    chosen, wish = named(method), Wish(tol, keys, dtype, lipschitz, progress or (lambda text: None), limit)
     found = read(target, domain, shape, chosen, sampled=lipschitz is not None)
     with threadpool_limits(1):  # thousands of small least squares: threads would only wait for each other
         model = chosen.compile(found, wish)

@@ -13,7 +13,7 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.rows import rounded
 from anchorhead.circuit.step import HeadFacts, OutsideDomain, Pair, Use
 from anchorhead.compiler.head_requests import Request, Wanted, assign
-from anchorhead.compiler.method import Progress
+from anchorhead.compiler.method import LIMIT, Progress
 from anchorhead.compiler.proved_heads import Choice, choose
 from anchorhead.compiler.tolerance_shares import shares
 from anchorhead.errors import SingularityError, ToleranceError
@@ -51,7 +51,8 @@ def argument_ranges(circuit: Circuit, box: Sequence[Pair], dtype: str) -> list[P
     return [(min(a for a, _ in pairs), max(b for _, b in pairs)) for pairs in firsts]
 
 
-def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progress: Progress) -> Composed:
+def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progress: Progress,
+            most: int = LIMIT) -> Composed:  # fmt: skip
     """Heads for every step such that every output keeps tol, proved; ToleranceError with the node that prevents it."""
     tracker = Tracker(circuit, dtype)
     try:
@@ -61,7 +62,7 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
         raise
     wanted = assign(circuit, found)
     arrives = sensitivities(circuit, wanted.uses, [(r.low, r.high) for r in wanted.requests], found)
-    work = _Work(circuit, tuple(box), dtype, wanted, arrives, tol, progress)
+    work = _Work(circuit, tuple(box), dtype, wanted, arrives, tol, progress, most)
     aim, refusal = tol, ToleranceError("")
     for _ in range(ROUNDS):
         choices, sharpness = work.choices(aim)
@@ -81,7 +82,8 @@ class _Work:
     """One circuit on its way to a proof."""
 
     def __init__(self, circuit: Circuit, box: tuple[Pair, ...], dtype: str, wanted: Wanted, arrives: Array, tol: float,
-                 progress: Progress) -> None:  # fmt: skip
+                 progress: Progress, most: int) -> None:  # fmt: skip
+        self.most = most
         self.circuit, self.box, self.dtype, self.wanted = circuit, box, dtype, wanted
         self.arrives, self.tol, self.progress = arrives, tol, progress
         self.wiring = rounded(circuit, wanted.uses, dtype)
@@ -111,7 +113,7 @@ class _Work:
         for g, request in enumerate(self.wanted.requests):
             error = min(wanted.get(g, 1.0), LARGEST_ERROR)
             try:
-                found.append(choose(request, error, self.dtype, self._named(request)))
+                found.append(choose(request, error, self.dtype, self._named(request), self.most))
             except ToleranceError as refusal:
                 best = refusal.best
                 if not math.isfinite(best):
@@ -189,7 +191,8 @@ class _Work:
                 continue
             choices = list(composed.choices)
             try:
-                choices[g] = choose(self.wanted.requests[g], error, self.dtype, self._named(self.wanted.requests[g]))
+                choices[g] = choose(self.wanted.requests[g], error, self.dtype,
+                                    self._named(self.wanted.requests[g]), self.most)  # fmt: skip
             except ToleranceError:
                 continue
             try:

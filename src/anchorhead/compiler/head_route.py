@@ -14,46 +14,85 @@ from anchorhead.errors import InputError, ToleranceError
 from anchorhead.head.head import Head
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.head_core import HeadCore
-from anchorhead.proof.approximation import Refutation
 from anchorhead.proof.head_claim import HeadClaim
+
+FIRST_GOAL = 1e-3
+MOST_PROOFS = 6
+"""How many heads are tried to be proved, the best on samples first."""
 
 
 def compile_head(target: Target, fit: Fit, wish: Wish) -> CompiledModel:
     """The smallest head that is proved to keep the tolerance, or the best that is proved with so many keys."""
-    tol = 1e-3 if wish.keys is not None else wish.tolerance(1e-6)
+    tol = FIRST_GOAL if wish.keys is not None else wish.tolerance(1e-6)
     search = Search(target, fit, tol, wish.dtype, wish.progress, wish.limit)
     found = search.run() if wish.keys is None else _at_size(search, wish.keys)
     return CompiledModel(HeadCore(found), replace(certificate(target, found), source=target.digest), fit.method)
 
 
 def _at_size(search: Search, keys: int) -> HeadClaim:
-    """The best proved head with that many keys: fitted for ever smaller goals until it stops improving."""
+    """The best proved head with at most that many keys: a smaller one is taken where it is better."""
     if isinstance(keys, bool) or not isinstance(keys, int) or keys < 1:
         raise InputError(f"keys={keys!r} must be a whole number of at least 1.")
-    if not search.fit.least <= keys <= search.fit.most:
-        raise InputError(
-            f"keys={keys}: method {search.fit.method!r} can have {search.fit.least} to {search.fit.most} keys for this "
-            "target."
-        )
-    candidates: list[tuple[float, Head]] = []
+    fit = search.fit
+    if keys < fit.least:
+        raise InputError(f"keys={keys}: method {fit.method!r} has {fit.least} keys or more for this target.")
+    heads = _of_known_size(search, keys) if fit.size is not None else _of_any_size(search, min(keys, fit.most))
+    for error, head in heads[:MOST_PROOFS]:
+        found = prove_head(search.target, head, max(1.5 * error, 1e-14), fit.cuts(head), fit.method)
+        if isinstance(found, HeadClaim):
+            return found
+    error, head = heads[0]
+    raise ToleranceError(
+        f"A head with {head.keys} keys reaches about {error:.3g} on samples, but no bound close to that was proved. "
+        "Take more keys."
+    )
+
+
+def _of_any_size(search: Search, keys: int) -> list[tuple[float, Head]]:
+    """Errors on samples and heads, the best first: of that size and some smaller ones."""
+    smaller = dict.fromkeys((keys - 1, keys - 2, keys // 2, 8, 4, 3, 2, 1))
+    found: list[tuple[float, Head]] = []
+    problem: Exception | None = None
+    for size in (keys, *(k for k in smaller if search.fit.least <= k < keys)):
+        try:
+            found.append(_of_size(search, size))
+        except (np.linalg.LinAlgError, FloatingPointError) as reason:
+            problem = reason
+    if not found:
+        raise ToleranceError(f"No head with {keys} keys could be fitted: {problem}. Take another number.")
+    return sorted(found, key=lambda f: f[0])
+
+
+def _of_size(search: Search, keys: int) -> tuple[float, Head]:
+    """The best of one size: fitted for ever smaller goals until it stops improving."""
+    found: list[tuple[float, Head]] = []
+    search.goal.error = FIRST_GOAL
     for _ in range(8):
         try:
             head = search.head(keys)
-        except (np.linalg.LinAlgError, FloatingPointError) as problem:
-            if candidates:
-                break
-            raise ToleranceError(f"No head with {keys} keys could be fitted: {problem}. Take another number.") from None
-        candidates.append((sampled_error(search.target, head, search.fit.cuts(head)), head))
-        errors = [e for e, _ in candidates]
+        except (np.linalg.LinAlgError, FloatingPointError):
+            if not found:
+                raise
+            break
+        found.append((sampled_error(search.target, head, search.fit.cuts(head)), head))
+        errors = [e for e, _ in found]
         if len(errors) > 2 and min(errors[-2:]) > 0.9 * min(errors[:-2]):
             break
         search.goal.error = max(min(errors) / 3, search.goal.error / 30, 1e-14)
-    error, head = min(candidates, key=lambda c: c[0])
-    goal = max(1.5 * error, 1e-14)
-    found = prove_head(search.target, head, goal, search.fit.cuts(head), search.fit.method)
-    if isinstance(found, Refutation):
-        raise ToleranceError(
-            f"A head with {keys} keys reaches about {error:.3g} on samples, but near {found.place:g} no bound close to "
-            "that could be proved. Take more keys."
-        )
-    return found
+    return min(found, key=lambda f: f[0])
+
+
+def _of_known_size(search: Search, keys: int) -> list[tuple[float, Head]]:
+    """Of a fit that knows the size of a goal: heads for ever smaller goals that at most so many keys keep."""
+    found: list[tuple[float, Head]] = []
+    search.goal.error = 10.0
+    while search.goal.error > 1e-14:
+        size = search.fit.size(search.goal) if search.fit.size is not None else None
+        if size is None or size > keys:
+            break
+        head = search.head(size)
+        found.append((sampled_error(search.target, head, search.fit.cuts(head)), head))
+        search.goal.error /= 4
+    if not found:
+        raise ToleranceError(f"{search.target.expression} has no head of at most {keys} keys. Take more keys.")
+    return sorted(found, key=lambda f: f[0])

@@ -18,9 +18,9 @@ from anchorhead.compiler.target import Target
 from anchorhead.errors import AnchorheadError, PrecisionError, SingularityError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
 
-ENOUGH = 12
+ENOUGH = 16
 """A head of so few keys is taken without looking further."""
-WORTH = 32
+WORTH = 64
 """The most keys of a single head before other routes are looked at."""
 
 
@@ -42,18 +42,15 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
         return head
     several = replace(of_expression(target.expression, [(target.low, target.high)]), digest=target.digest,
                       assumptions=target.assumptions)  # fmt: skip
-    graph = tried(lambda: Graph().compile(several, wish)) if _worth_apart(several.circuit(False)) else None
-    if graph is not None and (head is None or 3 * graph.resources.keys <= 2 * head.resources.keys):
+    fewer = wish.limit if head is None else 2 * head.resources.keys // 3
+    graph = tried(lambda: Graph(apart=True).compile(several, replace(wish, limit=fewer)))
+    if graph is not None:
         return graph
     if head is None and not any(_of_the_dtype(refusal) for refusal in refusals):
         head = tried(lambda: Pieces().compile(target, wish))
     if head is None:
         raise refusals[-1]
     return head
-
-
-def _worth_apart(circuit: object) -> bool:
-    return True
 
 
 def _of_the_dtype(refusal: AnchorheadError) -> bool:

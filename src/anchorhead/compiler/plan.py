@@ -11,27 +11,24 @@ target in ball arithmetic and ε·spread a hundredth of tol.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from flint import arb
 from threadpoolctl import threadpool_limits
 
 from anchorhead.arithmetic import log_of
+from anchorhead.compiler.head_methods import nearest_keys, steepest
 from anchorhead.compiler.method import Progress, Wish, check_tol
 from anchorhead.compiler.methods import METHODS
 from anchorhead.compiler.read import read
 from anchorhead.compiler.target import Target
-from anchorhead.enclosure.balls import jet
 from anchorhead.errors import AnchorheadError
 
 ROUTES = ("graph", "grid")
-ORDER = ("kinked", "gated", "smooth", "nearest")
-MOST_ANCHORS = 1e18
+ORDER = ("kinked", "gated", "smooth", "pieces", "nearest")
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ def _option(target: Any, method: str, wish: Wish) -> Option:
 
 def _head(target: Target, method: str, tol: float, wish: Wish) -> Option:
     if method == "nearest" and target.bounded:
-        needed = _nearest_keys(target, tol)
+        needed = nearest_keys(target, tol)
         if needed is None or needed > 64:
             return _theorem(target, tol, needed)
     if method in ("gated", "smooth") and target.kinks:
@@ -124,15 +121,8 @@ def _cannot(method: str, reason: str) -> Option:
     return Option(method, None, None, None, None, None, None, None, reason)
 
 
-def _nearest_keys(target: Target, tol: float) -> int | None:
-    """How many anchors the paper's head needs; None if the target's slope has no bound, or far too many."""
-    slope, width = _steepest(target), target.high - target.low
-    needed = slope * width / (2 * 0.99 * tol)
-    return max(2, math.ceil(needed) + 1) if 0 < needed < MOST_ANCHORS else None
-
-
 def _theorem(target: Target, tol: float, keys: int | None) -> Option:
-    slope, width = _steepest(target), target.high - target.low
+    slope, width = steepest(target), target.high - target.low
     spacing = 0.0 if keys is None else width / (keys - 1)
     if keys is None or spacing**2 == 0:
         return _cannot("nearest", "the target's slope has no bound on the domain, or is zero, or far too large")
@@ -141,15 +131,3 @@ def _theorem(target: Target, tol: float, keys: int | None) -> Option:
     values = float(np.abs(target.function()(np.linspace(target.low, target.high, 2001))).max())
     bound = slope * spacing / 2 + selection_error * slope * width
     return Option("nearest", 1, 1, keys, beta, 0.75 * beta * width**2, values, bound, "by the theorem, not built")
-
-
-def _steepest(target: Target) -> float:
-    """An upper bound of |f'| on the domain, by boxes."""
-    edges = np.linspace(target.low, target.high, 257)
-    worst = 0.0
-    for a, b in itertools.pairwise(edges):
-        found = jet(target.node, target.variable, arb(float(a)).union(arb(float(b))), 1)
-        if len(found) < 2 or not found[1].is_finite():
-            return math.inf
-        worst = max(worst, float(abs(found[1]).upper()))
-    return worst

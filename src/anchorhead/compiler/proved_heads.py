@@ -8,7 +8,7 @@ from decimal import ROUND_DOWN, Decimal
 
 from anchorhead.compiler.head_methods import Smooth, usual
 from anchorhead.compiler.head_requests import Request
-from anchorhead.compiler.method import Progress
+from anchorhead.compiler.method import LIMIT, Progress
 from anchorhead.compiler.search import Search
 from anchorhead.enclosure.singularities import singularities
 from anchorhead.errors import ToleranceError
@@ -37,26 +37,29 @@ class Choice:
         return self.claim.approximation + self.claim.rounding
 
 
-def choose(request: Request, error: float, dtype: str, progress: Progress) -> Choice:
-    """The smallest proved head for the request; ToleranceError with `best`, the error that was reached, if none."""
+def choose(request: Request, error: float, dtype: str, progress: Progress, most: int = LIMIT) -> Choice:
+    """The smallest proved head for the request; ToleranceError with `best`, the error that was reached, if none.
+
+    most: keys, at the most.
+    """
     if not error > SMALLEST:
         raise ToleranceError(f"An error of {error:.3g} was asked of {request.function}, and none so small is proved.")
     error = _two_digits(min(error, LARGEST))
     key = (request.function, request.low, request.high, request.carries, dtype, error)
     found = _known.get(key)
     if found is None:
-        found = _search(request, error, dtype, progress)
+        found = _search(request, error, dtype, progress, most)
         if len(_known) >= MOST_KNOWN:
             _known.clear()
         _known[key] = found
     return found
 
 
-def _search(request: Request, error: float, dtype: str, progress: Progress) -> Choice:
+def _search(request: Request, error: float, dtype: str, progress: Progress, most: int) -> Choice:
     target = request.target
     singularities(request.function, "u", request.low, request.high)
     fit = (Smooth() if request.carries else usual(target)).fit(target)
-    search = Search(target, fit, error, dtype, progress)
+    search = Search(target, fit, error, dtype, progress, most)
     try:
         claim = search.run()
     except ToleranceError as refusal:

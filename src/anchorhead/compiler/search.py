@@ -22,6 +22,8 @@ from anchorhead.proof.approximation import Refutation
 from anchorhead.proof.head_claim import HeadClaim
 
 LARGEST_VALUE = 1e3
+PATIENCE = 3
+"""How many sizes whose heads keep the goal on samples may fail to be proved: rounding is then what prevents it."""
 HOPE = 100.0
 """A size whose estimate is this many times the goal is fitted."""
 
@@ -46,6 +48,7 @@ class Search:
         self.tried: dict[int, HeadClaim | None] = {}
         self.errors: dict[int, float] = {}
         self.estimates: dict[int, float] = {}
+        self.unproved = 0
         self.most = min(fit.most, most)
         self.best = math.inf
         self.best_keys = 0
@@ -55,6 +58,21 @@ class Search:
 
     def run(self) -> HeadClaim:
         """The smallest proved head; ToleranceError with the best that was found if there is none."""
+        try:
+            return self._run()
+        except KeyboardInterrupt:
+            return self._interrupted()
+
+    def _interrupted(self) -> HeadClaim:
+        """The smallest head that was proved when the search was interrupted, or how far it came."""
+        proved = [claim for claim in self.tried.values() if claim is not None]
+        if proved:
+            return min(proved, key=lambda claim: claim.head.keys)
+        raise ToleranceError(
+            f"Interrupted: no head for {self.target.expression} keeps tol={self.tol:g} yet. {self._best_so_far()}"
+        ) from None
+
+    def _run(self) -> HeadClaim:
         if self.goal.error <= 0:
             raise self._refusal()
         keys = self._known_size() if self.fit.size is not None else self._first_success()
@@ -101,7 +119,7 @@ class Search:
         while keys <= self.most:
             if self.attempt(keys):
                 return keys
-            if keys == self.most:
+            if keys == self.most or self.unproved >= PATIENCE:
                 break
             keys = min(self._next(keys), self.most)
         return None
@@ -166,6 +184,7 @@ class Search:
             if not found.certain or not math.isfinite(found.place):
                 break
             self._include(found)
+        self.unproved += proved is None and self.errors[keys] <= self.goal.error
         self.tried[keys] = proved
         return proved is not None
 
@@ -208,6 +227,17 @@ class Search:
                 f"{what} is below what the dtype can hold: evaluating alone may round by {self.rounding:.3g}. Use a "
                 "larger tol or a wider dtype."
             )
-        found = f"the best found is {self.best:.3g} with {self.best_keys} keys" if self.best_keys else "none was found"
-        advice = "Use a larger tol, a smaller domain" + (" or dtype=torch.float64." if self.dtype == "float32" else ".")
-        return ToleranceError(f"{what} could not be proved with method {self.fit.method!r}: {found}. {advice}")
+        if self.unproved >= PATIENCE:
+            return ToleranceError(
+                f"{what} could not be proved: heads keep it on samples, but evaluating them may round by more than is "
+                f"left. {self._best_so_far()} Use a larger tol or a wider dtype."
+            )
+        return ToleranceError(
+            f"{what} takes more than {self.most} keys with method {self.fit.method!r}, the most that are tried. "
+            f"{self._best_so_far()} Use a larger tol, a smaller domain, or method='auto', which tries other routes too."
+        )
+
+    def _best_so_far(self) -> str:
+        if not self.best_keys:
+            return "No head came close."
+        return f"The best found is {self.best:.3g} with {self.best_keys} keys."

@@ -1,7 +1,7 @@
 """Which modules and functions are pointwise nonlinearities, and what each computes, as a formula in x.
 
-Names that torch and the transformers library use are known; any other elementwise module is traced (`tracing/
-function.py`), so that a class nobody has heard of is read from what it does.
+Names that torch and the transformers library use are known; any other elementwise module is traced
+(`tracing/function.py`), so that a class nobody has heard of is read from what it does.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anchorhead.conversion.pretrained import load_folder
+from anchorhead.conversion.folder import load_folder
 from anchorhead.errors import FileError, InputError
 
 REPEATS = 7

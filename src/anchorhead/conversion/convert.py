@@ -65,28 +65,26 @@ def convert(
     found = ConversionReport(tol, refused=list(refused))
     _check_ranges(ranges, sites)
     seen = calibrated(model, calibration) if calibration is not None else {}
-    heads = _Heads(tol, _dtype_of(model), report)
-    made: list[tuple[Site, ActivationHead | GateHead]] = []
+    heads, made = _Heads(tol, _dtype_of(model), report), []
     for site in sites:
         declared = _range(site, ranges, seen)
         try:
-            compiled = heads.gated(site.formula, declared) if site.gated else heads.plain(site.formula, declared)
+            compiled = heads.at(site, declared)
         except (InputError, ToleranceError) as error:
             found.refused.append((site.place, str(error)))
             continue
         found.replaced.append(_described(model, site, compiled, graphs.get(site.owner)))
-        made.append(
-            (
-                site,
-                (GateHead if site.gated else ActivationHead)(compiled.head, site.formula, *found.replaced[-1].domain),
-            )
-        )
-    for _, head in made:
-        head.outside = outside
+        made.append((site, _placed(site, compiled, outside)))
     model = put(model, made, graphs)
     found.remaining = remaining(model)
     model.report = found
     return model
+
+
+def _placed(site: Site, compiled: CompiledModel, outside: str) -> ActivationHead | GateHead:
+    head = (GateHead if site.gated else ActivationHead)(compiled.head, site.formula, *compiled.certificate.domain[0])
+    head.outside = outside
+    return head
 
 
 class _Heads:
@@ -96,18 +94,17 @@ class _Heads:
         self.tol, self.dtype, self.progress = tol, dtype, progress
         self.known: dict[tuple[str, Range | None, bool], CompiledModel] = {}
 
-    def plain(self, formula: str, declared: Range | None) -> CompiledModel:
-        """On all of R; on the declared interval only where the activation has no asymptotes."""
+    def at(self, site: Site, declared: Range | None) -> CompiledModel:
+        """On all of R, and on the declared interval only where the activation has no asymptotes; if it carries a
+        partner with constant values, on an interval."""
+        if site.gated:
+            return self._known(site.formula, declared or DEFAULT_RANGE, gated=True)
         try:
-            return self._known(formula, None, gated=False)
+            return self._known(site.formula, None, gated=False)
         except InputError:
             if declared is None:
                 raise
-        return self._known(formula, declared, gated=False)
-
-    def gated(self, formula: str, declared: Range | None) -> CompiledModel:
-        """With constant values, on an interval."""
-        return self._known(formula, declared or DEFAULT_RANGE, gated=True)
+        return self._known(site.formula, declared, gated=False)
 
     def _known(self, formula: str, declared: Range | None, *, gated: bool) -> CompiledModel:
         key = (formula, declared, gated)

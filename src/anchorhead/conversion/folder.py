@@ -1,9 +1,9 @@
-"""A converted model in a folder: safetensors and JSON, nothing that is executed.
+"""Models in folders: those of the transformers library, and converted ones; nothing in them is executed or fetched.
 
-`model.safetensors` holds the weights, `heads.safetensors` the numbers of the heads, `anchorhead.json` where they belong
-and the report, and for models of the transformers library `config.json` says which class to build. Loading builds the
-original model from its configuration, puts the stored heads where the file says, without compiling them again, and
-fills in the weights.
+Of a converted model `model.safetensors` holds the weights, `heads.safetensors` the numbers of the heads,
+`anchorhead.json` where they belong and the report, and for models of the transformers library `config.json` says which
+class to build. Loading builds the original model from its configuration, puts the stored heads where the file says,
+without compiling them again, and fills in the weights.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import copy
 import hashlib
 import json
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from anchorhead.conversion.convert import convert
 from anchorhead.conversion.place_heads import put
 from anchorhead.conversion.report import ConversionReport, Replaced
 from anchorhead.conversion.sites import find_sites
@@ -31,6 +34,55 @@ from anchorhead.model.outside import check_policy
 
 WEIGHTS, HEADS, RECORD = "model.safetensors", "heads.safetensors", "anchorhead.json"
 FORMAT = 1
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt",
+             "special_tokens_map.json")  # fmt: skip
+
+
+def convert_folder(
+    source: Path, target: Path, tol: float, ranges: tuple[float, float], progress: Callable[[str], None] | None
+) -> ConversionReport:
+    """Converts a model folder into another, tokenizer included, and returns the report."""
+    if target.resolve() == source.resolve():
+        raise FileError(f"{target} is the original; give another folder for the converted model.")
+    model = load_folder(source)
+    made = convert(model, tol, ranges=ranges, progress=progress)
+    save_converted(made, target)
+    for name in TOKENIZER:
+        if (source / name).is_file():
+            shutil.copy2(source / name, target / name)
+    report: Any = made.report
+    return report
+
+
+def load_folder(folder: Path) -> nn.Module:
+    """The model in a folder, original or converted, in the class that its configuration names."""
+    if (folder / RECORD).is_file():
+        return load_converted(folder)
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(f"{folder} is not a model of the transformers library: {error}.") from error
+    if not list(folder.glob("*.safetensors")):
+        raise FileError(f"{folder} has no safetensors file; other formats can hold code and are not read.")
+    import transformers
+
+    names = config.get("architectures") or ["AutoModel"]
+    made: Any = getattr(transformers, str(names[0]), transformers.AutoModel)
+    asked = {"local_files_only": True, "use_safetensors": True, "output_loading_info": True}
+    try:
+        model, info = made.from_pretrained(folder, **asked)
+    except Exception as error:  # whatever the library finds wrong with the folder
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise FileError(f"{folder} cannot be loaded as {made.__name__}: {reason[:200]}.") from error
+    missing = sorted(set(info["missing_keys"]) | {str(row[0]) for row in info.get("mismatched_keys", ())})
+    if missing:
+        raise FileError(
+            f"The weights in {folder} do not fit {made.__name__}: {len(missing)} tensors are missing or of another "
+            "shape, "
+            f"{', '.join(missing[:3])} among them, and would be random. Give a complete model."
+        )
+    loaded: nn.Module = model.eval()
+    return loaded
 
 
 def save_converted(model: nn.Module, folder: str | os.PathLike[str]) -> None:

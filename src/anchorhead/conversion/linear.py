@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from anchorhead.conversion.activations import PASSIVE
-from anchorhead.conversion.sites import Site, traced
+from anchorhead.conversion.sites import Site, below, traced
 
 VIEWS = ("view", "reshape", "contiguous", "flatten", "unflatten", "transpose", "permute", "squeeze", "unsqueeze", "to")
 
@@ -44,15 +44,15 @@ class Around:
     """How many neurons an activation serves, the linear layers that follow it, and whether nothing stands between."""
 
     neurons: int | None
-    feeds: tuple[tuple[str, nn.Module], ...]
-    direct: bool
+    feeds: tuple[tuple[str, nn.Module], ...] = ()
+    direct: bool = False
 
 
 def around(model: nn.Module, site: Site, graph: fx.Graph | None) -> Around:
     """The linear layers around an activation."""
     owner = model.get_submodule(site.owner)
     if isinstance(owner, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-        return Around(owner.linear2.in_features, ((_path(site.owner, "linear2"), owner.linear2),), True)
+        return Around(owner.linear2.in_features, ((below(site.owner, "linear2"), owner.linear2),), True)
     if isinstance(owner, nn.Sequential):
         return _in_row(owner, site)
     if graph is not None:
@@ -65,8 +65,8 @@ def _by_size(owner: nn.Module, site: Site) -> Around:
     linears = [(name, child) for name, child in owner.named_children() if sizes(child) is not None]
     for (_, first), (name, second) in itertools.pairwise(linears):
         if (sizes(first) or (0, 0))[1] == _inputs(second):
-            return Around(_inputs(second), ((_path(site.owner, name), second),), False)
-    return Around(None, (), False)
+            return Around(_inputs(second), ((below(site.owner, name), second),), False)
+    return Around(None)
 
 
 def _inputs(module: nn.Module) -> int | None:
@@ -81,11 +81,11 @@ def _in_row(owner: nn.Sequential, site: Site) -> Around:
     for name in names[names.index(site.name) + 1 :]:
         module = owner.get_submodule(name)
         if sizes(module) is not None:
-            return Around(_inputs(module), ((_path(site.owner, name), module),), between)
+            return Around(_inputs(module), ((below(site.owner, name), module),), between)
         between = between and isinstance(module, PASSIVE)
     before = [m for n, m in owner.named_children() if names.index(n) < names.index(site.name)]
     width = next((found[1] for m in reversed(before) if (found := sizes(m)) is not None), None)
-    return Around(width, (), False)
+    return Around(width)
 
 
 def _in_graph(model: nn.Module, owner: nn.Module, site: Site, graph: fx.Graph) -> Around:
@@ -100,7 +100,7 @@ def _in_graph(model: nn.Module, owner: nn.Module, site: Site, graph: fx.Graph) -
             while node is not None and _passes(owner, node):
                 node = next(iter(node.users), None)
             if node is not None and node.op == "call_module" and sizes(owner.get_submodule(str(node.target))):
-                feeds[_path(site.owner, str(node.target))] = owner.get_submodule(str(node.target))
+                feeds[below(site.owner, str(node.target))] = owner.get_submodule(str(node.target))
             elif node is not None and node.op == "output" and len(nodes) == 1:
                 return _outside(model, site, _before(owner, nodes[0]))
             else:
@@ -110,8 +110,8 @@ def _in_graph(model: nn.Module, owner: nn.Module, site: Site, graph: fx.Graph) -
     later = _first_linear(owner, starts[0], lambda n: list(n.users)) if starts else None
     if later is not None:
         module = owner.get_submodule(later)
-        return Around(_inputs(module), ((_path(site.owner, later), module),), False)
-    return Around(_before(owner, nodes[0]) if nodes else None, (), False)
+        return Around(_inputs(module), ((below(site.owner, later), module),), False)
+    return Around(_before(owner, nodes[0]) if nodes else None)
 
 
 def _passes(owner: nn.Module, node: fx.Node) -> bool:
@@ -152,11 +152,12 @@ def _outside(model: nn.Module, site: Site, width: int | None) -> Around:
         near = model.get_submodule(owner)
         if isinstance(near, nn.ModuleList):
             break
-        feeding = [(_path(owner, name), m) for name, m in near.named_modules() if _inputs(m) == width]
+        feeding = [(below(owner, name), m) for name, m in near.named_modules() if _inputs(m) == width]
+        if len(feeding) == 1:
+            return Around(width, tuple(feeding), _comes_first(model, feeding[0][0]))
         if feeding:
-            return Around(width, tuple(feeding), _comes_first(model, feeding[0][0])) if len(feeding) == 1 else Around(
-                width, (), False)  # fmt: skip
-    return Around(width, (), False)
+            break
+    return Around(width)
 
 
 def _comes_first(model: nn.Module, path: str) -> bool:
@@ -166,7 +167,3 @@ def _comes_first(model: nn.Module, path: str) -> bool:
         return False
     first = next((n for n in graph.nodes if n.op == "placeholder"), None)
     return first is not None and [n.target for n in first.users if n.op == "call_module"] == [name]
-
-
-def _path(owner: str, name: str) -> str:
-    return f"{owner}.{name}" if owner else name

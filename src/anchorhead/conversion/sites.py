@@ -51,7 +51,12 @@ class Site:
 
     @property
     def place(self) -> str:
-        return f"{self.owner}.{self.name}" if self.owner else self.name
+        return below(self.owner, self.name)
+
+
+def below(owner: str, name: str) -> str:
+    """The path of what a module at a path holds under a name."""
+    return f"{owner}.{name}" if owner else name
 
 
 def find_sites(model: nn.Module) -> tuple[list[Site], list[tuple[str, str]], dict[str, fx.Graph]]:
@@ -70,20 +75,20 @@ def find_sites(model: nn.Module) -> tuple[list[Site], list[tuple[str, str]], dic
         if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
             own = set()
         else:
-            refused += [(f"{path}.{name}" if path else name, why) for name, why in held_functions(module)]
-        why = frozen(module) if children or own else None
-        graph = traced(module) if (children or own) and why is None else None
+            refused += [(below(path, name), why) for name, why in held_functions(module)]
+        fixed = frozen(module) if children or own else None
+        graph = traced(module) if (children or own) and fixed is None else None
         if graph is not None:
             graphs[path] = graph
         for name, child in children.items():
             formula = formula_of(child)
-            place = f"{path}.{name}" if path else name
             if formula is None:
-                refused.append((place, f"{type(child).__name__} is not an elementwise function that can be read"))
-                continue
-            sites.append(Site("module", path, name, formula, graph is not None and _gates(graph, name)))
+                why = f"{type(child).__name__} is not an elementwise function that can be read"
+                refused.append((below(path, name), why))
+            else:
+                sites.append(Site("module", path, name, formula, graph is not None and _gates(graph, name)))
         if own:
-            found, missed = _calls(path, graph, own, why)
+            found, missed = _calls(path, graph, own, fixed)
             sites += found
             refused += missed
     if is_activation(model):
@@ -102,31 +107,22 @@ def _attribute(module: nn.Module) -> str | None:
 
 
 def _calls(
-    path: str, graph: fx.Graph | None, names: set[str], why: str | None
+    path: str, graph: fx.Graph | None, names: set[str], fixed: str | None
 ) -> tuple[list[Site], list[tuple[str, str]]]:
     """Function calls inside a forward, or why they cannot be replaced."""
-    said = ", ".join(sorted(names))
+    said, where = ", ".join(sorted(names)), path or "the model"
     if graph is None:
-        return [], [
-            (
-                path or "the model",
-                f"its forward calls {said}, and cannot be rewritten, since "
-                f"{why or 'torch.fx cannot trace it'}; use a module, such as nn.GELU(), instead",
-            )
-        ]
+        why = f"its forward calls {said}, and cannot be rewritten, since {fixed or 'torch.fx cannot trace it'}"
+        return [], [(where, f"{why}; use a module, such as nn.GELU(), instead")]
     sites = []
     for node in graph.nodes:
         if _is_call(node):
             formula = formula_of_call(node.target, tuple(node.args[1:]), dict(node.kwargs))
             if formula is None:
-                return [], [
-                    (path or "the model", f"a call of {node.name} inside forward is not an elementwise function")
-                ]
+                return [], [(where, f"a call of {node.name} inside forward is not an elementwise function")]
             sites.append(Site("call", path, node.name, formula, _partner(node) is not None))
     if not sites:
-        return [], [
-            (path or "the model", f"its code calls {said} where torch.fx does not see it; use a module instead")
-        ]
+        return [], [(where, f"its code calls {said} where torch.fx does not see it; use a module instead")]
     return sites, []
 
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from anchorhead.compiler.target import Domain
 from anchorhead.errors import FileError, InputError
-from anchorhead.explore.gallery import Progress, formula_entry
+from anchorhead.explore.gallery import Progress, file_entries, formula_entry
 from anchorhead.explore.presets import preset_entries
-from anchorhead.explore.saved import file_entries
 
 SCRIPTS = ("head.js", "format.js", "chart.js", "view.js", "page.js")
 """Inlined in this order: the mathematics, texts of numbers, drawing, the four charts, the controls."""

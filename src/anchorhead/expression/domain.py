@@ -113,3 +113,14 @@ def _pair(pair: Any, name: str) -> Pair:
     if low > high:
         raise InputError(f"The domain of {name}, ({low}, {high}), must have low below high; swap them.")
     return low, high
+
+
+def window(low: float, high: float, reach: float) -> tuple[float, float]:
+    """The part of [low, high] to look at: all of it where it is bounded, else so far from zero or from its end."""
+    if math.isfinite(low) and math.isfinite(high):
+        return low, high
+    if math.isfinite(low):
+        return low, max(reach, low + 2 * reach)
+    if math.isfinite(high):
+        return min(-reach, high - 2 * reach), high
+    return -reach, reach

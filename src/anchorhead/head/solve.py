@@ -90,7 +90,7 @@ def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: boo
         angles = cos(np.pi * (np.arange(count, 0, -1) - 0.5) / count)
         points = np.concatenate([(low + high) / 2 + (high - low) / 2 * angles, np.linspace(low, high, count // 2)])
     if crowd is not None:
-        around = (high - low) * geometric(1e-5, 1.0, count)
+        around = (high - low) * geometric(1e-7, 1.0, count)
         points = np.concatenate([points, crowd + around, crowd - around, [crowd]])
     points = np.concatenate([points, extra, [low, high]])
     return np.unique(points[(points >= low) & (points <= high)] + 0.0)  # one zero, not two
@@ -139,7 +139,8 @@ def costs(keys: Keys, problem: Problem) -> Iterator[float]:
             design = _design(weights, free, part, problem)
             found = _ridge(design, rest, np.ones(rest.shape[-1]), problem)
             rest = rest - np.add.reduce(design * found[..., None], -2)
-            sizes = np.maximum(sizes, np.abs(found).max(-1))
+            values = _values(found, free, part, problem)
+            sizes = np.maximum(sizes, np.maximum(*(np.abs(part).max(-1) for part in values)))
         for error, size in zip(np.abs(rest).max(-1), sizes, strict=True):
             excess = max(1.0, float(size) / problem.limit)
             yield log_of(float(error) + problem.goal * 1e-3) + 2 * log_of(excess)

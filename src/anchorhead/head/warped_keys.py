@@ -93,18 +93,21 @@ class Warped:
 
     def first(self, *, coarse: bool = False) -> float:
         """What the best layout of a grid costs, or of one in three of it."""
-        return self._first(coarse)[0]
+        return self._ranked(coarse=coarse)[0][0]
 
-    def _first(self, coarse: bool) -> tuple[float, Array]:
+    def _ranked(self, *, coarse: bool) -> list[tuple[float, Array]]:
         grid = [np.array([log_of(a), log_of(p * self.width), o])
                 for a in SHARPNESSES[: 2 if coarse else 3] for p in OFFSETS[:: 2 if coarse else 1]
                 for o in OVERHANGS[: 2 if coarse else 3]]  # fmt: skip
-        cost, first = min(zip(self.judged(grid), range(len(grid)), strict=True))
-        return cost, grid[first]
+        ranked = sorted(zip(self.judged(grid), range(len(grid)), strict=True))
+        return [(cost, grid[i]) for cost, i in ranked]
 
     def best(self) -> tuple[float, Head]:
         """The best head that the search finds, and its largest error on the samples."""
-        ((_, spot),) = descend(self.judged, [self._first(False)[1] + MOVES], 120)
+        few = self.count <= 24
+        starts = [spot + MOVES for _, spot in self._ranked(coarse=True)[: 2 if few else 1]]
+        found = descend(self.judged, starts, 80 if few else 60)
+        _, spot = min(found, key=lambda f: f[0])
         return solve(self._keys(self._layout(spot)), self.problem, horner=False, lawson=40)
 
     def _layout(self, spot: Array) -> Layout:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from anchorhead.lab.rows import Rows
+from anchorhead.lab.experiment import Rows
 
 COLOURS = {
     "constructed": "#1f5fa8",
@@ -28,33 +30,38 @@ COLOURS = {
 MARKS = "osD^vPX*"
 
 
-def panel(title: str, xlabel: str, ylabel: str, *, log: str = "xy", height: float = 3.6) -> tuple[Figure, Axes]:
-    """One figure with one pair of axes."""
-    figure = Figure(figsize=(4.6, height), layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(title, fontsize=10.5, loc="left")
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    if "x" in log:
-        axes.set_xscale("log")
-    if "y" in log:
-        axes.set_yscale("log")
-    axes.grid(True, which="major", color="0.9", lw=0.7)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+class Figures(dict[str, Figure]):
+    """Figures by name, in the order in which they are drawn."""
+
+    @contextmanager
+    def panel(self, name: str, title: str, xlabel: str, ylabel: str, *, log: str = "xy", height: float = 3.6,
+              columns: int = 2, ticks: Iterable[float] = ()) -> Iterator[Axes]:  # fmt: skip
+        """One figure with one pair of axes. In the end the names of its curves are put below them, so that they hide
+        none, in so many columns; and marks exactly at `ticks`, the sizes that were run, if any are given."""
+        figure = self[name] = Figure(figsize=(4.6, height), layout="constrained")
+        axes = figure.subplots()
+        axes.set_title(title, fontsize=10.5, loc="left")
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+        if "x" in log:
+            axes.set_xscale("log")
+        if "y" in log:
+            axes.set_yscale("log")
+        axes.grid(True, which="major", color="0.9", lw=0.7)
+        axes.spines[["top", "right"]].set_visible(False)
+        yield axes
+        handles, labels = axes.get_legend_handles_labels()
+        if labels:
+            figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+        at = sorted(set(ticks))
+        if at:
+            axes.set_xticks(at, [f"{s:,g}" for s in at])
+            axes.minorticks_off()
 
 
-def legend(figure: Figure, columns: int = 2) -> None:
-    """Names below the curves, so that they hide none."""
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
-
-
-def ticks(axes: Axes, sizes: Iterable[float]) -> None:
-    """Marks exactly at the sizes that were run."""
-    at = sorted(set(sizes))
-    axes.set_xticks(at, [f"{s:,g}" for s in at])
-    axes.minorticks_off()
+def curve(axes: Axes, rows: Rows, x: str, y: str, *form: str, floor: float = -np.inf, **style: Any) -> None:
+    """One name's numbers against another's, nothing below `floor`; further arguments are those of `Axes.plot`."""
+    axes.plot(rows.column(x), rows.column(y).clip(floor), *form, **style)
 
 
 def spread(axes: Axes, rows: Rows, x: str, y: str, label: str, **style: Any) -> None:

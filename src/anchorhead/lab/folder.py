@@ -1,14 +1,17 @@
-"""The folder of a run: one run at a time, and only results of one version of the code."""
+"""The folder of a run: one run at a time, and only results of one version of the code, told by a digest of it."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
+import anchorhead
 from anchorhead.errors import FileError
-from anchorhead.lab.stamp import stamp
 
 STAMP = "versions.json"
 
@@ -32,8 +35,7 @@ def _check(path: Path) -> None:
             there = json.loads(file.read_text(encoding="utf-8"))
         except ValueError:
             there = {}
-        if not isinstance(there, dict):
-            there = {}
+        there = there if isinstance(there, dict) else {}
         if there != here:
             differing = ", ".join(f"{k} {there.get(k)} then, {v} now" for k, v in here.items() if there.get(k) != v)
             raise FileError(
@@ -58,3 +60,30 @@ def _locked(path: Path) -> Iterator[None]:
         except OSError as error:
             raise FileError(f"Another run is writing to {path}; wait for it, or choose another folder.") from error
         yield
+
+
+@cache
+def _code() -> str:
+    digest = hashlib.sha256()
+    root = Path(anchorhead.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def stamp() -> dict[str, str]:
+    """Versions by name."""
+    import numpy
+    import scipy
+    import torch
+
+    return {
+        "anchorhead": anchorhead.__version__,
+        "code": _code(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "scipy": scipy.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }

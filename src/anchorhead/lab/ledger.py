@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from anchorhead.errors import FileError
@@ -28,7 +27,9 @@ class Ledger:
         self.experiment, self.tasks = experiment, tasks
         self.names = [*tasks[0].setting, *PLACE]
         self.path = folder / f"{experiment.name}.csv"
-        self.times = folder / f"{experiment.name}.times.csv"
+        self.files = [(self.path, self._steady)]
+        if experiment.clocked:
+            self.files.append((folder / f"{experiment.name}.times.csv", self._clocked))
         self.done = self._read()
 
     def missing(self) -> list[Task]:
@@ -41,9 +42,8 @@ class Ledger:
     def add(self, task: Task, rows: list[Row]) -> None:
         """Writes one task's rows and remembers them."""
         whole = [{**task.setting, "seed": task.seed, "row": i, "rows": len(rows), **r} for i, r in enumerate(rows, 1)]
-        if self.experiment.clocked:
-            self._append(self.times, [self._clocked(r) for r in whole])
-        self._append(self.path, [self._steady(r) for r in whole])
+        for path, part in reversed(self.files):
+            _append(path, [part(r) for r in whole])
         self.done[self.key(task)] = whole
 
     def rows(self) -> list[Row]:
@@ -54,10 +54,7 @@ class Ledger:
         """Puts the files into the grid's order; tasks of an earlier, other grid stay behind it."""
         mine = [self.key(task) for task in self.tasks]
         order = dict.fromkeys([*mine, *(k for k in sorted(self.done) if k not in set(mine))])
-        rows = [row for key in order for row in self.done[key]]
-        self._rewrite(self.path, [self._steady(r) for r in rows])
-        if self.experiment.clocked:
-            self._rewrite(self.times, [self._clocked(r) for r in rows])
+        self._rewrite([row for key in order for row in self.done[key]])
 
     def _steady(self, row: Row) -> Row:
         return {name: value for name, value in row.items() if name not in self.experiment.clocked}
@@ -65,31 +62,24 @@ class Ledger:
     def _clocked(self, row: Row) -> Row:
         return {name: row[name] for name in (*self.names, *self.experiment.clocked)}
 
-    def _append(self, path: Path, rows: list[Row]) -> None:
-        new = not path.exists() or path.stat().st_size == 0
-        with path.open("a", newline="", encoding="utf-8") as file:
-            file.write(_lines(rows, header=new))
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _rewrite(self, path: Path, rows: list[Row]) -> None:
-        beside = path.with_suffix(".part")
-        beside.write_text(_lines(rows, header=True), encoding="utf-8", newline="")
-        beside.replace(path)
+    def _rewrite(self, rows: list[Row]) -> None:
+        for path, part in self.files:
+            beside = path.with_suffix(".part")
+            beside.write_text(_lines([part(r) for r in rows], header=True), encoding="utf-8", newline="")
+            beside.replace(path)
 
     def _read(self) -> dict[Key, list[Row]]:
         """The tasks whose rows are all there; what was cut off is taken out of the file."""
         found = self._whole(self.path)
-        if self.experiment.clocked:
-            times = self._whole(self.times)
+        for path, _ in self.files[1:]:
+            times = self._whole(path)
             found = {
                 key: [{**t, **r} for t, r in zip(times[key], rows, strict=True)]
                 for key, rows in found.items()
                 if len(times.get(key, ())) == len(rows)
             }
-        for path, part in ((self.path, self._steady), (self.times, self._clocked)):
-            if path.exists():
-                self._rewrite(path, [part(r) for rows in found.values() for r in rows])
+        if any(path.exists() for path, _ in self.files):
+            self._rewrite([row for rows in found.values() for row in rows])
         return found
 
     def _whole(self, path: Path) -> dict[Key, list[Row]]:
@@ -115,11 +105,18 @@ class Ledger:
         return {key: rows for key, rows in tasks.items() if len(rows) == rows[0]["rows"]}
 
 
-def _lines(rows: Iterable[Row], header: bool) -> str:
-    out = io.StringIO(newline="")
-    rows = list(rows)
+def _append(path: Path, rows: list[Row]) -> None:
+    new = not path.exists() or path.stat().st_size == 0
+    with path.open("a", newline="", encoding="utf-8") as file:
+        file.write(_lines(rows, header=new))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _lines(rows: list[Row], header: bool) -> str:
     if not rows:
         return ""
+    out = io.StringIO(newline="")
     writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
     if header:
         writer.writeheader()

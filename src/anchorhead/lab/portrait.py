@@ -18,6 +18,7 @@ from torch import Tensor
 
 from anchorhead.errors import FileError
 from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.report import shortened
 
 FAR = 8.0
 """How much of an unbounded domain is drawn."""
@@ -95,13 +96,9 @@ def _curves(axes: plt.Axes, drawn: _Drawn, model: CompiledModel) -> None:
     name = model.certificate.expression
     for i in range(min(drawn.exact.shape[1], CURVES)):
         first = i == 0
-        axes.plot(drawn.x, drawn.exact[:, i], color="0.75", lw=4, label=_short(name) if first else None)
+        axes.plot(drawn.x, drawn.exact[:, i], color="0.75", lw=4, label=shortened(name, 36) if first else None)
         axes.plot(drawn.x, drawn.values[:, i], color="C3", lw=1.2, label=drawn.label if first else None)
     axes.legend(frameon=False)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 36 else text[:33] + "..."
 
 
 def _error(axes: plt.Axes, model: CompiledModel, x: Tensor, error: Tensor) -> None:

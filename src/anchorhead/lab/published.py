@@ -1,4 +1,6 @@
-"""The network that the paper's authors train, and their training, as published (docs/mathematics.md 1.9).
+"""The published ramps, the network that the paper's authors train on them, and how (docs/mathematics.md 1.9).
+
+The ramps have n tokens of d features, w_i and t_i standard normal, inputs uniform on [-5, 5], 800 + 200 sequences.
 
 A layer lifts tokens by a linear map to 32 features times a learnable gain for each position and feature, appends p - n
 learnable tokens that start evenly spaced on [-1, 1], and applies multi-head attention of width 32, whatever the number
@@ -13,6 +15,7 @@ features 0..d hold w_i * x_i and t_i, then a one, the anchor L_k and -L_k²; `st
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +23,29 @@ from torch import Tensor, nn
 WIDTH = 32
 RATE = 1e-3
 BATCH = 32
+TOKENS, FEATURES, SEQUENCES, HELD_OUT = 50, 10, 1000, 200
+
+
+@dataclass(frozen=True)
+class RampData:
+    """weights (n, d), bias (n,), inputs (sequences, n, d), all float64; the last 200 sequences are for testing."""
+
+    weights: Tensor
+    bias: Tensor
+    inputs: Tensor
+
+    def target(self, low: float, high: float) -> Tensor:
+        """clip(w_i·x_i + t_i, low, high), (sequences, n)."""
+        return ((self.inputs * self.weights).sum(-1) + self.bias).clamp(low, high)
+
+
+def ramp_data(seed: int, tokens: int = TOKENS, features: int = FEATURES, sequences: int = SEQUENCES) -> RampData:
+    """The data of one seed."""
+    draw = torch.Generator().manual_seed(seed)
+    weights = torch.randn(tokens, features, generator=draw, dtype=torch.float64)
+    bias = torch.randn(tokens, generator=draw, dtype=torch.float64)
+    inputs = 10 * torch.rand(sequences, tokens, features, generator=draw, dtype=torch.float64) - 5
+    return RampData(weights, bias, inputs)
 
 
 class PublishedLayer(nn.Module):
@@ -92,6 +118,14 @@ def train(model: nn.Module, inputs: Tensor, targets: Tensor, epochs: int, draw: 
             optimiser.zero_grad()
             (model(inputs[batch]) - targets[batch]).square().mean().backward()
             optimiser.step()
+
+
+def train_on_ramps(model: PublishedLayer, data: RampData, target: Tensor, epochs: int, draw: torch.Generator) -> Tensor:
+    """Trains towards a target (sequences, n), and returns the outputs on the held-out sequences, in float32."""
+    x, y = data.inputs.float(), in_first_feature(target.float())
+    train(model, x[:-HELD_OUT], y[:-HELD_OUT], epochs, draw)
+    with torch.no_grad():
+        return model(x[-HELD_OUT:])[..., 0]
 
 
 def in_first_feature(target: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ import base64
 import html
 import io
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from anchorhead.lab.experiment import Experiment, Finding, Table
-from anchorhead.lab.rows import Rows
+from anchorhead.lab.experiment import Experiment, Rows, Table
 
 STYLE: Any = {"svg.hashsalt": "anchorhead", "font.size": 9.5}
 NUMBER = re.compile(r"-?[\d.]+")
@@ -24,31 +22,32 @@ LONG = 14
 """Tables of more rows are folded away."""
 
 
-@dataclass(frozen=True)
-class Section:
-    """One experiment's part of the report."""
-
-    experiment: Experiment
-    figures: Mapping[str, str]
-    """SVG by name."""
-    findings: list[Finding]
-    tasks: int
-
-
-def section(experiment: Experiment, rows: Rows, tasks: int, folder: Path) -> Section:
-    """Draws an experiment's figures, as PNG files too."""
-    drawn = {}
+def section(number: int, experiment: Experiment, rows: Rows, tasks: int, folder: Path) -> str:
+    """One experiment's part of the page; its figures are drawn, as PNG files too."""
+    name, figures = experiment.name, ""
     with rc_context(STYLE):
-        for name, figure in experiment.figures(rows).items():
-            figure.savefig(folder / f"{name}.png", dpi=150)
-            drawn[name] = _svg(figure)
-    return Section(experiment, drawn, experiment.findings(rows), tasks)
+        for title, figure in experiment.figures(rows).items():
+            figure.savefig(folder / f"{title}.png", dpi=150)
+            figures += _figure(title, _svg(figure))
+    findings = "".join(_table(f) if isinstance(f, Table) else f"<p>{_marked(f)}</p>" for f in experiment.findings(rows))
+    files_ = f'<a href="{name}.csv">{name}.csv</a>'
+    if experiment.clocked:
+        files_ += f' and <a href="{name}.times.csv">{name}.times.csv</a>'
+    return f"""<section id="{name}">
+<h2>{number}. {_escape(experiment.title)}</h2>
+<p>{_marked(experiment.about)}</p>
+<div class="figures">{figures}</div>
+{findings}
+<p class="soft">{tasks} tasks; all numbers in {files_}.</p>
+</section>
+"""
 
 
-def page(sections: list[Section], command: str, versions: Mapping[str, str], quick: bool) -> str:
-    """The page as text."""
+def page(experiments: Sequence[Experiment], sections: Sequence[str], command: str, versions: Mapping[str, str],
+         quick: bool) -> str:  # fmt: skip
+    """The page as text: the sections of these experiments."""
     style = files("anchorhead.lab").joinpath("report.css").read_text(encoding="utf-8")
-    contents = "".join(f'<li><a href="#{s.experiment.name}">{_escape(s.experiment.title)}</a></li>' for s in sections)
+    contents = "".join(f'<li><a href="#{e.name}">{_escape(e.title)}</a></li>' for e in experiments)
     made = ", ".join(f"{_escape(name)} {_escape(version)}" for name, version in versions.items())
     short = (
         " This is the quick version, with fewer settings and seeds; without --quick it is complete." if quick else ""
@@ -69,27 +68,10 @@ drawn in, and the stress tests that its readers ask for.{short}</p>
 <pre><code>{_escape(command)}</code></pre>
 <p class="soft">{made}</p>
 <nav aria-label="Experiments"><ol>{contents}</ol></nav>
-{"".join(_section(s, number) for number, s in enumerate(sections, 1))}
+{"".join(sections)}
 </main>
 </body>
 </html>
-"""
-
-
-def _section(s: Section, number: int) -> str:
-    name = s.experiment.name
-    figures = "".join(_figure(f, svg) for f, svg in s.figures.items())
-    findings = "".join(_table(f) if isinstance(f, Table) else f"<p>{_marked(f)}</p>" for f in s.findings)
-    files_ = f'<a href="{name}.csv">{name}.csv</a>'
-    if s.experiment.clocked:
-        files_ += f' and <a href="{name}.times.csv">{name}.times.csv</a>'
-    return f"""<section id="{name}">
-<h2>{number}. {_escape(s.experiment.title)}</h2>
-<p>{_marked(s.experiment.about)}</p>
-<div class="figures">{figures}</div>
-{findings}
-<p class="soft">{s.tasks} tasks; all numbers in {files_}.</p>
-</section>
 """
 
 

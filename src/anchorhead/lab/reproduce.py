@@ -1,22 +1,23 @@
-"""`anchorhead reproduce`: experiments, workers, CSV as results come, figures, one page."""
+"""`anchorhead reproduce`: experiments, workers, CSV as results come, figures, one page; and what is shown meanwhile."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
 from anchorhead.errors import FileError, InputError
-from anchorhead.lab.experiment import Experiment
+from anchorhead.lab.experiment import Experiment, Rows
 from anchorhead.lab.experiments import ALL, named
-from anchorhead.lab.folder import results_folder
+from anchorhead.lab.folder import results_folder, stamp
 from anchorhead.lab.ledger import Ledger
-from anchorhead.lab.report import Section, page, section
-from anchorhead.lab.rows import Rows
-from anchorhead.lab.stamp import stamp
-from anchorhead.lab.sweep import Watch, sweep
-from anchorhead.lab.workers import crew
+from anchorhead.lab.report import page, section
+from anchorhead.lab.sweep import State, Watch, crew, sweep
 
 PAGE = "report.html"
 
@@ -58,16 +59,16 @@ def reproduce(
         if missing or not (workers is None and scheduler is None):
             with crew(workers, scheduler) as found:
                 sweep(ledgers, found, watch)
-        sections = [_section(ledger, folder) for ledger in ledgers]
-        text = page(sections, command_line(output, quick, only), stamp(), quick)
+        sections = [_section(number, ledger, folder) for number, ledger in enumerate(ledgers, 1)]
+        text = page(chosen, sections, command_line(output, quick, only), stamp(), quick)
         (folder / PAGE).write_text(text, encoding="utf-8")
     total = sum(len(ledger.tasks) for ledger in ledgers)
     return Reproduction(output / PAGE, tuple(e.name for e in chosen), total, missing)
 
 
-def _section(ledger: Ledger, folder: Path) -> Section:
+def _section(number: int, ledger: Ledger, folder: Path) -> str:
     try:
-        return section(ledger.experiment, Rows(ledger.rows()), len(ledger.tasks), folder)
+        return section(number, ledger.experiment, Rows(ledger.rows()), len(ledger.tasks), folder)
     except (KeyError, ValueError, TypeError) as error:
         raise FileError(
             f"The numbers in {ledger.path} are not those that {ledger.experiment.name} writes ({error!r}). Remove that "
@@ -86,3 +87,50 @@ def _chosen(only: Sequence[str]) -> list[Experiment]:
         raise InputError("--only names an experiment twice.")
     wanted = {named(name).name for name in only}
     return [e for e in ALL if e.name in wanted or not only]
+
+
+@contextmanager
+def shown(console: Console) -> Iterator[Watch]:
+    """A function to tell how a sweep stands: bars, or plain lines where there is no terminal."""
+    if console.is_terminal:
+        with _bars(console) as watch:
+            yield watch
+    else:
+        yield _lines(console)
+
+
+@contextmanager
+def _bars(console: Console) -> Iterator[Watch]:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, TextColumn("[dim]{task.fields[now]}"), console=console) as progress:
+        bars: dict[str, TaskID] = {}
+
+        def watch(state: State) -> None:
+            for name, total in state.total.items():
+                if name not in bars:
+                    bars[name] = progress.add_task(name, total=total, now="", start=False)
+                now = [r.removeprefix(f"{name}: ") for r in state.running if r.startswith(f"{name}: ")]
+                if now and not progress.tasks[bars[name]].started:
+                    progress.start_task(bars[name])
+                progress.update(bars[name], completed=state.done[name], now=" | ".join(_cut(n) for n in now[:2]))
+
+        yield watch
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 44 else text[:43] + "…"
+
+
+def _lines(console: Console) -> Watch:
+    """One line when an experiment is done, or a tenth of all."""
+    said: dict[str, int] = {}
+
+    def watch(state: State) -> None:
+        for name, total in state.total.items():
+            tenth = 10 * state.done[name] // total
+            if state.done[name] and tenth > said.get(name, 0):
+                said[name] = tenth
+                left = sum(state.total.values()) - sum(state.done.values())
+                console.print(f"{name}: {state.done[name]} of {total}; {left} tasks remain", highlight=False)
+
+    return watch

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from anchorhead.theorems.grid import Grid
 from anchorhead.theorems.two_layer import GridNetwork, build
 
 
@@ -33,5 +34,5 @@ def attention_then_softmax(
 
     The arguments are those of `two_layer`.
     """
-    return build(f, tokens, features, levels, low, high, output_features, selection_error, beta, slope,
-                 ramp_anchors, dtype, attention=False)  # fmt: skip
+    grid = Grid(tokens, features, levels, low, high, slope)
+    return build(f, grid, output_features, selection_error, beta, ramp_anchors, dtype, attention=False)

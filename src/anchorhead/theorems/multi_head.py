@@ -34,24 +34,18 @@ from torch import Tensor, nn
 from anchorhead.errors import InputError
 from anchorhead.model.affine import AppendRows, PositionGain
 from anchorhead.model.attention import CHUNK_ENTRIES, Attention
-from anchorhead.model.network import Resources
-from anchorhead.theorems.anchors import (
-    beta_for,
-    check_beta,
-    check_count,
-    check_range,
-    output_rows,
-    score_rows,
-    selection_error_at,
-)
-from anchorhead.theorems.precision import AnchorHead
-from anchorhead.theorems.ramps import Ramps, read_ramps
+from anchorhead.theorems.anchors import check_count, check_range, output_rows, score_rows
+from anchorhead.theorems.ramps import Ramps, ramp_head, read_ramps
 
 
 class MultiHead(Ramps):
     """The network of Theorem 3.2; build it with `multi_head`."""
 
-    heads: int
+    sentinels = 1
+
+    @property
+    def keys(self) -> int:
+        return self.tokens
 
     def fast(self, x: Tensor) -> Tensor:
         """(..., n, d) to (..., n, output_features), without forming the identity rows.
@@ -78,25 +72,6 @@ class MultiHead(Ramps):
     def matrices(self) -> dict[str, Tensor]:
         """W_Q, W_K (H, 2, d + n), W_V (H, d_o, d + n), W_O (H, n, n)."""
         return self.attention.matrices(self.tokens)
-
-    @property
-    def resources(self) -> Resources:
-        """What this network costs."""
-        return Resources(
-            layers=1,
-            heads=self.heads,
-            keys=self.heads * self.tokens,
-            parameters=sum(p.numel() for p in self.parameters()),
-            beta=self.beta,
-            logit_range=self.precision.logit_range,
-        )
-
-    @property
-    def precision(self) -> AnchorHead:
-        """The numbers that decide which dtypes can hold these heads."""
-        spacing = (self.high - self.low) / (len(self.anchors) + 1)
-        offset = (self.bias.double() - (self.low + self.high) / 2).abs().max().item()
-        return AnchorHead(self.low, self.high, spacing, self.beta, self.resolution, offset)
 
 
 def _windows(scores: Tensor, values: Tensor) -> Tensor:
@@ -131,20 +106,13 @@ def multi_head(
     heads = _check_heads(heads, n)
     total = (n - 2) * heads
     rows = output_rows(output_row, total, output_features)
-    spacing = (high - low) / (total + 1)
     losers = 2 * heads * (n - 1)
-    beta = beta_for(selection_error, losers, spacing) if beta is None else check_beta(beta)
-    offset = (t.double() - (low + high) / 2).abs().max().item()
-    AnchorHead(low, high, spacing, beta, (high - low) / total, offset).require(w.dtype)
-
+    head = ramp_head(t, low, high, total, total + 2, losers, selection_error, beta)
     points = torch.linspace(low, high, total + 2, dtype=torch.float64)
     lift = nn.Sequential(PositionGain(w), AppendRows(torch.eye(n, dtype=w.dtype)))
-    attention = _attention(w, t, points, rows, output_features, beta)
-    model = MultiHead([lift, attention], w, t, low, high, points[1:-1], rows, output_features)
+    attention = _attention(w, t, points, rows, output_features, head.beta)
+    model = MultiHead([lift, attention], head, w, t, points[1:-1], rows, output_features, losers)
     model.heads = heads
-    model.beta = beta
-    model.astray = selection_error_at(beta, losers, spacing)
-    model.resolution = (high - low) / total
     return model
 
 

@@ -12,8 +12,9 @@ the theorem's number, and the two are equal when G never changes.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, cast
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +22,10 @@ from torch import Tensor, nn
 
 from anchorhead.errors import AnchorheadError, InputError, PrecisionError, ShapeError
 from anchorhead.head.own_precision import in_own_precision
-from anchorhead.head.parameters import AsBuilt, check_tensor
-from anchorhead.model.attention import Attention
-from anchorhead.model.network import Network
-from anchorhead.model.stock import to_stock_attention
+from anchorhead.head.parameters import AsBuilt
+from anchorhead.model.network import Resources
+from anchorhead.theorems.anchors import beta_for, check_beta, selection_error_at
+from anchorhead.theorems.construction import Construction, check_dtype
 from anchorhead.theorems.precision import AnchorHead
 
 
@@ -42,9 +43,7 @@ def read_ramps(weights: Any, bias: Any, dtype: torch.dtype | None) -> tuple[Tens
     for name, value in (("weights", weights), ("bias", bias)):
         if not value.isfinite().all():
             raise InputError(f"{name} holds a value that is not finite; replace NaN and infinity before building.")
-    dtype = weights.dtype if dtype is None else dtype
-    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise PrecisionError(f"dtype={dtype!r} must be a floating dtype of torch, such as torch.float64.")
+    dtype = weights.dtype if dtype is None else check_dtype(dtype)
     cast = weights.detach().to(dtype), bias.detach().to(dtype)
     if not all(value.isfinite().all() for value in cast):
         raise PrecisionError(f"weights or bias overflow in {dtype}; use a wider dtype, or rescale them.")
@@ -62,37 +61,46 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     return value if value.is_floating_point() else value.to(torch.float64)
 
 
-class Ramps(AsBuilt, Network, ABC):
+def ramp_head(bias: Tensor, low: float, high: float, anchors: int, points: int, losers: int, selection_error: float,
+              beta: float | None) -> AnchorHead:  # fmt: skip
+    """`points` even places on [low, high], `anchors` of which the theorem counts, at a β that leaves `selection_error`
+    to `losers` keys unless it is given; refused where the dtype of `bias` cannot hold it."""
+    spacing = (high - low) / (points - 1)
+    beta = beta_for(selection_error, losers, spacing) if beta is None else check_beta(beta)
+    head = AnchorHead(low, high, spacing, beta, (high - low) / anchors, _offset(bias, low, high))
+    head.require(bias.dtype)
+    return head
+
+
+def _offset(bias: Tensor, low: float, high: float) -> float:
+    """The largest |t - m|, m the middle of the range."""
+    return (bias.double() - (low + high) / 2).abs().max().item()
+
+
+class Ramps(Construction, AsBuilt):
     """A network whose i-th token computes clip(w_i·x_i + t_i, low, high); see the top of this file."""
 
     weights: Tensor
     bias: Tensor
     anchors: Tensor
     rows: Tensor
-    beta: float
-    astray: float
-    """The theorem's ε as its formula gives it; at small β it exceeds any weight."""
-    resolution: float
-    """The theorem's second term: (high - low) over the number of anchors."""
+    heads: int = 1
+    sentinels: int = 0
+    """At either end of the anchors, keys that carry the ends of the range."""
 
-    def __init__(self, stages: list[nn.Module], weights: Tensor, bias: Tensor, low: float, high: float,
-                 anchors: Tensor, rows: Tensor, output_features: int) -> None:  # fmt: skip
+    def __init__(self, stages: list[nn.Module], head: AnchorHead, weights: Tensor, bias: Tensor, anchors: Tensor,
+                 rows: Tensor, output_features: int, losers: int) -> None:  # fmt: skip
+        """losers: how many keys must lose, which the theorem's ε counts."""
         super().__init__(stages)
-        self.low, self.high = low, high
-        self.output_features = output_features
+        self._head, self.low, self.high, self.beta = head, head.low, head.high, head.beta
+        self.spacing, self.losers, self.output_features = head.spacing, losers, output_features
+        self.resolution = head.resolution
+        """The theorem's second term: (high - low) over the number of anchors."""
+        self.astray = selection_error_at(head.beta, losers, head.spacing)
+        """The theorem's ε as its formula gives it; at small β it exceeds any weight."""
         for name, value in (("weights", weights), ("bias", bias), ("anchors", anchors), ("rows", rows)):
             self.register_buffer(name, value, persistent=False)
         self.built()
-
-    @property
-    def lift(self) -> nn.Sequential:
-        """The affine map A of the theorem."""
-        return cast(nn.Sequential, self.stages[0])
-
-    @property
-    def attention(self) -> Attention:
-        """The attention layer of the theorem."""
-        return cast(Attention, self.stages[1])
 
     @property
     def tokens(self) -> int:
@@ -111,9 +119,20 @@ class Ramps(AsBuilt, Network, ABC):
         return self.weights.dtype
 
     @property
-    @abstractmethod
+    def keys(self) -> int:
+        """Of one head."""
+        return len(self.anchors)
+
+    @property
     def precision(self) -> AnchorHead:
         """The numbers that decide which dtypes can hold this network."""
+        return replace(self._head, offset=_offset(self.bias, self.low, self.high))
+
+    @property
+    def resources(self) -> Resources:
+        """What this network costs."""
+        parameters = sum(p.numel() for p in self.parameters())
+        return Resources(1, self.heads, self.heads * self.keys, parameters, self.beta, self._head.logit_range)
 
     @abstractmethod
     def fast(self, x: Tensor) -> Tensor:
@@ -123,26 +142,14 @@ class Ramps(AsBuilt, Network, ABC):
         """How many tokens there are in a batch."""
         return x.numel() // self.features
 
-    def check(self, x: Tensor) -> None:
-        check_tensor(x, self.dtype, (self.tokens, self.features), what="network")
+    def require(self, dtype: torch.dtype) -> None:
+        self.precision.require(dtype)
 
     @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
         """(..., n, d) to (..., n, output_features)."""
         self.check(x)
         return super().forward(x) if self.edited else self.fast(x)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Ramps:
-        """`.to(dtype)` and the like: refused where the new dtype cannot hold the network."""
-        after = fn(self.weights[:0]).dtype
-        if after != self.dtype:
-            self.precision.require(after)
-        super()._apply(fn, recurse)
-        return self
-
-    def to_stock_attention(self) -> nn.Module:
-        """The same network as stock nn.MultiheadAttention and nn.Linear, on (batch, n, d)."""
-        return to_stock_attention(self)
 
     def exact(self, x: Tensor) -> Tensor:
         """The target in the same dtype: the clipped value in row G(nearest anchor), zeros elsewhere."""
@@ -171,13 +178,16 @@ class Ramps(AsBuilt, Network, ABC):
     @property
     def bound(self) -> float:
         """Bound on |network - exact| in every output row, for every input whose terms are within `summand_limit`:
-        `sum_bound`, plus half of the largest anchor at which G changes rows, if it does."""
-        seams = self.rows[1:] != self.rows[:-1]
+        `sum_bound`, plus `seam_cost` where G changes rows."""
+        seams = self.seam_cost
+        return self.sum_bound if seams is None else min(self._theorem() + seams, self.widest(one_row=False))
+
+    @property
+    def seam_cost(self) -> float | None:
+        """Half of the largest anchor at which G changes rows; None if it never does."""
         size = self.anchors.abs()
-        largest = torch.maximum(size[1:], size[:-1])[seams]
-        if not len(largest):
-            return self.sum_bound
-        return min(self._theorem() + largest.max().item() / 2, self.widest(one_row=False))
+        largest = torch.maximum(size[1:], size[:-1])[self.rows[1:] != self.rows[:-1]]
+        return largest.max().item() / 2 if len(largest) else None
 
     @abstractmethod
     def widest(self, *, one_row: bool) -> float:

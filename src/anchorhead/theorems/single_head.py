@@ -43,18 +43,8 @@ from torch import Tensor, nn
 from anchorhead.errors import InputError
 from anchorhead.model.affine import AppendColumns, AppendRows, PositionGain
 from anchorhead.model.attention import Attention, fused
-from anchorhead.model.network import Resources
-from anchorhead.theorems.anchors import (
-    beta_for,
-    check_beta,
-    check_count,
-    check_range,
-    output_rows,
-    score_rows,
-    selection_error_at,
-)
-from anchorhead.theorems.precision import AnchorHead
-from anchorhead.theorems.ramps import Ramps, read_ramps
+from anchorhead.theorems.anchors import check_count, check_range, output_rows, score_rows
+from anchorhead.theorems.ramps import Ramps, ramp_head, read_ramps
 
 SILENCE = 800.0
 """exp(-800) is exactly zero in float64 and in every narrower dtype."""
@@ -89,25 +79,6 @@ class SingleHead(Ramps):
         columns = len(self.anchors) + (self.tokens if self.causal else 0)
         return {name: w[0] for name, w in self.attention.matrices(columns).items()}
 
-    @property
-    def resources(self) -> Resources:
-        """What this network costs."""
-        return Resources(
-            layers=1,
-            heads=1,
-            keys=len(self.anchors),
-            parameters=sum(p.numel() for p in self.parameters()),
-            beta=self.beta,
-            logit_range=self.precision.logit_range,
-        )
-
-    @property
-    def precision(self) -> AnchorHead:
-        """The numbers that decide which dtypes can hold this head."""
-        spacing = (self.high - self.low) / (len(self.anchors) - 1)
-        offset = (self.bias.double() - (self.low + self.high) / 2).abs().max().item()
-        return AnchorHead(self.low, self.high, spacing, self.beta, self.resolution, offset)
-
 
 def single_head(
     weights: Any,
@@ -136,19 +107,13 @@ def single_head(
     low, high = check_range(low, high)
     p = _check_anchors(anchors, n, causal)
     rows = output_rows(output_row, p, output_features)
-    spacing = (high - low) / (p - 1)
-    beta = beta_for(selection_error, p - 1, spacing) if beta is None else check_beta(beta)
-    middle = (low + high) / 2
-    offset = (t.double() - middle).abs().max().item()
-    AnchorHead(low, high, spacing, beta, (high - low) / p, offset).require(w.dtype)
+    head = ramp_head(t, low, high, p, p, p - 1, selection_error, beta)
     points = torch.linspace(low, high, p, dtype=torch.float64)
-    lift = _lift(w, t, points, middle, rows, output_features, beta * spacing**2 / 4 + SILENCE, beta, causal)
-    attention = _attention(d, output_features, beta, w.dtype, n, p, causal)
-    model = SingleHead([lift, attention], w, t, low, high, points, rows, output_features)
+    silence = (head.beta * head.spacing**2 / 4 + SILENCE) / head.beta if causal else None
+    lift = _lift(w, t, points, (low + high) / 2, rows, output_features, silence)
+    attention = _attention(d, output_features, head.beta, w.dtype, n, p, causal)
+    model = SingleHead([lift, attention], head, w, t, points, rows, output_features, losers=p - 1)
     model.causal = causal
-    model.beta = beta
-    model.astray = selection_error_at(beta, p - 1, spacing)
-    model.resolution = (high - low) / p
     return model
 
 
@@ -162,9 +127,9 @@ def _check_anchors(anchors: int, tokens: int, causal: bool) -> int:
     return anchors
 
 
-def _lift(w: Tensor, t: Tensor, points: Tensor, middle: float, rows: Tensor, d_o: int, silence: float,
-          beta: float, causal: bool) -> nn.Sequential:  # fmt: skip
-    """A: (..., n, d) to (..., columns, 2d + d_o + 2)."""
+def _lift(w: Tensor, t: Tensor, points: Tensor, middle: float, rows: Tensor, d_o: int,
+          silence: float | None) -> nn.Sequential:  # fmt: skip
+    """A: (..., n, d) to (..., columns, 2d + d_o + 2); silence: of the tokens' own keys where it is causal, over β."""
     n, d = w.shape
     p, dtype = len(points), w.dtype
     centred = (points - middle).to(dtype).double()  # the anchors that the dtype can represent
@@ -174,13 +139,14 @@ def _lift(w: Tensor, t: Tensor, points: Tensor, middle: float, rows: Tensor, d_o
     values[torch.arange(p), rows] = points
     one = torch.ones(p, 1, dtype=torch.float64)
     constants = torch.cat([one, keys, values], dim=1)
-    if causal:
+    if silence is not None:
         silent = torch.zeros(n, constants.shape[1], dtype=torch.float64)
         silent[:, 0] = 1
-        silent[:, d + 1] = -silence / beta
+        silent[:, d + 1] = -silence
         constants = torch.cat([constants, silent])
     shift = ((t.double() - middle) / d).to(dtype)
     gain = PositionGain(w, shift[:, None].expand(n, d))
+    causal = silence is not None
     empty = AppendColumns(w.new_zeros(p if causal else p - n, d), front=causal)
     return nn.Sequential(gain, empty, AppendRows(constants.to(dtype)))
 

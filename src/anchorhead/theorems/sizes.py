@@ -18,8 +18,7 @@ from anchorhead.theorems.precision import DTYPES, AnchorHead
 from anchorhead.theorems.two_layer import RAMP_ANCHORS
 
 LARGEST = 1e100
-UNIVERSAL = ("two_layer", "attention_then_softmax")
-THEOREMS = ("single_head", "multi_head", *UNIVERSAL)
+RAMPS, UNIVERSAL = ("single_head", "multi_head"), ("two_layer", "attention_then_softmax")
 
 
 @dataclass(frozen=True)
@@ -80,18 +79,17 @@ def plan(
         raise InputError(
             f"tol={tol} on [{low}, {high}] needs more than 1e12 anchors; take a larger tol or a smaller range."
         )
-    if theorem in UNIVERSAL and causal:
-        raise InputError(f"{theorem} has no causal form; leave out causal.")
-    if theorem in ("single_head", "multi_head") and lipschitz is not None:
-        raise InputError(f"{theorem} computes ramps, which need no Lipschitz constant; leave out lipschitz.")
-    if theorem in ("single_head", "multi_head"):
+    if theorem in RAMPS:
+        if lipschitz is not None:
+            raise InputError(f"{theorem} computes ramps, which need no Lipschitz constant; leave out lipschitz.")
         error = _selection_error(selection_error, tol, max(abs(low), abs(high)))
-        build = _single_head if theorem == "single_head" else _multi_head
-        return build(low, high, tol, tokens, features, error, output_features or 1, causal)
-    if theorem in THEOREMS:
+        return _ramps(theorem, low, high, tol, tokens, features, error, output_features or 1, causal)
+    if theorem in UNIVERSAL:
+        if causal:
+            raise InputError(f"{theorem} has no causal form; leave out causal.")
         return _universal(theorem, low, high, tol, tokens, features, selection_error, lipschitz,
                           output_features or features)  # fmt: skip
-    raise InputError(f"There is no theorem {theorem!r}; choose from {', '.join(THEOREMS)}.")
+    raise InputError(f"There is no theorem {theorem!r}; choose from {', '.join((*RAMPS, *UNIVERSAL))}.")
 
 
 def _selection_error(given: float | None, tol: float, size: float) -> float:
@@ -110,21 +108,31 @@ def _dtypes(head: AnchorHead) -> tuple[dict[str, bool], dict[str, float]]:
     return {n: head.holds(d) for d, n in names.items()}, {n: head.reach(d) for d, n in names.items()}
 
 
-def _single_head(low: float, high: float, tol: float, n: int, d: int, error: float, d_o: int, causal: bool) -> Plan:
+def _ramps(theorem: str, low: float, high: float, tol: float, n: int, d: int, error: float, d_o: int,
+           causal: bool) -> Plan:  # fmt: skip
     size = max(abs(low), abs(high))
-    p = max(2, math.ceil((high - low) / (tol - size * error)), 2 if causal else n + 1)
-    spacing = (high - low) / (p - 1)
-    beta = beta_for(error, p - 1, spacing)
-    head = AnchorHead(low, high, spacing, beta, (high - low) / p)
-    holds, reach = _dtypes(head)
-    columns = p + n if causal else p
-    parameters = 2 * n * d + (columns - n) * d + columns * (d + d_o + 2) + (4 + d_o) * (2 * d + d_o + 2)
-    bound = min(size * error + (high - low) / p, (high - low) / 2)
-    return Plan("single_head", low, high, tol, n, d, 1, 1, p, None, None, error, beta, bound, parameters,
-                head.logit_range, holds, reach)  # fmt: skip
+    room = tol - size * error
+    if theorem == "single_head":
+        heads, p = 1, max(2, math.ceil((high - low) / room), 2 if causal else n + 1)
+        points, losers, widest = p, p - 1, (high - low) / 2
+        columns = p + n if causal else p
+        parameters = 2 * n * d + (columns - n) * d + columns * (d + d_o + 2) + (4 + d_o) * (2 * d + d_o + 2)
+    else:
+        _require_many(n, causal)
+        heads = max(1, math.ceil((high - low) / ((n - 2) * room)))
+        p = (n - 2) * heads
+        points, losers = p + 2, 2 * heads * (n - 1)
+        widest = max(heads * max(high, 0.0) - low, high - heads * min(low, 0.0))  # every head silent, or at its extreme
+        parameters = n * d + n * n + (2 + heads * (2 + d_o)) * (d + n)
+    spacing = (high - low) / (points - 1)
+    head = AnchorHead(low, high, spacing, beta_for(error, losers, spacing), (high - low) / p)
+    bound = min(size * error + head.resolution, widest)
+    return Plan(theorem, low, high, tol, n, d, 1, heads, p, None, None, error, head.beta, bound, parameters,
+                head.logit_range, *_dtypes(head))  # fmt: skip
 
 
-def _multi_head(low: float, high: float, tol: float, n: int, d: int, error: float, d_o: int, causal: bool) -> Plan:
+def _require_many(n: int, causal: bool) -> None:
+    """Refuses sequences that `multi_head` has no columns for."""
     if n < 3:
         raise InputError(
             f"multi_head needs at least 3 tokens, not {n}: two columns of every head are sentinels. Plan single_head, "
@@ -134,18 +142,6 @@ def _multi_head(low: float, high: float, tol: float, n: int, d: int, error: floa
         raise InputError(
             "multi_head keeps its anchors in the tokens' own columns, so it cannot be causal; use single_head."
         )
-    size = max(abs(low), abs(high))
-    heads = max(1, math.ceil((high - low) / ((n - 2) * (tol - size * error))))
-    anchors = (n - 2) * heads
-    spacing = (high - low) / (anchors + 1)
-    beta = beta_for(error, 2 * heads * (n - 1), spacing)
-    head = AnchorHead(low, high, spacing, beta, (high - low) / anchors)
-    holds, reach = _dtypes(head)
-    parameters = n * d + n * n + (2 + heads * (2 + d_o)) * (d + n)
-    widest = max(heads * max(high, 0.0) - low, high - heads * min(low, 0.0))  # every head silent, or at its extreme
-    bound = min(size * error + (high - low) / anchors, widest)
-    return Plan("multi_head", low, high, tol, n, d, 1, heads, anchors, None, None, error, beta, bound, parameters,
-                head.logit_range, holds, reach)  # fmt: skip
 
 
 def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int, given: float | None,

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
 from typing import Literal as OneOf
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import AnchorheadError, InputError, PrecisionError
-from anchorhead.head.parameters import check_tensor
+from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.model.affine import AppendColumns, AppendRows
 from anchorhead.model.attention import Attention
-from anchorhead.model.network import Network, Resources
-from anchorhead.model.stock import to_stock_attention
+from anchorhead.model.network import Resources
 from anchorhead.theorems.anchors import beta_for, check_beta, check_count, score_rows
+from anchorhead.theorems.construction import Construction, check_dtype
 from anchorhead.theorems.grid import Grid, Modulus, grid_values, saturation
 from anchorhead.theorems.lookup import Bumps, Lookup
 from anchorhead.theorems.precision import AnchorHead
@@ -32,7 +31,7 @@ from anchorhead.theorems.precision import AnchorHead
 RAMP_ANCHORS = 8
 
 
-class GridNetwork(Network):
+class GridNetwork(Construction):
     """A look-up of f on a grid, by attention; build it with `two_layer` or `attention_then_softmax`."""
 
     grid: Grid
@@ -43,14 +42,9 @@ class GridNetwork(Network):
     ramp_anchors: int
 
     @property
-    def lift(self) -> nn.Sequential:
-        """The affine map before layer 1."""
-        return cast(nn.Sequential, self.stages[0])
-
-    @property
     def layer1(self) -> Attention:
         """Layer 1, the ramps."""
-        return cast(Attention, self.stages[1])
+        return self.attention
 
     @property
     def lookup(self) -> Lookup:
@@ -69,22 +63,9 @@ class GridNetwork(Network):
         """How many sequences there are in a batch."""
         return x.numel() // self.grid.coordinates
 
-    def check(self, x: Tensor) -> None:
-        check_tensor(x, self.dtype, (self.grid.tokens, self.grid.features), what="network")
-
-    def _apply(self, fn: Any, recurse: bool = True) -> GridNetwork:
-        """`.to(dtype)` and the like: refused where the new dtype cannot hold the network."""
-        after = fn(self.lookup.values[:0]).dtype
-        if after != self.dtype:
-            self.grid.require_resolution(after)
-            _ramp_head(self.ramp_anchors, self.ramp_beta).require(after)
-        super()._apply(fn, recurse)
-        return self
-
-    @property
-    def attention(self) -> Attention:
-        """Layer 1, the ramps."""
-        return self.layer1
+    def require(self, dtype: torch.dtype) -> None:
+        self.grid.require_resolution(dtype)
+        _ramp_head(self.ramp_anchors, self.ramp_beta).require(dtype)
 
     @property
     def layer2(self) -> Attention | None:
@@ -95,10 +76,6 @@ class GridNetwork(Network):
     def layers(self) -> list[Attention]:
         """The attention layers."""
         return [self.layer1] + ([] if self.layer2 is None else [self.layer2])
-
-    def to_stock_attention(self) -> nn.Module:
-        """The same network as stock nn.MultiheadAttention and nn.Linear, on (batch, n, d)."""
-        return to_stock_attention(self)
 
     def exact(self, x: Tensor) -> Tensor:
         """f itself."""
@@ -131,8 +108,7 @@ class GridNetwork(Network):
         modulus = _modulus(lipschitz, metric, self.grid.coordinates)
         values = self.lookup.values
         spread = (values.amax(0) - values.amin(0)).max().item()
-        unit = torch.finfo(self.dtype).eps / 2
-        rounding = 8 * (self.grid.coordinates + 1) * unit * values.abs().max().item()
+        rounding = self.rounding
         if norm == "sup" or norm == math.inf:
             return self.grid.sup_bound(modulus, self.selection_error, spread) + rounding
         if isinstance(norm, str) or not norm >= 1:
@@ -140,6 +116,12 @@ class GridNetwork(Network):
         return self.grid.mean_bound(
             lambda r: modulus(r) + rounding, self.selection_error, spread, float(norm), values.shape[1]
         )
+
+    @property
+    def rounding(self) -> float:
+        """What storing values and weighing them along every coordinate adds; see `grid.py`."""
+        unit = torch.finfo(self.dtype).eps / 2
+        return 8 * (self.grid.coordinates + 1) * unit * self.lookup.values.abs().max().item()
 
     def matrices(self) -> dict[str, Tensor]:
         """layer1.W_Q, ...: the heads of layer 1, and layer2.W_Q, ... or `read_out` for the second stage."""
@@ -187,21 +169,18 @@ def two_layer(
     cells, as a share of a cell. ramp_anchors: keys of a ramp head, more than n (8 or n + 1 unless given).
     Inputs outside the box are treated as the nearest point in it.
     """
-    return build(f, tokens, features, levels, low, high, output_features, selection_error, beta, slope,
-                 ramp_anchors, dtype, attention=True)  # fmt: skip
-
-
-def build(f: Callable[[Tensor], Tensor], tokens: int, features: int, levels: int, low: float, high: float,
-          output_features: int | None, selection_error: float, beta: float | None, slope: float,
-          ramp_anchors: int | None, dtype: torch.dtype, *, attention: bool) -> GridNetwork:  # fmt: skip
-    """The network for either second stage."""
     grid = Grid(tokens, features, levels, low, high, slope)
-    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise PrecisionError(f"dtype={dtype!r} must be a floating dtype of torch, such as torch.float64.")
-    grid.require_resolution(dtype)
-    p = max(RAMP_ANCHORS, tokens + 1) if ramp_anchors is None else check_count(ramp_anchors, "ramp_anchors", 2)
-    if p <= tokens:
-        raise InputError(f"ramp_anchors={p} must be at least 2 and exceed the {tokens} tokens.")
+    return build(f, grid, output_features, selection_error, beta, ramp_anchors, dtype, attention=True)
+
+
+def build(f: Callable[[Tensor], Tensor], grid: Grid, output_features: int | None, selection_error: float,
+          beta: float | None, ramp_anchors: int | None, dtype: torch.dtype, *,
+          attention: bool) -> GridNetwork:  # fmt: skip
+    """The network for either second stage."""
+    grid.require_resolution(check_dtype(dtype))
+    p = max(RAMP_ANCHORS, grid.tokens + 1) if ramp_anchors is None else check_count(ramp_anchors, "ramp_anchors", 2)
+    if p <= grid.tokens:
+        raise InputError(f"ramp_anchors={p} must be at least 2 and exceed the {grid.tokens} tokens.")
     ramp_beta = beta_for(selection_error, p - 1, 1 / (p - 1))
     _ramp_head(p, ramp_beta).require(dtype)
     values = grid_values(f, grid, output_features, dtype)
@@ -210,7 +189,7 @@ def build(f: Callable[[Tensor], Tensor], tokens: int, features: int, levels: int
 
     lift, layer1 = _ramps(grid, p, ramp_beta, dtype)
     lookup = Lookup(values, beta, attention=attention)
-    model = GridNetwork([lift, layer1, Bumps(levels), lookup])
+    model = GridNetwork([lift, layer1, Bumps(grid.levels), lookup])
     model.grid, model.f = grid, f
     model.beta, model.ramp_beta, model.ramp_anchors = beta, ramp_beta, p
     model.selection_error = grid.selection_error(beta, settled)

@@ -46,9 +46,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from anchorhead.lab.diagnosis.diagnosis import Finding
-from anchorhead.lab.diagnosis.precision import precision
-from anchorhead.lab.diagnosis.sight import Run, Sight, Snap
+from anchorhead.lab.diagnosis.examined import Examined, Run, Snap
+from anchorhead.lab.diagnosis.findings import Finding, Kind
+from anchorhead.theorems.precision import DTYPES
 
 SNAPPED = 0.99
 """The weight from which on one key is said to have it all."""
@@ -59,96 +59,92 @@ SEARCH = 400_000
 """Weights computed for one factor of the search, about."""
 
 
-def examine(sight: Sight) -> list[Finding]:
+def examine(head: Examined) -> list[Finding]:
     """The causes found in one head: at most one of precision, and one of all others."""
-    as_run = sight.run(sight.dtype, sight.beta, 1)
-    plain = as_run if sight.dtype == torch.float64 else sight.run(torch.float64, sight.beta, 1)
-    found = [precision(sight, as_run, plain)]
-    if plain.finite.all():
-        found.append(selecting(sight, sight.snap, plain) if sight.snap else blending(sight, plain))
+    run = head.plain
+    found = [precision(head)]
+    if run.finite.all():
+        found.append(selecting(head, head.snap, run) if head.snap else blending(head, run))
     return [finding for finding in found if finding is not None]
 
 
-def selecting(sight: Sight, snap: Snap, run: Run) -> Finding | None:
+def selecting(head: Examined, snap: Snap, run: Run) -> Finding | None:
     """A head of the paper's kind: uniform, failing at ends or seams, gliding, or off for no such reason."""
-    failing = run.error > sight.bound
+    failing = bool((run.error > head.bound).any())
     should = snap.among & (snap.gap * snap.z >= math.log(SNAPPED / (1 - SNAPPED)))
     glides = share(run.top[should] < SNAPPED)
-    if not failing.any() and glides <= HALF:
+    if not failing and glides <= HALF:
         return None
     if not should.any():  # every query is beyond the anchors, or between two: nothing there should snap
-        return blending(sight, run)
-    gap = measured_gap(run, snap, should)
-    worst = run.worst
-    advice = sight.rescale(snap.gap / gap) if gap > 0 else sight.rescale(math.inf)
-    keys = float(run.effective[should].median()) if should.any() else float("nan")
+        return blending(head, run)
+    # Λ as the run has it, at least that where a weight underflows
+    gap = float(((run.top / run.second.clamp_min(1e-300)).log() / snap.z)[should].median())
+    advice = head.rescale(snap.gap / gap if gap > 0 else math.inf)
+    keys = float(run.effective[should].median())
     blurred = f"the gap of scores between neighbouring keys is {gap:.3g} where {snap.gap:.3g} is derived"
-    if (keys - 1) / max(sight.keys - 1, 1) > HALF:
-        evidence = f"The weight is spread over {keys:.3g} of {sight.keys} keys at the median query: {blurred}."
-        return Finding("uniform attention", sight.where(worst), evidence, advice)
-    if failing.any():
-        concentrated = at_boundary(sight, run, advice)
-        if concentrated is not None:
-            return concentrated
+    if (keys - 1) / max(head.keys - 1, 1) > HALF:
+        evidence = f"The weight is spread over {keys:.3g} of {head.keys} keys at the median query: {blurred}."
+        return _found("uniform attention", head, run, evidence, advice)
+    concentrated = at_boundary(head, run, advice) if failing else None
+    if concentrated is not None:
+        return concentrated
     if glides > HALF:
         evidence = (
             f"The output glides where it should snap: {glides:.0%} of the queries that one key should hold have no "
             f"key with {SNAPPED:.0%} of the weight, and {keys:.2g} keys share it at the median; {blurred}."
         )
-        if not failing.any():
+        if not failing:
             advice += " The error keeps the bound all the same: keep β if a blend is what you want."
-        return Finding("interpolation drift", sight.where(worst), evidence, advice)
-    if gap < SHARE * snap.gap:
-        evidence = f"{_error(sight, run, worst)}, from weight that further keys keep: {blurred}."
-        return Finding("interpolation drift", sight.where(worst), evidence, advice)
-    if gap > snap.gap / SHARE:
-        evidence = f"{_error(sight, run, worst)}: the output jumps halfway between two keys, since {blurred}."
-        return Finding("interpolation drift", sight.where(worst), evidence, advice)
-    return unexplained(sight, run)
+    elif gap < SHARE * snap.gap:
+        evidence = f"{_error(head, run)}, from weight that further keys keep: {blurred}."
+    elif gap > snap.gap / SHARE:
+        evidence = f"{_error(head, run)}: the output jumps halfway between two keys, since {blurred}."
+    else:
+        return unexplained(head, run)
+    return _found("interpolation drift", head, run, evidence, advice)
 
 
-def blending(sight: Sight, run: Run) -> Finding | None:
+def blending(head: Examined, run: Run) -> Finding | None:
     """A head that is meant to blend: failing at ends or seams, at a wrong β, or for no such reason."""
-    if not (run.error > sight.bound).any():
+    if not (run.error > head.bound).any():
         return None
-    factor = restoring_factor(sight, run)
-    advice = "" if factor is None else sight.rescale(factor)
-    found = at_boundary(sight, run, advice)
+    factor = restoring_factor(head, run)
+    advice = "" if factor is None else head.rescale(factor)
+    found = at_boundary(head, run, advice)
     if found is not None or factor is None:
-        return found or unexplained(sight, run)
-    worst = run.worst
-    mended = sight.run(torch.float64, sight.beta * factor, 1)
+        return found or unexplained(head, run)
+    mended = head.run(torch.float64, head.beta * factor)
     now, meant = float(run.effective.median()), float(mended.effective.median())
-    error = _error(sight, run, worst)
     if factor > 1:
         evidence = (
-            f"{error}; scores are {1 / factor:.6g} of what the values need, and {now:.3g} of {sight.keys} keys share "
-            f"the weight at the median query instead of {meant:.3g}."
+            f"{_error(head, run)}; scores are {1 / factor:.6g} of what the values need, and {now:.3g} of {head.keys} "
+            f"keys share the weight at the median query instead of {meant:.3g}."
         )
-        return Finding("uniform attention", sight.where(worst), evidence, advice)
+        return _found("uniform attention", head, run, evidence, advice)
     stairs, before = share(run.top >= SNAPPED), share(mended.top >= SNAPPED)
     snaps = "the output snaps where it should glide" if stairs > before else "the output bends at every key"
     evidence = (
-        f"{error}; {snaps}: scores are {1 / factor:.6g} times what the values need, "
-        f"{now:.3g} of {sight.keys} keys share the weight at the median query instead of {meant:.3g}, and one has "
+        f"{_error(head, run)}; {snaps}: scores are {1 / factor:.6g} times what the values need, "
+        f"{now:.3g} of {head.keys} keys share the weight at the median query instead of {meant:.3g}, and one has "
         f"{SNAPPED:.0%} of it at {stairs:.0%} of the queries instead of {before:.0%}."
     )
-    return Finding("interpolation drift", sight.where(worst), evidence, advice)
+    return _found("interpolation drift", head, run, evidence, advice)
 
 
-def at_boundary(sight: Sight, run: Run, advice: str) -> Finding | None:
+def at_boundary(head: Examined, run: Run, advice: str) -> Finding | None:
     """Whether the error is concentrated at seams, at ends or at both."""
-    for name, band in (("seams", sight.seams), ("ends", sight.ends), ("ends and seams", sight.ends | sight.seams)):
-        if not concentrated(run.error, sight.bound, band):
-            continue
-        worst = run.worst
-        ratio = float(run.error[band].mean() / run.error[~band].mean().clamp_min(1e-300))
-        evidence = (
-            f"{_error(sight, run, worst)}; next to the {name} the mean error is {ratio:.3g} times that elsewhere, "
-            f"where it is {float(run.error[~band].mean()):.3g}."
-        )
-        undo = "The keys there are not those that were built: build or load the model again, or keep away from there."
-        return Finding("boundary artefacts", sight.where(worst), evidence, advice or undo)
+    for name, band in (("seams", head.seams), ("ends", head.ends), ("ends and seams", head.ends | head.seams)):
+        if concentrated(run.error, head.bound, band):
+            there, elsewhere = run.error[band].mean(), run.error[~band].mean()
+            evidence = (
+                f"{_error(head, run)}; next to the {name} the mean error is "
+                f"{float(there / elsewhere.clamp_min(1e-300)):.3g} times that elsewhere, where it is "
+                f"{float(elsewhere):.3g}."
+            )
+            undo = (
+                "The keys there are not those that were built: build or load the model again, or keep away from there."
+            )
+            return _found("boundary artefacts", head, run, evidence, advice or undo)
     return None
 
 
@@ -161,24 +157,23 @@ def concentrated(error: Tensor, bound: Tensor, band: Tensor) -> bool:
     return bool(held) and bool(error[band].mean() > CONCENTRATED * error[~band].mean())
 
 
-def unexplained(sight: Sight, run: Run) -> Finding:
+def unexplained(head: Examined, run: Run) -> Finding:
     """The error is there, and neither the dtype nor β nor the ends explain it: values were changed."""
-    worst = run.worst
-    evidence = f"{_error(sight, run, worst)}, and no β mends it: the stored numbers are not those built."
-    return Finding("interpolation drift", sight.where(worst), evidence, "Build, compile or load the model again.")
+    evidence = f"{_error(head, run)}, and no β mends it: the stored numbers are not those built."
+    return _found("interpolation drift", head, run, evidence, "Build, compile or load the model again.")
 
 
-def restoring_factor(sight: Sight, run: Run) -> float | None:
+def restoring_factor(head: Examined, run: Run) -> float | None:
     """The factor for the scores, nearest to 1, at which the error is mended; None if there is none."""
-    stride = max(1, len(run.error) * sight.keys // SEARCH)
-    bound = sight.thinned(sight.bound, stride)
+    stride = max(1, len(run.error) * head.keys // SEARCH)
+    bound = head.thinned(head.bound, stride)
 
     def ratio(factor: float) -> float:
-        error = sight.run(torch.float64, sight.beta * factor, stride).error
+        error = head.run(torch.float64, head.beta * factor, stride).error
         return float((error / bound).nan_to_num(nan=math.inf).max())
 
-    before = float((run.error / sight.bound).max())
-    undo = 1 / sight.beta
+    before = float((run.error / head.bound).max())
+    undo = 1 / head.beta
     if undo != 1 and ratio(undo) <= 1:
         return undo
     found = {}
@@ -200,11 +195,55 @@ def _refined(f: Callable[[float], float], low: float, high: float) -> tuple[floa
     return (low + high) / 2, f((low + high) / 2)
 
 
-def measured_gap(run: Run, snap: Snap, should: Tensor) -> float:
-    """Λ as the run has it, the median over the queries that should snap; at least that where a weight underflows."""
-    if not should.any():
-        return snap.gap
-    return float(((run.top / run.second.clamp_min(1e-300)).log() / snap.z)[should].median())
+def precision(head: Examined) -> Finding | None:
+    """A finding where outputs are no numbers, or err beyond the bound that the same numbers keep in float64."""
+    run, plain = head.as_run, head.plain
+    lost = _lost(head, run)
+    if not lost.any():
+        return None
+    worst = int(torch.where(lost, run.error.nan_to_num(nan=math.inf), -1.0).argmax())
+    evidence = _digits(head, run, plain, worst) if run.finite.all() else _broken(head, ~run.finite, worst)
+    return Finding("underflow or saturation", head.where(worst), evidence, _wider(head))
+
+
+def _lost(head: Examined, run: Run) -> Tensor:
+    return ~run.finite | ((run.error > head.bound) & (head.plain.error <= head.bound))
+
+
+def _broken(head: Examined, broken: Tensor, worst: int) -> str:
+    top, name = torch.finfo(head.dtype).max, _name(head.dtype)
+    found = f"{int(broken.sum()):,} of {len(broken):,} outputs are NaN or infinite, such as at {head.place(worst)}"
+    if not head.logits * head.beta > top:
+        return f"{found}: a number on the way there is not finite in {name}."
+    scores = f"scores reach {head.logits:.3g}" + (f" times {head.beta:.3g}" if head.beta != 1 else "")
+    return f"{found}: {scores} for queries in range, and {name} ends at {top:.3g}."
+
+
+def _digits(head: Examined, run: Run, plain: Run, worst: int) -> str:
+    unit, logits = torch.finfo(head.dtype).eps / 2, head.logits * head.beta
+    lead = float((plain.top[worst] / plain.second[worst].clamp_min(1e-300)).log())
+    kept, before = len(run.leader.unique()), len(plain.leader.unique())
+    stuck = f" {kept} keys ever lead where in float64 {before} do." if kept < before else ""
+    return (
+        f"{_error(head, run, worst)}, and {float(plain.error[worst]):.3g} in float64: {_name(head.dtype)} rounds "
+        f"scores of {logits:.3g} by {logits * unit:.2g}, where the leading key is ahead by {lead:.2g}, and values by "
+        f"{unit:.2g} of their size.{stuck}"
+    )
+
+
+def _wider(head: Examined) -> str:
+    """The narrowest wider dtype that was tried and keeps what float64 keeps, and what else helps."""
+    if not head.plain.finite.all():
+        if not head.run(torch.float64, head.beta * 1e-12).finite.all():
+            return "Build, compile or load the model again: not all of its stored numbers are finite."
+        limit = torch.finfo(torch.float64).max / max(head.logits, 1.0)
+        return f"Float64 does not hold it either: lower β, to below {limit:.2g} times the built one."
+    wider = [d for d in DTYPES if torch.finfo(d).eps < torch.finfo(head.dtype).eps]
+    for dtype in reversed(wider):
+        run = head.plain if dtype == torch.float64 else head.run(dtype, head.beta)
+        if head.allows(dtype) and not _lost(head, run).any():
+            return f"Use {_name(dtype)}, which holds it. {head.smaller(head.dtype)}".rstrip()
+    return "Build it again: no dtype holds these numbers."
 
 
 def share(mask: Tensor) -> float:
@@ -212,5 +251,14 @@ def share(mask: Tensor) -> float:
     return float(mask.double().mean()) if mask.numel() else 0.0
 
 
-def _error(sight: Sight, run: Run, worst: int) -> str:
-    return f"The error is {float(run.error[worst]):.3g} at {sight.place(worst)}, bound {float(sight.bound[worst]):.3g}"
+def _found(kind: Kind, head: Examined, run: Run, evidence: str, advice: str) -> Finding:
+    return Finding(kind, head.where(run.worst), evidence, advice)
+
+
+def _error(head: Examined, run: Run, at: int | None = None) -> str:
+    i = run.worst if at is None else at
+    return f"The error is {float(run.error[i]):.3g} at {head.place(i)}, bound {float(head.bound[i]):.3g}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

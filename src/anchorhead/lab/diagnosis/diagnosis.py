@@ -1,74 +1,203 @@
-"""What a diagnosis says: the error, what was promised, and a finding for each cause."""
+"""The diagnosis of a network on some inputs, or of a saved model on points laid over its domain.
+
+Inputs outside the domain for which a compiled model was proved are set apart first. Where the model errs there by more
+than the bound, that is a boundary artefact of its own; everything else is looked for among the inputs inside.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+import os
+from typing import Any
 
-Kind = Literal["uniform attention", "boundary artefacts", "interpolation drift", "underflow or saturation"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+import torch
+from torch import Tensor, nn
+
+from anchorhead.compiler.load import load
+from anchorhead.errors import InputError, PrecisionError
+from anchorhead.expression.domain import window
+from anchorhead.lab.diagnosis.compiled import ExaminedGrid, ExaminedHead
+from anchorhead.lab.diagnosis.criteria import examine
+from anchorhead.lab.diagnosis.examined import Examined, altered
+from anchorhead.lab.diagnosis.findings import Diagnosis, Finding
+from anchorhead.lab.diagnosis.network import ExaminedNetwork
+from anchorhead.lab.diagnosis.theorems import ExaminedLookup, ExaminedRamps, ExaminedTwoLayer
+from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.grid_core import GridCore
+from anchorhead.model.head_core import HeadCore
+from anchorhead.model.layered_core import LayeredCore
+from anchorhead.model.two_layer_core import TwoLayerCore
+from anchorhead.theorems.anchors import check_count
+from anchorhead.theorems.precision import DTYPES
+from anchorhead.theorems.ramps import Ramps
+from anchorhead.theorems.two_layer import GridNetwork
+
+FAR = 8.0
+"""How much of an unbounded domain is laid with points."""
+MOST = 1_000_000
+CORNERS = 6
+"""Up to so many variables all corners of the box are among the points."""
+NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
+KNOWN: dict[type[nn.Module], Any] = {
+    Ramps: ExaminedRamps,
+    GridNetwork: ExaminedLookup,
+    HeadCore: ExaminedHead,
+    GridCore: ExaminedGrid,
+    TwoLayerCore: ExaminedTwoLayer,
+    LayeredCore: ExaminedNetwork,
+}
+"""By what a model computes with, how it is examined; a new kind is a line here."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One way in which the attention fails: which, at which head and place, the numbers, and what to change."""
+@torch.no_grad()
+def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, beta: float = 1.0) -> Diagnosis:
+    """Recognises the known ways in which softmax attention of anchors fails, on inputs x, and says what to change.
 
-    kind: Kind
-    where: str
-    evidence: str
-    advice: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} ({self.where}): {self.evidence} {self.advice}"
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What was found on some inputs.
-
-    error: the largest distance from the target, NaN or infinite where an output is; where there is no target to look
-    into, from what `against` says. bound: what was promised there.
-    examined: how many inputs were looked at. dtype, beta: how the network was run; beta multiplies the
-    scores.
+    model: a network of `ah.theorems`, or what `ah.compile` or `ah.load` returns. It is examined as it is, in its
+    literal form, edited weights included. x: inputs as the model takes them. dtype: run it in float64, float32,
+    bfloat16 or float16 instead, whether or not the model would accept that. beta: multiply all scores by this.
     """
-
-    findings: tuple[Finding, ...]
-    error: float
-    bound: float
-    examined: int
-    dtype: str
-    beta: float
-    against: str = "the target"
-
-    @property
-    def healthy(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; an error or a bound that is no finite number becomes text."""
-        return {
-            "healthy": self.healthy,
-            "error": _plain(self.error),
-            "bound": _plain(self.bound),
-            "examined": self.examined,
-            "dtype": self.dtype,
-            "beta": self.beta,
-            "against": self.against,
-            "findings": [asdict(finding) for finding in self.findings],
-        }
-
-    def __str__(self) -> str:
-        how = f"{self.dtype}" + (f", scores times {self.beta:g}" if self.beta != 1 else "")
-        figures = f"error {self.error:.3g}, bound {self.bound:.3g}, {self.examined:,} inputs, {how}"
-        if self.against != "the target":
-            figures += f"; compared with {self.against}"
-        if self.healthy:
-            return f"healthy: {figures}"
-        count = "1 finding" if len(self.findings) == 1 else f"{len(self.findings)} findings"
-        return "\n".join([f"{count}: {figures}", *(f"- {finding}" for finding in self.findings)])
+    part: Any = model.network if isinstance(model, CompiledModel) else model
+    kind = next((found for known, found in KNOWN.items() if isinstance(part, known)), None)
+    if kind is None:
+        raise InputError(
+            f"A {type(part).__name__} cannot be diagnosed. What can: networks of ah.theorems (single_head, multi_head, "
+            "two_layer, attention_then_softmax), and models that ah.compile or ah.load returns."
+        )
+    part.check(x)
+    _check_inputs(x)
+    run_in, scale = _read_dtype(dtype, part.dtype), _read_beta(beta)
+    findings: list[Finding] = []
+    error, bound, inside = 0.0, math.nan, x
+    if isinstance(model, CompiledModel):
+        bound, (inside, outside) = model.claimed.bound, _apart(model, x)
+        if len(outside):
+            findings, error = _beyond(model, outside, scale)
+    if len(inside):
+        within, worst, bound = _seen(kind(model, inside, run_in, scale))
+        findings, error = findings + within, worst if math.isnan(worst) else max(error, worst)
+    name = str(run_in).removeprefix("torch.")
+    return Diagnosis(tuple(findings), error, bound, part.count(x), name, scale, kind.against(part))
 
 
-def _plain(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
+def diagnose_file(
+    path: str | os.PathLike[str], *, dtype: Any = None, beta: float = 1.0, points: int = 2001
+) -> Diagnosis:
+    """Diagnoses a saved model on points over its domain: evenly for one variable; for several a seeded sample, the
+    diagonal, the middles of the faces and, if there are few variables, the corners. [-8, 8] of an unbounded one."""
+    count = check_count(points, "points", 2)
+    if count > MOST:
+        raise InputError(f"points={count:,} is more than {MOST:,}; a few thousand show what there is to see.")
+    model = load(path)
+    return diagnose(model, laid(model, count), dtype=dtype, beta=beta)
+
+
+def laid(model: CompiledModel, points: int) -> Tensor:
+    """About that many inputs over the model's domain, in its dtype."""
+    pairs = [window(low, high, FAR) for low, high in model.claimed.domain]
+    own = next(model.parameters()).dtype
+    low, high = torch.tensor(pairs, dtype=torch.float64).T
+    if not model.input_shape:
+        return torch.linspace(float(low[0]), float(high[0]), points, dtype=torch.float64).to(own)
+    m = len(pairs)
+    random = torch.rand(points, m, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    diagonal = torch.linspace(0, 1, max(2, points // 4), dtype=torch.float64)[:, None].expand(-1, m)
+    faces = torch.full((2 * m, m), 0.5, dtype=torch.float64)
+    faces[torch.arange(m), torch.arange(m)], faces[m + torch.arange(m), torch.arange(m)] = 0.0, 1.0
+    corners = list(itertools.product((0.0, 1.0), repeat=m)) if m <= CORNERS else [(0.0,) * m, (1.0,) * m]
+    share = torch.cat([random, diagonal, faces, torch.tensor(corners, dtype=torch.float64)])
+    inputs = torch.minimum(torch.maximum(low + share * (high - low), low), high)
+    return inputs.to(own).reshape(len(inputs), *model.input_shape)
+
+
+def _seen(examined: Examined | ExaminedNetwork) -> tuple[list[Finding], float, float]:
+    """Findings, largest error, bound."""
+    if isinstance(examined, ExaminedNetwork):
+        return examined.findings()
+    return examine(examined), float(examined.as_run.error.max()), float(examined.bound.max())
+
+
+def _check_inputs(x: Tensor) -> None:
+    """Refuses no inputs, and inputs that are not numbers; shape and dtype are the model's to check."""
+    if not x.numel():
+        raise InputError(f"x is empty, {tuple(x.shape)}; a diagnosis needs at least one input to look at.")
+    if not x.isfinite().all():
+        count = int((~x.isfinite()).sum())
+        raise InputError(
+            f"x holds {count} value{'s' * (count > 1)} that {'are' if count > 1 else 'is'} NaN or infinite; a network "
+            "cannot be blamed for those. Remove them first."
+        )
+
+
+def _read_dtype(dtype: Any, own: torch.dtype) -> torch.dtype:
+    """The dtype to run in, that of the model unless given; a torch dtype or its name."""
+    found = own if dtype is None else NAMES.get(dtype, dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or found not in DTYPES:
+        raise PrecisionError(f"dtype={dtype!r} must be one of {', '.join(NAMES)}: a network runs in those.")
+    return found
+
+
+def _read_beta(beta: Any) -> float:
+    """The factor for all scores, positive and finite."""
+    number = isinstance(beta, int | float) and not isinstance(beta, bool)
+    if not (number and math.isfinite(beta) and beta > 0):
+        raise InputError(
+            f"beta={beta!r} must be a positive finite number: all scores are multiplied by it, and 1 "
+            "leaves them as they are."
+        )
+    return float(beta)
+
+
+def _apart(model: CompiledModel, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The inputs inside the domain, and those outside; an end rounded to the model's dtype is inside."""
+    rows = model.network.rows(x)
+    low, high = torch.tensor(model.claimed.domain, dtype=torch.float64).T
+    low, high = (torch.minimum(low, low.to(x.dtype).double()), torch.maximum(high, high.to(x.dtype).double()))
+    flat = rows.double().reshape(len(rows), -1)
+    inside = ((flat >= low) & (flat <= high)).all(-1)
+    return rows[inside], rows[~inside]
+
+
+def _beyond(model: CompiledModel, x: Tensor, scale: float) -> tuple[list[Finding], float]:
+    """A finding where the model errs by more than its bound on inputs outside, or where the target cannot be looked
+    into, since nothing is promised either; and the largest error there."""
+    name, (low, high), (least, most) = _furthest(model, x)
+    reaches = f"[{low:g}, {high:g}] and reaches from {least:.6g} to {most:.6g}."
+    try:
+        error = _errors(model, x, scale)
+    except InputError:
+        largest, holds = 0.0, ""
+        evidence = (
+            f"{len(x):,} inputs lie outside the domain, where nothing is promised and this target cannot be compared "
+            f"with: {name} belongs to {reaches}"
+        )
+    else:
+        bad, largest = ~(error <= model.claimed.bound), float(error.max())
+        if not bad.any():
+            return [], largest
+        holds = f", {name} from {min(low, least):.6g} to {max(high, most):.6g}"
+        evidence = (
+            f"{int(bad.sum()):,} of {len(x):,} inputs outside the domain err by more than the bound "
+            f"{model.claimed.bound:.3g}, up to {largest:.3g}: {name} is proved on {reaches}"
+        )
+    advice = f"Compile it on a domain that holds the inputs{holds}, or clip {name} to [{low:g}, {high:g}]."
+    return [Finding("boundary artefacts", "outside the domain", evidence, advice)], largest
+
+
+def _errors(model: CompiledModel, x: Tensor, scale: float) -> Tensor:
+    """For every input the largest error of an output, run in float64 with scores times a factor."""
+    wide = x.double()
+    literal, exact = altered(model.literal(), torch.float64, scale), model.exact(wide)
+    return (literal(wide).reshape(len(x), -1) - exact.reshape(len(x), -1)).abs().amax(-1)
+
+
+def _furthest(model: CompiledModel, x: Tensor) -> tuple[str, tuple[float, float], tuple[float, float]]:
+    """The variable that leaves its domain furthest, in widths of it: its name, its domain, and what it reaches."""
+    flat, certificate = x.double().reshape(len(x), -1), model.claimed
+    reached = list(zip(flat.amin(0).tolist(), flat.amax(0).tolist(), strict=True))
+    leaves = [max(low - least, most - high) / (high - low)
+              for (low, high), (least, most) in zip(certificate.domain, reached, strict=True)]  # fmt: skip
+    k = max(range(len(leaves)), key=lambda i: leaves[i])
+    names = certificate.variables
+    return names[k] if k < len(names) else f"input {k}", certificate.domain[k], reached[k]

@@ -1,23 +1,13 @@
-"""The experiments, in the order of the report. A new one is a file here and a line below."""
+"""The experiments, in the order of the report. A new one is a file here and a name below."""
 
 from __future__ import annotations
 
 from anchorhead.errors import InputError
 from anchorhead.lab.experiment import Experiment
-from anchorhead.lab.experiments import (
-    beta,
-    boundaries,
-    cost,
-    in_context,
-    length,
-    maps,
-    rates,
-    sequences,
-)
+from anchorhead.lab.experiments import beta, boundaries, cost, in_context, length, maps, rates, sequences
 
-ALL: tuple[Experiment, ...] = tuple(
-    module.EXPERIMENT for module in (rates, maps, sequences, beta, boundaries, length, in_context, cost)
-)
+FILES = (rates, maps, sequences, beta, boundaries, length, in_context, cost)
+ALL: tuple[Experiment, ...] = tuple(Experiment.of(file) for file in FILES)
 
 
 def named(name: str) -> Experiment:

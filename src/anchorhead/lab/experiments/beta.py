@@ -7,20 +7,22 @@ dtype that cannot hold a head; here it is run all the same, to see what would ha
 
 from __future__ import annotations
 
-import copy
 import math
-from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
-from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.experiment import Experiment, Finding, Row, Setting, Table, Task
-from anchorhead.lab.figures import legend, panel
-from anchorhead.lab.rows import Rows
+from anchorhead.lab.diagnosis.criteria import share
+from anchorhead.lab.diagnosis.examined import altered
+from anchorhead.lab.experiment import Finding, Row, Rows, Setting, Table, Task
+from anchorhead.lab.figures import Figures, curve
 
+TITLE = "β and dtype"
+ABOUT = (
+    "How sharp should softmax be? The paper takes β to infinity; the theorem's proof needs "
+    "ln((p - 1)/ε)/h². Vertical lines mark 10, 50, 100, 1000 (dotted) and the derived one (solid)."
+)
 NAMED = (10.0, 50.0, 100.0, 1000.0)
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 HUES = dict(zip(DTYPES, ("#1f5fa8", "#2a9d6f", "#e08e45", "#d1495b"), strict=True))
@@ -46,7 +48,8 @@ def run(setting: Setting, seed: int) -> list[Row]:
     p, beta = int(setting["p"]), float(setting["beta"])
     model = ah.theorems.single_head([[1.0]], [0.0], -1, 1, anchors=p, beta=beta, dtype=torch.float64)
     x = torch.linspace(-1.1, 1.1, POINTS, dtype=torch.float64)[:, None, None]
-    narrow, z = in_dtype(model, DTYPES[str(setting["dtype"])]), x.to(DTYPES[str(setting["dtype"])])
+    dtype = DTYPES[str(setting["dtype"])]
+    narrow, z = altered(model.literal(), dtype), x.to(dtype)
     output, weights = narrow(z).double()[..., 0, 0], narrow.attention_weights(z)[0].double()[:, 0, 0]
     finite = output.isfinite()
     error = (output - x[:, 0, 0].clamp(-1, 1))[finite]
@@ -54,62 +57,43 @@ def run(setting: Setting, seed: int) -> list[Row]:
         "sup": error.abs().max().item() if len(error) == len(x) else math.inf,
         "mean_square": error.square().mean().item() if len(error) == len(x) else math.inf,
         "not_finite": 1 - finite.double().mean().item(),
-        "selects": _share(weights.amax(-1) > 0.99),
-        "zero_weights": _share(weights == 0),
+        "selects": share(weights.amax(-1) > 0.99),
+        "zero_weights": share(weights == 0),
         "bound": model.bound,
         "spacing": 2 / (p - 1),
     }]  # fmt: skip
 
 
-def _share(found: Tensor) -> float:
-    return found.double().mean().item()
-
-
-def in_dtype(model: ah.theorems.SingleHead, dtype: torch.dtype) -> Any:
-    """The literal network with its numbers rounded to a dtype, whether or not that can hold it."""
-    literal: Any = copy.deepcopy(model.literal()).to(dtype)
-    literal.check = lambda x: None
-    return literal
-
-
-def figures(rows: Rows) -> dict[str, Figure]:
-    found = {}
+def figures(rows: Rows) -> Figures:
+    found = Figures()
     for p, mine in rows.by("p"):
-        figure, axes = panel(f"{p} anchors on [-1, 1]", "β, the inverse temperature", "sup error")
-        for dtype, part in mine.by("dtype"):
-            ordered = Rows(sorted(part, key=lambda r: float(r["beta"])))
-            axes.plot(
-                ordered.column("beta"),
-                ordered.column("sup"),
-                color=HUES[dtype],
-                lw=3.5 if dtype == "float64" else 1.3,
-                label=dtype,
-            )
-        for row in mine.where(dtype="float64"):
-            if row["named"]:
-                axes.axvline(float(row["beta"]), color="0.75", lw=0.8, ls="-" if row["named"] == "derived" else ":")
-        axes.axhline(mine.values("spacing")[0] / 2, color="0.45", lw=1, ls="--", label="half a spacing")
-        axes.set_ylim(top=3)
-        legend(figure, 3)
-        found[f"beta_{p}"] = figure
+        with found.panel(f"beta_{p}", f"{p} anchors on [-1, 1]", "β, the inverse temperature", "sup error",
+                         columns=3) as axes:  # fmt: skip
+            for dtype, part in mine.by("dtype"):
+                width = 3.5 if dtype == "float64" else 1.3
+                curve(axes, part.ordered("beta"), "beta", "sup", color=HUES[dtype], lw=width, label=dtype)
+            for row in mine.where(dtype="float64"):
+                if row["named"]:
+                    axes.axvline(float(row["beta"]), color="0.75", lw=0.8, ls="-" if row["named"] == "derived" else ":")
+            axes.axhline(mine.values("spacing")[0] / 2, color="0.45", lw=1, ls="--", label="half a spacing")
+            axes.set_ylim(top=3)
     return found
 
 
 def findings(rows: Rows) -> list[Finding]:
     table, best, optima = [], [], []
-    for p, mine in rows.by("p"):
-        for dtype, part in mine.by("dtype"):
-            least = min(part, key=lambda r: float(r["sup"]))
-            finite = [float(r["beta"]) for r in part if r["not_finite"]]
-            flat = float(least["beta"]) * float(least["spacing"]) ** 2
-            optima += [flat] if dtype == "float64" else []
-            best.append([str(p), dtype, f"{least['beta']:.3g}", f"{flat:.2g}", f"{least['sup']:.2g}",
-                         f"{min(finite):.2g}" if finite else "never"])  # fmt: skip
-            for name in (*(f"{b:g}" for b in NAMED), "derived"):
-                (row,) = (r for r in part if str(r["named"]) == name)
-                table.append([str(p), dtype, f"{row['beta']:.4g}" + (", derived" if name == "derived" else ""),
-                              f"{row['sup']:.2g}", f"{100 * float(row['selects']):.0f}%",
-                              f"{100 * float(row['zero_weights']):.0f}%"])  # fmt: skip
+    for p, dtype, part in rows.by("p", "dtype"):
+        least = min(part, key=lambda r: float(r["sup"]))
+        finite = [float(r["beta"]) for r in part if r["not_finite"]]
+        flat = float(least["beta"]) * float(least["spacing"]) ** 2
+        optima += [flat] if dtype == "float64" else []
+        best.append([str(p), dtype, f"{least['beta']:.3g}", f"{flat:.2g}", f"{least['sup']:.2g}",
+                     f"{min(finite):.2g}" if finite else "never"])  # fmt: skip
+        for name in (*(f"{b:g}" for b in NAMED), "derived"):
+            (row,) = (r for r in part if str(r["named"]) == name)
+            shares = (f"{100 * float(row[name]):.0f}%" for name in ("selects", "zero_weights"))
+            said = f"{row['beta']:.4g}" + (", derived" if name == "derived" else "")
+            table.append([str(p), dtype, said, f"{row['sup']:.2g}", *shares])
     return [
         "The optimum for a ramp is not where softmax selects but where neighbours blend, in float64 at βh² from "
         f"{min(optima):.1f} to {max(optima):.1f} among those tried: the blend of neighbours is nearly "
@@ -120,15 +104,3 @@ def findings(rows: Rows) -> list[Finding]:
         "*Selects*: the share of queries whose largest weight exceeds 0.99. *Zero*: the share of weights that are 0.",
         Table(["p", "dtype", "β", "sup error", "selects", "zero"], table),
     ]
-
-
-EXPERIMENT = Experiment(
-    "beta",
-    "β and dtype",
-    "How sharp should softmax be? The paper takes β to infinity; the theorem's proof needs "
-    "ln((p - 1)/ε)/h². Vertical lines mark 10, 50, 100, 1000 (dotted) and the derived one (solid).",
-    tasks,
-    run,
-    figures,
-    findings,
-)

@@ -13,14 +13,17 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.experiment import Experiment, Finding, Row, Setting, Table, Task
-from anchorhead.lab.figures import COLOURS, legend, panel, ticks
-from anchorhead.lab.rows import Rows
+from anchorhead.lab.experiment import Finding, Row, Rows, Setting, Table, Task, known
+from anchorhead.lab.figures import COLOURS, Figures, curve
 
+TITLE = "Boundaries and seams"
+ABOUT = (
+    "Transitions where a construction is weakest: at the ends of its range, where there are anchors on one side only, "
+    "and where one head's anchors end and the next one's begin."
+)
 PLACES = {"low end": -0.95, "seam": 0.0, "high end": 0.95}
 ANCHORS, KEYS = 64, 24
 AT = {"low end": "0.05 from the low end", "seam": "at the seam", "high end": "0.05 from the high end"}
@@ -82,60 +85,41 @@ def looked_up(x: Tensor, f: Callable[[Tensor], Tensor], heads: int) -> Tensor:
     return found.flatten()[: len(x)]
 
 
-def figures(rows: Rows) -> dict[str, Figure]:
-    found = {}
+def figures(rows: Rows) -> Figures:
+    found = Figures()
     for place, mine in rows.where(sharpness=SHOWN).by("place"):
         title, xlabel = f"tanh({SHOWN}(x - c)), c {AT[place]}", f"distance from the {place}, up to"
-        figure, axes = panel(title, xlabel, "sup error")
-        for how, part in mine.by("how"):
-            axes.plot(part.column("nearer_than"), part.column("sup"), label=how, **STYLES[how])
-        legend(figure)
-        ticks(axes, mine.values("nearer_than"))
-        found[f"boundaries_{place.replace(' ', '_')}"] = figure
+        name = f"boundaries_{place.replace(' ', '_')}"
+        with found.panel(name, title, xlabel, "sup error", ticks=mine.values("nearer_than")) as axes:
+            for how, part in mine.by("how"):
+                curve(axes, part, "nearer_than", "sup", label=how, **STYLES[how])
     for place in ("seam", "high end"):
-        if len(rows.where(place=place).values("sharpness")) == 1:
+        mine = rows.where(place=place)
+        if len(mine.values("sharpness")) == 1:
             continue  # no curve, in the quick form
-        figure, axes = panel(f"largest error anywhere, c {AT[place]}", "sharpness s", "sup error")
-        for how, mine in rows.where(place=place).by("how"):
-            groups = list(mine.by("sharpness"))
-            axes.plot([s for s, _ in groups], [g.largest("sup") for _, g in groups], label=how, **STYLES[how])
-        legend(figure)
-        ticks(axes, rows.where(place=place).values("sharpness"))
-        found[f"boundaries_sharpness_{place.replace(' ', '_')}"] = figure
+        name, title = f"boundaries_sharpness_{place.replace(' ', '_')}", f"largest error anywhere, c {AT[place]}"
+        with found.panel(name, title, "sharpness s", "sup error", ticks=mine.values("sharpness")) as axes:
+            for how, part in mine.by("how"):
+                groups = list(part.by("sharpness"))
+                axes.plot([s for s, _ in groups], [g.largest("sup") for _, g in groups], label=how, **STYLES[how])
     return found
 
 
 def _difference(rows: Rows) -> float:
     """The largest relative difference between the largest errors of one head and of two, over all transitions."""
-    cases = [part for _, mine in rows.by("place") for _, part in mine.by("sharpness")]
+    cases = [case for *_, case in rows.by("place", "sharpness")]
     pairs = [(case.where(how="one head").largest("sup"), case.where(how="two heads").largest("sup")) for case in cases]
     return max(abs(one - two) / one for one, two in pairs)
 
 
 def findings(rows: Rows) -> list[Finding]:
     table = []
-    for place, mine in rows.by("place"):
-        for sharp, part in mine.by("sharpness"):
-            for how, bands in part.by("how"):
-                errors = bands.column("sup")
-                bound = bands.values("bound")[0]
-                table.append([place, f"{sharp}", how, f"{errors[:3].max():.1e}", f"{errors[3:].max():.1e}",
-                              "" if math.isnan(bound) else f"{bound:.1e}"])  # fmt: skip
+    for place, sharp, how, bands in rows.by("place", "sharpness", "how"):
+        errors, bound = bands.column("sup"), known(bands.values("bound")[0])
+        table.append([place, f"{sharp}", how, f"{errors[:3].max():.1e}", f"{errors[3:].max():.1e}", bound])
     return [
         f"Proved bounds {'hold at every distance' if rows.within_bounds() else 'WERE EXCEEDED'}. The paper's heads err "
         "where the target is steep, by up to half a spacing times the slope. The largest errors of two heads and of "
         f"one differ by {100 * _difference(rows):.2g}% at most, at seams as elsewhere.",
         Table(["transition", "s", "how", "within 0.1 of it", "further", "proved"], table),
     ]
-
-
-EXPERIMENT = Experiment(
-    "boundaries",
-    "Boundaries and seams",
-    "Transitions where a construction is weakest: at the ends of its range, where there are anchors on one side only, "
-    "and where one head's anchors end and the next one's begin.",
-    tasks,
-    run,
-    figures,
-    findings,
-)

@@ -12,14 +12,17 @@ import math
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.experiment import Experiment, Finding, Row, Setting, Table, Task
-from anchorhead.lab.figures import COLOURS, MARKS, legend, panel, ticks
-from anchorhead.lab.rows import Rows
+from anchorhead.lab.experiment import Finding, Row, Rows, Setting, Table, Task, known
+from anchorhead.lab.figures import COLOURS, MARKS, Figures, curve
 
+TITLE = "The cost of accuracy"
+ABOUT = (
+    "How many keys, and how many numbers, does an error cost? A smooth function, an activation, and a function with "
+    "kinks, each by every way of making it."
+)
 TARGETS = {"sin(3*x)": (-1.0, 1.0), "gelu(x)": (-6.0, 6.0), "clip(x, -1, 1)": (-2.0, 2.0)}
 SIZES = {
     "trained": (2, 4, 8, 16),
@@ -48,13 +51,8 @@ def run(setting: Setting, seed: int) -> list[Row]:
     if how in ("trained", "ReLU network"):
         y = _exact(text, x)
         error = _trained(x, y, keys) if how == "trained" else _interpolated(text, x, keys) - y
-        return [
-            {
-                "parameters": 4 * keys if how == "trained" else 3 * keys + 1,
-                "sup": error.abs().max().item(),
-                "bound": math.nan,
-            }
-        ]
+        size = 4 * keys if how == "trained" else 3 * keys + 1
+        return [{"parameters": size, "sup": error.abs().max().item(), "bound": math.nan}]
     try:
         model = ah.compile(text, (low, high), method=how, keys=keys)
     except ah.ToleranceError:
@@ -98,53 +96,32 @@ def _trained(x: Tensor, y: Tensor, keys: int) -> Tensor:
         return head(u) - y
 
 
-def figures(rows: Rows) -> dict[str, Figure]:
-    found = {}
-    for i, (target, mine) in enumerate(rows.by("target")):
-        for size in ("keys", "parameters"):
-            figure, axes = panel(target, size if size == "parameters" else "keys, or units", "sup error")
-            for mark, (how, part) in zip(MARKS, mine.by("how"), strict=False):
-                axes.plot(
-                    part.column(size),
-                    part.column("sup").clip(1e-16),
-                    mark + "-",
-                    ms=4,
-                    lw=1.3,
-                    color=COLOURS[how],
-                    label=how,
-                )
-            legend(figure)
-            ticks(axes, (2, 4, 8, 16, 32, 64, 128, 256) if size == "keys" else (10, 30, 100, 300, 1000))
-            found[f"cost_{i + 1}_{size}"] = figure
+def figures(rows: Rows) -> Figures:
+    found = Figures()
+    for i, (target, mine) in enumerate(rows.by("target"), 1):
+        for size, said, ticks in (
+            ("keys", "keys, or units", (2, 4, 8, 16, 32, 64, 128, 256)),
+            ("parameters", "parameters", (10, 30, 100, 300, 1000)),
+        ):
+            with found.panel(f"cost_{i}_{size}", target, said, "sup error", ticks=ticks) as axes:
+                for mark, (how, part) in zip(MARKS, mine.by("how"), strict=False):
+                    style = {"ms": 4, "lw": 1.3, "color": COLOURS[how], "label": how}
+                    curve(axes, part, size, "sup", mark + "-", floor=1e-16, **style)
     return found
 
 
 def findings(rows: Rows) -> list[Finding]:
     table = []
-    for target, mine in rows.by("target"):
-        for how, part in mine.by("how"):
-            best = min((r for r in part if r["sup"] == r["sup"]), key=lambda r: float(r["sup"]), default=None)
-            if best is None:
-                table.append([target, how, "", "", "refused", ""])
-                continue
-            bound = float(best["bound"])
+    for target, how, part in rows.by("target", "how"):
+        best = min((r for r in part if r["sup"] == r["sup"]), key=lambda r: float(r["sup"]), default=None)
+        if best is None:
+            table.append([target, how, "", "", "refused", ""])
+        else:
             table.append([target, how, f"{best['keys']}", f"{best['parameters']}", f"{best['sup']:.1e}",
-                          "" if math.isnan(bound) else f"{bound:.1e}"])  # fmt: skip
+                          known(float(best["bound"]))])  # fmt: skip
     return [
         "For a smooth target gated and smooth heads converge geometrically; the paper's head gains a factor of two, "
         "and the ReLU network of four, for twice the size. Training the same head stalls: its error is that of the "
         "optimiser. The best of each:",
         Table(["target", "how", "keys", "parameters", "sup error", "proved"], table),
     ]
-
-
-EXPERIMENT = Experiment(
-    "cost",
-    "The cost of accuracy",
-    "How many keys, and how many numbers, does an error cost? A smooth function, an activation, and a function with "
-    "kinks, each by every way of making it.",
-    tasks,
-    run,
-    figures,
-    findings,
-)

@@ -10,17 +10,20 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.experiment import Experiment, Finding, Row, Setting, Table, Task
-from anchorhead.lab.figures import COLOURS, legend, panel
-from anchorhead.lab.rows import Rows
+from anchorhead.lab.experiment import Finding, Row, Rows, Setting, Table, Task, known
+from anchorhead.lab.figures import COLOURS, Figures, curve
 
 if TYPE_CHECKING:
     from anchorhead.in_context.gradient_descent import GradientDescent
 
+TITLE = "Gradient descent in context"
+ABOUT = (
+    "A network with fixed weights reads 64 examples and runs gradient descent on them, one layer a step. *Deviation* "
+    "is the distance of its w from the algorithm's, run in float64."
+)
 EXAMPLES, FEATURES = 64, 8
 RATES = {"squared": 0.1, "logistic": 0.5, "huber": 0.1, "hinge": 0.1, "quantile": 0.1, "poisson": 0.01}
 BOUNDS = {"poisson": {"s": 4.0}}
@@ -77,18 +80,18 @@ def _papers_deviation(model: GradientDescent, X: Tensor, y: Tensor) -> Tensor:
         return torch.full((model.algorithm.steps + 1,), math.nan)
 
 
-def figures(rows: Rows) -> dict[str, Figure]:
-    found = {}
-    for loss, mine in rows.by("loss"):
-        part = mine.where(seed=0)
-        figure, axes = panel(f"{loss}, {part.one('keys')} keys", "step", "distance of w", log="xy")
-        t = part.column("step")
-        axes.plot(t, part.column("to_optimum"), color="0.6", lw=1.4, label="to the optimum")
-        axes.plot(t, part.column("paper").clip(1e-17), color=COLOURS["trained"], lw=1.4, label="the paper's heads")
-        axes.plot(t, part.column("proved"), "--", color=COLOURS["constructed"], lw=1.2, label="proved")
-        axes.plot(t, part.column("measured").clip(1e-17), color=COLOURS["constructed"], lw=1.4, label="these heads")
-        legend(figure)
-        found[f"in_context_{loss}"] = figure
+def figures(rows: Rows) -> Figures:
+    found = Figures()
+    for loss, mine in rows.where(seed=0).by("loss"):
+        title = f"{loss}, {mine.one('keys')} keys"
+        with found.panel(f"in_context_{loss}", title, "step", "distance of w") as axes:
+            for name, said, colour, form, width in (
+                ("to_optimum", "to the optimum", "0.6", "-", 1.4),
+                ("paper", "the paper's heads", COLOURS["trained"], "-", 1.4),
+                ("proved", "proved", COLOURS["constructed"], "--", 1.2),
+                ("measured", "these heads", COLOURS["constructed"], "-", 1.4),
+            ):
+                curve(axes, mine, "step", name, form, floor=1e-17, color=colour, lw=width, label=said)
     return found
 
 
@@ -97,14 +100,8 @@ def findings(rows: Rows) -> list[Finding]:
     for loss, mine in rows.by("loss"):
         last = Rows(r for r in mine if r["step"] == r["steps"])
         numbers = (last.largest(name) for name in ("measured", "proved", "to_optimum", "paper"))
-        table.append(
-            [
-                loss,
-                f"{RATES[loss]:g}",
-                str(last.one("keys")),
-                *(f"{n:.1e}" if n == n else "left the bounds" for n in numbers),
-            ]
-        )
+        said = (known(n) or "left the bounds" for n in numbers)
+        table.append([loss, f"{RATES[loss]:g}", str(last.one("keys")), *said])
     kept = rows.within_bounds("measured", "proved")
     return [
         f"After the last of {rows.one('steps'):,} steps, the largest over {len(rows.values('seed'))} problems. At "
@@ -112,15 +109,3 @@ def findings(rows: Rows) -> list[Finding]:
         "bounds*: those heads drove w out of the range that they were built for.",
         Table(["loss", "rate", "keys", "deviation", "proved", "to the optimum", "the paper's heads"], table),
     ]
-
-
-EXPERIMENT = Experiment(
-    "in_context",
-    "Gradient descent in context",
-    "A network with fixed weights reads 64 examples and runs gradient descent on them, one layer a step. *Deviation* "
-    "is the distance of its w from the algorithm's, run in float64.",
-    tasks,
-    run,
-    figures,
-    findings,
-)

@@ -11,14 +11,18 @@ import statistics
 import time
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.experiment import Experiment, Finding, Row, Setting, Table, Task
-from anchorhead.lab.figures import legend, panel
-from anchorhead.lab.rows import Rows
+from anchorhead.lab.experiment import Finding, Row, Rows, Setting, Table, Task
+from anchorhead.lab.figures import Figures, curve
 
+TITLE = "Length and width"
+ABOUT = (
+    "The theorems hold for sequences of any length and tokens of any width. Times are of one thread. "
+    "Dashed: the bounds."
+)
+CLOCKED = ("nanoseconds_per_token",)
 ANCHORS, LOW, HIGH = 512, -3.0, 3.0
 HUES = {4: "#1f5fa8", 64: "#2a9d6f", 256: "#d1495b"}
 
@@ -56,37 +60,24 @@ def _seconds(model: torch.nn.Module, x: Tensor) -> float:
     return time.perf_counter() - start
 
 
-def figures(rows: Rows) -> dict[str, Figure]:
-    found = {}
+def figures(rows: Rows) -> Figures:
+    found = Figures()
     for name, ylabel in (("sup", "sup error"), ("nanoseconds_per_token", "nanoseconds per token")):
-        figure, axes = panel(f"{ylabel}, by length", "tokens n", ylabel)
-        for how, mine in rows.by("how"):
-            for d, part in mine.by("d"):
-                ordered = Rows(sorted(part, key=lambda r: int(r["n"])))
-                style = "o-" if how == "single_head" else "s:"
-                axes.plot(
-                    ordered.column("n"),
-                    ordered.column(name),
-                    style,
-                    ms=3.5,
-                    lw=1.4,
-                    color=HUES[d],
-                    label=f"{how}, d = {d}",
-                )
+        with found.panel(f"length_{name}", f"{ylabel}, by length", "tokens n", ylabel) as axes:
+            for how, d, part in rows.by("how", "d"):
+                form, label = "o-" if how == "single_head" else "s:", f"{how}, d = {d}"
+                curve(axes, part.ordered("n"), "n", name, form, ms=3.5, lw=1.4, color=HUES[d], label=label)
                 if name == "sup" and d == 4:
-                    axes.plot(ordered.column("n"), ordered.column("bound"), "--", color="0.45", lw=1)
-        legend(figure)
-        found[f"length_{name}"] = figure
+                    curve(axes, part.ordered("n"), "n", "bound", "--", color="0.45", lw=1)
     return found
 
 
 def findings(rows: Rows) -> list[Finding]:
     table = []
-    for how, mine in rows.by("how"):
-        for d, part in mine.by("d"):
-            for row in sorted(part, key=lambda r: int(r["n"])):
-                sizes = (f"{row['n']:,}", f"{row['keys']:,}", f"{row['sup']:.2e}", f"{row['bound']:.2e}")
-                table.append([how, str(d), *sizes, f"{row['nanoseconds_per_token']:,.0f}"])
+    for how, d, part in rows.by("how", "d"):
+        for row in part.ordered("n"):
+            sizes = (f"{row['n']:,}", f"{row['keys']:,}", f"{row['sup']:.2e}", f"{row['bound']:.2e}")
+            table.append([how, str(d), *sizes, f"{row['nanoseconds_per_token']:,.0f}"])
     return [
         f"Every bound {'was kept' if rows.within_bounds() else 'WAS NOT KEPT'}. With one head neither the error nor "
         "the time per token depends on the length; tokens of 256 features take longer to read. multi_head has (n - 2)H "
@@ -94,16 +85,3 @@ def findings(rows: Rows) -> list[Finding]:
         "length.times.csv, and differ from run to run.",
         Table(["how", "d", "tokens", "keys", "sup error", "bound", "ns per token"], table),
     ]
-
-
-EXPERIMENT = Experiment(
-    "length",
-    "Length and width",
-    "The theorems hold for sequences of any length and tokens of any width. Times are of one thread. "
-    "Dashed: the bounds.",
-    tasks,
-    run,
-    figures,
-    findings,
-    clocked=("nanoseconds_per_token",),
-)

@@ -6,16 +6,18 @@ Published: n = p = 30, so that there are no appended tokens at all, 100 epochs. 
 from __future__ import annotations
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.experiment import SEEDS, Experiment, Finding, Row, Setting, Table, Task
-from anchorhead.lab.figures import panel
-from anchorhead.lab.published import PublishedLayer, in_first_feature, train
-from anchorhead.lab.ramps import FEATURES, HELD_OUT, RampData, ramp_data
-from anchorhead.lab.rows import Rows
+from anchorhead.lab.experiment import SEEDS, Finding, Row, Rows, Setting, Table, Task
+from anchorhead.lab.figures import Figures
+from anchorhead.lab.published import FEATURES, HELD_OUT, PublishedLayer, RampData, ramp_data, train_on_ramps
 
+TITLE = "Attention maps"
+ABOUT = (
+    "Thirty tokens of one held-out sequence as queries, from the smallest u to the largest, and what each attends to. "
+    "In the construction the keys are 30 anchors from a to b; in the trained layer they are the tokens themselves."
+)
 TOKENS, EPOCHS = 30, 100
 WIDTHS = (0.5, 1.5, 3.0)
 
@@ -52,48 +54,32 @@ def _constructed(data: RampData, target: Tensor, high: float, seed: int) -> tupl
 def _trained(data: RampData, target: Tensor, high: float, seed: int) -> tuple[Tensor, Tensor]:
     draw = torch.Generator().manual_seed(seed)
     model = PublishedLayer(TOKENS, FEATURES, TOKENS, 1, draw)
-    x = data.inputs.float()
-    train(model, x[:-HELD_OUT], in_first_feature(target[:-HELD_OUT].float()), EPOCHS, draw)
+    outputs = train_on_ramps(model, data, target, EPOCHS, draw)
     with torch.no_grad():
-        return model(x[-HELD_OUT:])[..., 0].double(), model.weights(x[-1])[0].double()
+        return outputs.double(), model.weights(data.inputs[-1].float())[0].double()
 
 
-def figures(rows: Rows) -> dict[str, Figure]:
-    found = {}
-    for how, mine in rows.by("how"):
-        for width, part in mine.by("width"):
-            title = f"{how}, |b - a| = {width:g}"
-            figure, axes = panel(title, "key" if how == "trained" else "anchor", "query, by u", log="", height=4.0)
+def figures(rows: Rows) -> Figures:
+    found = Figures()
+    for how, width, part in rows.by("how", "width"):
+        name, title = f"maps_{how}_{str(width).replace('.', '_')}", f"{how}, |b - a| = {width:g}"
+        xlabel = "key" if how == "trained" else "anchor"
+        with found.panel(name, title, xlabel, "query, by u", log="", height=4.0) as axes:
             axes.grid(False)
             grid = part.column("weight").reshape(TOKENS, -1)
             image = axes.imshow(grid, origin="lower", cmap="magma_r", vmin=0, vmax=1, aspect="auto")
-            figure.colorbar(image, ax=axes, label="attention weight", shrink=0.8)
-            found[f"maps_{how}_{str(width).replace('.', '_')}"] = figure
+            found[name].colorbar(image, ax=axes, label="attention weight", shrink=0.8)
     return found
 
 
 def findings(rows: Rows) -> list[Finding]:
     table = []
-    for how, mine in rows.by("how"):
-        for width, part in mine.by("width"):
-            weights = part.column("weight").reshape(TOKENS, -1)
-            peak = weights.max(1).mean()
-            error, mean = part.one("mean_square"), part.one("of_the_mean")
-            table.append([how, f"{width:g}", f"{error:.2g}", f"{mean:.2g}", f"{error / mean:.2g}", f"{peak:.2f}"])
+    for how, width, part in rows.by("how", "width"):
+        peak = part.column("weight").reshape(TOKENS, -1).max(1).mean()
+        error, mean = part.one("mean_square"), part.one("of_the_mean")
+        table.append([how, f"{width:g}", f"{error:.2g}", f"{mean:.2g}", f"{error / mean:.2g}", f"{peak:.2f}"])
     return [
         "Where softmax selects, a row has one dark cell or two. The trained layers have no anchors to select, since "
         "the published maps take p = n; a ratio near 1 means no better than predicting each position's mean.",
         Table(["how", "|b - a|", "mean square", "of the mean", "ratio", "mean largest weight"], table),
     ]
-
-
-EXPERIMENT = Experiment(
-    "maps",
-    "Attention maps",
-    "Thirty tokens of one held-out sequence as queries, from the smallest u to the largest, and what each attends to. "
-    "In the construction the keys are 30 anchors from a to b; in the trained layer they are the tokens themselves.",
-    tasks,
-    run,
-    figures,
-    findings,
-)

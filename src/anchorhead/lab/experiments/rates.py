@@ -3,24 +3,35 @@
 The setting is the published one: n = 50, d = 10, w and t standard normal, inputs uniform on [-5, 5], target
 clip(w_i·x_i + t_i, a, b), errors on the 200 sequences held out. Sweeps: p at H = 1, H at p = 60 (the theorem's own H
 heads have (n - 2)H anchors), |b - a| at p = 60.
+
+How fast an error falls is the slope of a line through log size and log error, with a confidence interval. Errors of one
+seed share their data across sizes, so the points are not independent; each seed gives one slope by least squares, and
+the interval is Student's for their mean. With one seed it is that of the regression.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+import numpy as np
 import torch
-from matplotlib.figure import Figure
+from scipy import stats
 from torch import Tensor
 
 import anchorhead as ah
-from anchorhead.lab.experiment import SEEDS, Experiment, Finding, Row, Setting, Table, Task
-from anchorhead.lab.figures import legend, panel, spread, ticks
-from anchorhead.lab.published import PublishedLayer, in_first_feature, train
-from anchorhead.lab.ramps import FEATURES, HELD_OUT, TOKENS, RampData, ramp_data
-from anchorhead.lab.rows import Rows
-from anchorhead.lab.slopes import fitted_slope
+from anchorhead.lab.experiment import SEEDS, Finding, Row, Rows, Setting, Table, Task, measured
+from anchorhead.lab.figures import Figures, spread
+from anchorhead.lab.published import FEATURES, HELD_OUT, TOKENS, PublishedLayer, RampData, ramp_data, train_on_ramps
 
+TITLE = "Rates in anchors, heads and range"
+ABOUT = (
+    "The paper's own experiment: n = 50 ramps on [a, b], one attention layer. *Constructed* is the network of the "
+    "theorem; *trained* is the authors' layer trained as published, for 50 epochs, and ten times longer; *from the "
+    "construction* starts that training at the theorem's numbers, which the layer can hold exactly. *Smooth* is one "
+    "head with as many anchors at a β at which neighbours blend, *kinked* the three keys that compile gives "
+    "for clip."
+)
 SIZES = {"p": (60, 70, 80, 90, 100, 110, 120), "H": (1, 2, 4, 8, 16), "width": (10, 20, 30, 40, 50)}
 QUICK = {"p": (60, 90, 120), "H": (1, 4, 16), "width": (10, 30, 50)}
 QUICK_TRAINED = {"p": (60, 120), "H": (1, 4), "width": (10, 50)}
@@ -69,22 +80,18 @@ def run(setting: Setting, seed: int) -> list[Row]:
         error, bound, keys = _trained(how, p, heads, high, data, target, seed), math.nan, p
     else:
         error, bound, keys = _built(how, p, heads, high, data)
-    return [
-        {"keys": keys, "sup": error.abs().max().item(), "mean_square": error.square().mean().item(), "bound": bound}
-    ]
+    return [measured(error, bound, keys)]
 
 
 def _trained(how: str, p: int, heads: int, high: float, data: RampData, target: Tensor, seed: int) -> Tensor:
     draw = torch.Generator().manual_seed(seed)
     model = PublishedLayer(TOKENS, FEATURES, p, heads, draw)
-    x, y = data.inputs.float(), target.float()
     if "from" in how:
         anchors, spacing = torch.linspace(-high, high, p), 2 * high / (p - 1)
         sharp = 1.0 if "smooth" in how else math.log((p - 1) / 1e-6)
         model.start_at_anchors(data.weights.float(), data.bias.float(), anchors, sharp / spacing**2)
-    train(model, x[:-HELD_OUT], in_first_feature(y[:-HELD_OUT]), EPOCHS * (10 if "10x" in how else 1), draw)
-    with torch.no_grad():
-        return (model(x[-HELD_OUT:])[..., 0] - y[-HELD_OUT:]).double()
+    outputs = train_on_ramps(model, data, target, EPOCHS * (10 if "10x" in how else 1), draw)
+    return (outputs - target[-HELD_OUT:].float()).double()
 
 
 def _built(how: str, p: int, heads: int, high: float, data: RampData) -> tuple[Tensor, float, int]:
@@ -107,23 +114,25 @@ def _built(how: str, p: int, heads: int, high: float, data: RampData) -> tuple[T
     return (model(x) - model.exact(x))[..., 0], model.bound, model.resources.keys
 
 
-def figures(rows: Rows) -> dict[str, Figure]:
-    found = {}
+def figures(rows: Rows) -> Figures:
+    found = Figures()
     for sweep in SIZES:
-        mine = swept(rows, sweep)
+        mine, called = swept(rows, sweep), CALLED[sweep]
         for name, said in (("sup", "sup error"), ("mean_square", "mean squared error")):
-            figure, axes = panel(f"{said}, by {CALLED[sweep]}", CALLED[sweep], said)
-            for how, part in mine.by("how"):
-                if how == "kinked" or len(part.values(sweep)) == 1:  # far below, or no curve: see the findings
-                    continue
-                spread(axes, part, sweep, name, how)
-            if name == "sup":
-                built = mine.where(how="constructed")
-                spread(axes, built, sweep, "bound", "the theorem's bound", color="0.45", marker="", ls="--", lw=1)
-            legend(figure)
-            ticks(axes, mine.values(sweep))
-            found[f"rates_{sweep}_{name}"] = figure
+            title, sizes = f"{said}, by {called}", mine.values(sweep)
+            with found.panel(f"rates_{sweep}_{name}", title, called, said, ticks=sizes) as axes:
+                for how, part in mine.by("how"):
+                    if _is_curve(how, part, sweep):
+                        spread(axes, part, sweep, name, how)
+                if name == "sup":
+                    built = mine.where(how="constructed")
+                    spread(axes, built, sweep, "bound", "the theorem's bound", color="0.45", marker="", ls="--", lw=1)
     return found
+
+
+def _is_curve(how: str, rows: Rows, sweep: str) -> bool:
+    """Kinked heads are far below, and one size is no curve."""
+    return how != "kinked" and len(rows.values(sweep)) > 1
 
 
 def findings(rows: Rows) -> list[Finding]:
@@ -131,7 +140,7 @@ def findings(rows: Rows) -> list[Finding]:
     sweeps = {sweep: swept(rows, sweep) for sweep in SIZES}
     for sweep, mine in sweeps.items():
         for how, part in mine.by("how"):
-            if len(part.values(sweep)) > 1 and how != "kinked":
+            if _is_curve(how, part, sweep):
                 sup, rms = fitted_slope(part, sweep, "sup"), fitted_slope(part, sweep, "mean_square", power=0.5)
                 slopes.append([CALLED[sweep], how, str(sup), str(rms), str(len(part.values("seed")))])
     hows, kinked = sweeps["p"].values("how"), rows.where(how="kinked")
@@ -152,16 +161,30 @@ def findings(rows: Rows) -> list[Finding]:
     ]
 
 
-EXPERIMENT = Experiment(
-    "rates",
-    "Rates in anchors, heads and range",
-    "The paper's own experiment: n = 50 ramps on [a, b], one attention layer. *Constructed* is the network of the "
-    "theorem; *trained* is the authors' layer trained as published, for 50 epochs, and ten times longer; *from the "
-    "construction* starts that training at the theorem's numbers, which the layer can hold exactly. *Smooth* is one "
-    "head with as many anchors at a β at which neighbours blend, *kinked* the three keys that compile gives "
-    "for clip.",
-    tasks,
-    run,
-    figures,
-    findings,
-)
+@dataclass(frozen=True)
+class Slope:
+    """A slope and half of its 95% confidence interval; nan where it cannot be had."""
+
+    value: float
+    half_width: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ± {self.half_width:.3f}" if self.half_width < 100 else f"{self.value:.3f}"
+
+
+def fitted_slope(rows: Rows, size: str, error: str, power: float = 1.0) -> Slope:
+    """The slope of log(error^power) against log(size), over the sizes that every seed has."""
+    logs = ((np.log(r.column(size)), np.log(np.maximum(r.column(error), 1e-300))) for _, r in rows.by("seed"))
+    fits = [_fit(x, power * y) for x, y in logs]
+    slopes = [slope for slope, _ in fits]
+    if len(fits) == 1:
+        return Slope(slopes[0], fits[0][1])
+    spread = float(np.std(slopes, ddof=1)) / len(slopes) ** 0.5
+    return Slope(float(np.mean(slopes)), float(stats.t.ppf(0.975, len(slopes) - 1)) * spread)
+
+
+def _fit(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    if len(x) < 3:
+        return (float((y[-1] - y[0]) / (x[-1] - x[0])) if len(x) == 2 else float("nan")), float("nan")
+    found = stats.linregress(x, y)
+    return float(found.slope), float(found.stderr * stats.t.ppf(0.975, len(x) - 2))

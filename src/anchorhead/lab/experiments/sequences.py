@@ -13,15 +13,20 @@ import math
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import anchorhead as ah
-from anchorhead.lab.experiment import SEEDS, Experiment, Finding, Row, Setting, Table, Task
-from anchorhead.lab.figures import COLOURS, legend, panel, ticks
+from anchorhead.lab.experiment import SEEDS, Finding, Row, Rows, Setting, Table, Task, known, measured
+from anchorhead.lab.figures import COLOURS, Figures, curve
 from anchorhead.lab.published import PublishedSequences, train
-from anchorhead.lab.rows import Rows
 
+TITLE = "Sequence to sequence"
+ABOUT = (
+    "A ReLU network of width 10, with standard normal weights, on sequences of 20 tokens with 5 features. *Heads*: its "
+    "units as ramps, by Theorem 3.2. *Compiled*: through its graph, at three tolerances. *Trained*: two attention "
+    "layers as published, 3 epochs of 50,000 samples (not in the quick "
+    "form). *Levels*: the universal two-layer theorem, on two coordinates."
+)
 TOKENS, FEATURES, WIDTH = 20, 5, 10
 SAMPLES, EPOCHS, FRESH = 50_000, 3, 2000
 
@@ -47,11 +52,7 @@ def run(setting: Setting, seed: int) -> list[Row]:
     x = torch.rand(FRESH, TOKENS, FEATURES, generator=draw, dtype=torch.float64)
     ways = {"heads": _by_heads, "compiled": _compiled, "regression": _regression, "trained": _trained}
     outputs, bound, keys = ways[how](f, x, float(size), draw)
-    return [_numbers(outputs - f(x.flatten(1)), bound, keys)]
-
-
-def _numbers(error: Tensor, bound: float, keys: int) -> Row:
-    return {"keys": keys, "sup": error.abs().max().item(), "mean_square": error.square().mean().item(), "bound": bound}
+    return [measured(outputs - f(x.flatten(1)), bound, keys)]
 
 
 def relu_network(inputs: int, hidden: int, outputs: int, seed: int) -> nn.Sequential:
@@ -110,38 +111,32 @@ def _by_levels(levels: int, seed: int) -> Row:
     model = ah.theorems.two_layer(lambda z: f(z.flatten(-2)).unflatten(-1, (1, 2)), tokens=1, features=2, levels=levels)
     x = torch.rand(FRESH, 1, 2, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
     bound = model.bound_for(lipschitz=lipschitz, metric="sup")
-    return _numbers(model(x) - model.exact(x), bound, model.resources.keys)
+    return measured(model(x) - model.exact(x), bound, model.resources.keys)
 
 
-def figures(rows: Rows) -> dict[str, Figure]:
-    found = {}
+def figures(rows: Rows) -> Figures:
+    found = Figures()
     for how, xlabel, title in (
         ("heads", "heads H", "20 x 5, the theorem's heads"),
         ("levels", "levels g of a coordinate", "two coordinates, by levels"),
         ("compiled", "tolerance asked for", "20 x 5, compiled through its graph"),
     ):
-        figure, axes = panel(title, xlabel, "sup error")
-        for i, (_, mine) in enumerate(rows.where(how=how).by("seed")):
-            at = mine.column("size")
-            axes.plot(
-                at, mine.column("sup"), "o-", color=COLOURS["constructed"], ms=3.5, label=None if i else "measured"
-            )
-            axes.plot(at, mine.column("bound"), "--", color="0.45", lw=1, label=None if i else "bound")
-        legend(figure)
-        if how != "compiled":
-            ticks(axes, rows.where(how=how).values("size"))
-        found[f"sequences_{how}"] = figure
+        mine = rows.where(how=how)
+        ticks = () if how == "compiled" else mine.values("size")
+        with found.panel(f"sequences_{how}", title, xlabel, "sup error", ticks=ticks) as axes:
+            for i, (_, part) in enumerate(mine.by("seed")):
+                names = (None, None) if i else ("measured", "bound")
+                curve(axes, part, "size", "sup", "o-", color=COLOURS["constructed"], ms=3.5, label=names[0])
+                curve(axes, part, "size", "bound", "--", color="0.45", lw=1, label=names[1])
     return found
 
 
 def findings(rows: Rows) -> list[Finding]:
     table = []
-    for how, mine in rows.by("how"):
-        for size, part in mine.by("size"):
-            bound = part.largest("bound")
-            errors = (f"{part.median(name):.2g}" for name in ("sup", "mean_square"))
-            sizes = f"{size:g}" if size else "", f"{part.one('keys') or ''}"
-            table.append([how, *sizes, *errors, "" if math.isnan(bound) else f"{bound:.2g}"])
+    for how, size, part in rows.by("how", "size"):
+        errors = (f"{part.median(name):.2g}" for name in ("sup", "mean_square"))
+        sizes = f"{size:g}" if size else "", f"{part.one('keys') or ''}"
+        table.append([how, *sizes, *errors, known(part.largest("bound"), ".2g")])
     return [
         f"Every bound {'was kept' if rows.within_bounds() else 'WAS NOT KEPT'}. The grid of the two-layer theorem "
         "grows like a power of the number of coordinates; by heads, or compiled, 100 coordinates cost no more "
@@ -149,17 +144,3 @@ def findings(rows: Rows) -> list[Finding]:
         "*Regression* is linear regression on 20,000 samples, to compare the trained layers with.",
         Table(["how", "size", "keys", "sup error (median)", "mean square (median)", "largest bound"], table),
     ]
-
-
-EXPERIMENT = Experiment(
-    "sequences",
-    "Sequence to sequence",
-    "A ReLU network of width 10, with standard normal weights, on sequences of 20 tokens with 5 features. *Heads*: its "
-    "units as ramps, by Theorem 3.2. *Compiled*: through its graph, at three tolerances. *Trained*: two attention "
-    "layers as published, 3 epochs of 50,000 samples (not in the quick "
-    "form). *Levels*: the universal two-layer theorem, on two coordinates.",
-    tasks,
-    run,
-    figures,
-    findings,
-)

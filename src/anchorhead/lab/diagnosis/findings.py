@@ -1,0 +1,74 @@
+"""What a diagnosis says: the error, what was promised, and a finding for each cause."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+Kind = Literal["uniform attention", "boundary artefacts", "interpolation drift", "underflow or saturation"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One way in which the attention fails: which, at which head and place, the numbers, and what to change."""
+
+    kind: Kind
+    where: str
+    evidence: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.where}): {self.evidence} {self.advice}"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found on some inputs.
+
+    error: the largest distance from the target, NaN or infinite where an output is; where there is no target to look
+    into, from what `against` says. bound: what was promised there.
+    examined: how many inputs were looked at. dtype, beta: how the network was run; beta multiplies the
+    scores.
+    """
+
+    findings: tuple[Finding, ...]
+    error: float
+    bound: float
+    examined: int
+    dtype: str
+    beta: float
+    against: str = "the target"
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; an error or a bound that is no finite number becomes text."""
+        return {
+            "healthy": self.healthy,
+            "error": _plain(self.error),
+            "bound": _plain(self.bound),
+            "examined": self.examined,
+            "dtype": self.dtype,
+            "beta": self.beta,
+            "against": self.against,
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+    def __str__(self) -> str:
+        how = f"{self.dtype}" + (f", scores times {self.beta:g}" if self.beta != 1 else "")
+        figures = f"error {self.error:.3g}, bound {self.bound:.3g}, {self.examined:,} inputs, {how}"
+        if self.against != "the target":
+            figures += f"; compared with {self.against}"
+        if self.healthy:
+            return f"healthy: {figures}"
+        count = "1 finding" if len(self.findings) == 1 else f"{len(self.findings)} findings"
+        return "\n".join([f"{count}: {figures}", *(f"- {finding}" for finding in self.findings)])
+
+
+def _plain(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
