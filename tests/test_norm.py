@@ -1,6 +1,8 @@
 """What is said of a norm as one function of its entries holds at every point that is tried, and only of norms."""
 
 import math
+import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,10 +12,13 @@ from torch import nn
 
 import anchorhead as ah
 from anchorhead.circuit.norm import Norm, norms
+from anchorhead.circuit.rows import Row
+from anchorhead.circuit.step import OutsideDomain
 from anchorhead.compiler.circuit_target import of_module
 from anchorhead.enclosure.precision import precision
+from anchorhead.model.layered_core import LayeredCore
 from anchorhead.proof.flow import Tracker
-from anchorhead.proof.network_claim import flows
+from anchorhead.proof.network_claim import PlacedNetwork, flows, output_errors
 
 NEAR = st.floats(-3, 3)
 ROOM = 1 + 1e-9
@@ -121,3 +126,39 @@ def test_errors_before_a_norm_are_within_what_is_proved(domain, dtype):
         error = (model(x).double() - module(x.double())).abs().amax(0)
         assert (error <= torch.tensor(model.certificate.outputs, dtype=torch.float64)).all()
         assert model.probe(x).first is None
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("module", [nn.LayerNorm(3), nn.RMSNorm(3)], ids=["layer norm", "rms norm"])
+def test_rows_that_are_wrong_are_within_what_then_follows(module):
+    """Stored rows may be off by anything: what follows from them is still a bound, squares and quotients apart."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), module, nn.Linear(3, 2)).double()
+    model = ah.compile(module, (0.2, 0.6), tol=1e-4, method="graph")
+    claim, draw = model.network.placed.claim, random.Random(0)
+    x = torch.rand(500, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 0.4 + 0.2
+    assert norms(claim.circuit)
+    bounds = []
+    for size in (1e-8, 1e-7, 1e-6, 1e-5, 1e-4):
+        wrong = {row: _off(row, size, draw) for rows in claim.wiring.rows for row in map(_frozen, rows)}
+        rows = tuple(tuple(wrong[_frozen(row)] for row in rows) for rows in claim.wiring.rows)
+        other = replace(claim, wiring=replace(claim.wiring, rows=rows))
+        try:
+            bound = output_errors(other, rounding=True)
+        except OutsideDomain:
+            break
+        with torch.no_grad():
+            error = (LayeredCore(PlacedNetwork.of(other), {})(x) - module(x)).abs().amax(0).tolist()
+        assert all(e <= b for e, b in zip(error, bound, strict=True))
+        bounds.append(max(bound))
+    assert len(bounds) >= 2
+    assert bounds == sorted(bounds)
+
+
+def _frozen(row):
+    return tuple(row.terms.items()), row.bias
+
+
+def _off(row, size, draw):
+    terms, bias = row
+    return Row({w: c * (1 + draw.choice((-size, size))) for w, c in terms}, bias * (1 + draw.choice((-size, size))))
