@@ -686,6 +686,7 @@ class Extents:
 
 
 Line = tuple[arb, dict[int, arb]]
+SQUARE = parse("u**2", ["u"])
 
 
 class Network:
@@ -707,6 +708,9 @@ class Network:
         self.scales, self.tilts, self.shifts = ([arb(x) for x in tensors[n]] for n in ("scales", "tilts", "shifts"))
         self.maps = [self.rows(tensors, f"maps.{i}.") for i in range(len(self.layers) + 1)]
         self.kept = [tensors[f"layers.{i}.kept"] for i in range(len(self.layers))]
+        self.read_as: dict[
+            tuple[int, str], tuple[Line, Line]
+        ] = {}  # what a step reads, and the line that it stands for
         members = sorted(i for layer in self.layers for group in layer for i in group)
         sizes = {len(self.steps), len(self.uses), len(self.scales), len(self.tilts), len(self.shifts)}
         if members != list(range(len(self.steps))) or len(sizes) != 1:
@@ -778,7 +782,8 @@ class Network:
                 lines = self.group_lines(group)
                 found: dict[tuple[int, str], list[Any]] = {}
                 for (i, part, line), row in zip(lines, rows[place : place + len(lines)], strict=True):
-                    found.setdefault((i, part), []).append(values.row(self.on_wires(row, state), line))
+                    self.read_as[i, part] = self.on_wires(row, state), line
+                    found.setdefault((i, part), []).append(values.row(*self.read_as[i, part]))
                 for i in group:
                     results = values.step(self, i, {part: got for (j, part), got in found.items() if j == i})
                     for offset, result in enumerate(results):
@@ -875,14 +880,16 @@ class Cell:
             off = off + values * (stored - meant) if stored != meant else off
         return exact, (off.size() + error).upper()
 
-    def step(self, net: Network, i: int, rows: dict[str, list[Any]]) -> list[tuple[Range, arb]]:
+    def step(self, net: Network, i: int, rows: dict[str, list[Any]], joint: bool = True) -> list[tuple[Range, arb]]:
         kind = net.steps[i][0]
         if kind in ("apply", "times"):
             value, error = self.function(net, i, *rows["query"][0])
             if kind == "apply":
                 return [(value, error)]
             ((v, e),) = rows["partner"]
-            return [(value * v, (error * (v.size() + e) + value.size() * e).upper())]
+            plain = value * v, (error * (v.size() + e) + value.size() * e).upper()
+            norm = Norm.of(net, i) if joint else None
+            return [plain if norm is None else norm.better(self, net, plain)]
         if kind == "largest":
             us, sharpness = rows["argument"], net.scales[i]
             if not sharpness > 0 or math.frexp(float(sharpness))[0] != 0.5:
@@ -932,6 +939,109 @@ class Cell:
             arb(0) if u.low < 0 < u.high else min(s.lower() for s in squares), max(s.upper() for s in squares)
         )
         return value, ((2 * u.size() + radius * e) * radius * e + wrong + own).upper()
+
+
+@dataclass
+class Norm:
+    """Step i is x_place / sqrt(bias + sum of c_j x_j²), the x_j what the steps `squares` square."""
+
+    step: int
+    squares: list[int]
+    root: int | None
+    total: Line
+    place: int
+
+    @classmethod
+    def of(cls, net: Network, i: int) -> Norm | None:
+        """Only multiples by one are looked for: a traced norm divides the very lines that it squares."""
+        inverse = [parse(text, ["u"]) for text in ("rsqrt(u)", "1/sqrt(u)", "u**(-1/2)")]
+        applied = {wire: k for k, wire in enumerate(net.first) if net.steps[k][0] == "apply"}
+        _, _, phi, u, p = net.steps[i]
+        if net.functions[phi] in inverse:
+            return cls.quotient(net, i, applied, None, i, p)
+        for one, other in ((u, p), (p, u)) if net.functions[phi] == parse("u", ["u"]) else ():
+            root = applied.get(one[1]) if len(one) == 3 and one[0] == 0 and one[2] == 1 else None
+            if root is not None and net.functions[net.steps[root][2]] in inverse:
+                return cls.quotient(net, i, applied, root, root, other)
+        return None
+
+    @classmethod
+    def quotient(cls, net: Network, i: int, applied: dict[int, int], root: int | None, by: int, p: Any) -> Norm | None:
+        total = net.lines[by][0]
+        squares = [applied.get(wire, -1) for wire in total[1]]
+        if not squares or min(squares) < 0 or any(net.functions[net.steps[k][2]] != SQUARE for k in squares):
+            return None
+        entries = [net.steps[k][3] for k in squares]
+        within = set(total[1]) | (set() if root is None else {net.first[root]})
+        if p not in entries or any(within & set(line[1::2]) for line in entries):
+            return None
+        if not (total[0] >= 0 and all(c > 0 for c in total[1].values())):
+            return None
+        return cls(i, squares, root, total, entries.index(p))
+
+    def entries(self, net: Network, wires: dict[int, Any]) -> list[Range]:
+        lines = [net.lines[k][0] for k in self.squares]
+        return [sum((wires[w][0] * c for w, c in terms.items()), Range(bias, bias)) for bias, terms in lines]
+
+    def sums(self, entries: list[Range], without: int) -> tuple[arb, arb]:
+        """The least and the largest bias + sum of c_j x_j², one of them left out."""
+        least = most = self.total[0]
+        for j, (c, x) in enumerate(zip(self.total[1].values(), entries, strict=True)):
+            if j != without:
+                nearest = arb(0) if x.low <= 0 and x.high >= 0 else min(abs(x.low).lower(), abs(x.high).lower())
+                least, most = least + c * nearest * nearest, most + c * x.size() * x.size()
+        return least.lower(), most.upper()
+
+    def range(self, entries: list[Range], j: int) -> Range:
+        c, x, (least, most) = list(self.total[1].values())[j], entries[j], self.sums(entries, j)
+        low = x.low / (c * x.low * x.low + (most if x.low >= 0 else least)).sqrt()
+        high = x.high / (c * x.high * x.high + (least if x.high >= 0 else most)).sqrt()
+        if not (low.is_finite() and high.is_finite()):
+            raise TooCoarse("the root of a norm may vanish")
+        return Range(low.lower(), high.upper())
+
+    def better(self, cell: Cell, net: Network, plain: tuple[Range, arb]) -> tuple[Range, arb]:
+        """Range and error of the norm, or what was found without knowing that it is one, where that is less."""
+        try:
+            value = self.range(self.entries(net, cell.wires), self.place)
+            value = Range(max(value.low, plain[0].low), min(value.high, plain[0].high))
+            near = Cell([], cell.extents)
+            near.wires = {w: (r.widened(e), arb(0)) for w, (r, e) in cell.wires.items()}
+            entries = self.entries(net, near.wires)
+            moves = [
+                sum((abs(c) * cell.wires[w][1] for w, c in net.lines[k][0][1].items()), arb(0)) for k in self.squares
+            ]
+            return value, min(plain[1], (self.moved(entries, moves) + self.own(near, net, entries)).upper())
+        except TooCoarse:
+            return plain
+
+    def moved(self, entries: list[Range], moves: list[arb]) -> arb:
+        c, i = list(self.total[1].values()), self.place
+        sizes, root = [self.range(entries, j).size() for j in range(len(c))], self.sums(entries, -1)[0].sqrt()
+        others = [j for j in range(len(c)) if j != i]
+        along = sum((c[j] * sizes[j] * moves[j] for j in others), arb(0)).upper()
+        across = sum((c[j] * moves[j] * moves[j] for j in others), arb(0)).sqrt().upper()
+        return (moves[i] + sizes[i] * min(along, across)) / root
+
+    def own(self, near: Cell, net: Network, entries: list[Range]) -> arb:
+        """What the squares, the root and the quotient add where the wires before them are the network's own."""
+
+        def follow(k: int) -> tuple[Range, arb]:
+            rows = {
+                part: [near.row(*net.read_as[k, part])] for part in ("query", "partner") if (k, part) in net.read_as
+            }
+            return near.step(net, k, rows, joint=False)[0]
+
+        squares = [follow(k) for k in self.squares]
+        off = sum((c * e for c, (_, e) in zip(self.total[1].values(), squares, strict=True)), arb(0))
+        share = off / self.sums(entries, -1)[0]
+        if not share < 1:
+            raise TooCoarse("the root of a norm may vanish")
+        for k, (value, error) in zip(self.squares, squares, strict=True):
+            near.put(net.first[k], (value.widened(error), arb(0)))
+        if self.root is not None:
+            near.put(net.first[self.root], follow(self.root))
+        return follow(self.step)[1] + self.range(entries, self.place).size() * (1 / (1 - share).sqrt() - 1)
 
 
 class TooCoarse(Exception):

@@ -30,6 +30,11 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 2)).double()
 
 
+def normed() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.LayerNorm(3), nn.Linear(3, 2)).double()
+
+
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -61,9 +66,18 @@ MADE: dict[str, Callable[[], Any]] = {
     "gelu on R": lambda: ah.compile("gelu(x)", tol=1e-7),
     "nested products": lambda: ah.compile("sin(3*x*y) + exp(-x**2 + y/2)", SQUARE, tol=1e-6),
     "a perceptron": lambda: ah.compile(perceptron(), (-1, 1), tol=1e-5),
+    "a layer norm": lambda: ah.compile(normed(), (0.2, 0.8), tol=1e-2, method="graph"),
     "attention": lambda: ah.compile(Attention().double(), (-1, 1), shape=(3, 2), tol=1e-4),
 }
-HEAVY = {"gelu on R", "nested products", "a perceptron", "attention", "a grid", "max and closed constants"}
+HEAVY = {
+    "a layer norm",
+    "gelu on R",
+    "nested products",
+    "a perceptron",
+    "attention",
+    "a grid",
+    "max and closed constants",
+}
 
 
 @cache

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.doubling import Angle
 from anchorhead.circuit.lower import lower
+from anchorhead.circuit.program import MOST_INPUTS
 from anchorhead.errors import ExpressionError, InputError, ShapeError
 from anchorhead.expression.domain import Pair, read_box, shape_of
 from anchorhead.expression.graph import Expression
@@ -70,12 +71,14 @@ def of_module(function: Callable[..., Any], domain: Any, shape: tuple[int, ...])
     """A function of one tensor of a shape, traced."""
     from anchorhead.tracing.module import TensorFunction
 
+    if math.prod(shape) > MOST_INPUTS:
+        raise ShapeError(f"An input of that shape holds more numbers than the {MOST_INPUTS:,} that a model may take.")
+    called = TensorFunction(function, shape)
     width = inferred_shape(function)
-    if width is not None and len(shape) == 1 and width != shape:
+    if not called.runs and width is not None and len(shape) == 1 and width != shape:
         raise ShapeError(
             f"The module takes {width[0]} inputs, and the domain or shape= says {shape[0]}; give one for each."
         )
-    called = TensorFunction(function, shape)
     circuit = cache(called.circuit)
     first = circuit(True)
     sizes = " x ".join(map(str, shape)), " x ".join(map(str, first.output_shape)) or "1"

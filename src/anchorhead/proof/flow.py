@@ -7,6 +7,7 @@ network is from it. ρ is the unit roundoff, γ_k = kρ/(1 - kρ).
 computing the sum of k terms in any order adds γ_(k+2) sum |c'|(|w| + e_w). A wire by itself is passed on as it is.
 
 *Steps.* Each kind of step knows how ranges and errors pass through it: `circuit/apply.py`, `largest.py`, `attend.py`.
+Of the steps of a norm more is known together than one by one: `circuit/norm.py`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from flint import arb
 from anchorhead.circuit.apply import NotFinite
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.line import Line
+from anchorhead.circuit.norm import norms
 from anchorhead.circuit.rows import Row, Wiring
 from anchorhead.circuit.step import TINY, Computed, Kept, OutsideDomain, Pair, Step, Valued, gamma, widened
 from anchorhead.dtypes import LARGEST, UNIT
 from anchorhead.enclosure.exact import as_ball
 from anchorhead.enclosure.precision import above, ball, below, upper
 from anchorhead.errors import SingularityError
+from anchorhead.proof.norms import joint
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Tracker:
         self.rounding = rounding and wiring is not None
         self.unit = UNIT[dtype] if self.rounding else 0.0
         self._numbers: dict[tuple[int, int], list[_Term]] = {}
+        self._norms = norms(circuit)
 
     def follow(self, cell: Sequence[Pair]) -> Flow:
         """Ranges and errors for inputs in a box."""
@@ -89,6 +93,8 @@ class Tracker:
                 raise
             except NotFinite as problem:
                 raise self._singular(step, problem.interval) from None
+            if i in self._norms:
+                found = [joint(self, i, self._norms[i], found[0], ranges, errors)]
             ranges += [value for value, _ in found]
             errors += [error for _, error in found]
             arguments.append(tuple(widened(*line) for line in lines))
@@ -99,8 +105,13 @@ class Tracker:
                    for k, (line, row) in enumerate(zip(self.circuit.outputs, last, strict=True))]  # fmt: skip
         return Flow(ranges, errors, [r for r, _ in outputs], [e for _, e in outputs], arguments)
 
+    def step(self, i: int, ranges: Sequence[Pair], errors: Sequence[float]) -> list[Valued]:
+        """Ranges and errors of the results of one step by itself."""
+        step = self.circuit.steps[i]
+        return step.follow(*self._read(i, step, ranges, errors))
+
     def _read(
-        self, i: int, step: Step, ranges: list[Pair], errors: list[float]
+        self, i: int, step: Step, ranges: Sequence[Pair], errors: Sequence[float]
     ) -> tuple[list[Valued], Pair, Computed | None]:
         """A step's lines with their errors, the range of its first as the target has it, and how it is computed."""
         if self.wiring is None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from anchorhead.arithmetic import Array
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.line import Line
+from anchorhead.circuit.norm import Norm, norms
 from anchorhead.circuit.step import Pair, Use
 from anchorhead.enclosure.exact import as_float
 from anchorhead.proof.flow import Flow
@@ -27,13 +28,33 @@ def sensitivities(circuit: Circuit, uses: Sequence[Use], domains: Sequence[Pair]
                 total += abs(as_float(c)) * arrives[wire]
         return total
 
+    joint = norms(circuit)
     for i, step in enumerate(circuit.steps):
         use, sizes = uses[i], _sizes([flow.arguments[i] for flow in found])
         domain = domains[use.head] if use.head >= 0 else (0.0, 0.0)
         with np.errstate(invalid="ignore"):
             through = step.arrives(own[use.head], use, sizes, [along(line) for line in step.lines()], domain, _most)
+            if i in joint:
+                through = np.fmin(through, _through_norm(circuit, i, joint[i], uses, domains, found, along))
         arrives += [np.where(np.isnan(through), 0.0, through)] * step.width  # what does not arrive, times infinity
     return np.array([along(line) for line in circuit.outputs])
+
+
+def _through_norm(circuit: Circuit, i: int, norm: Norm, uses: Sequence[Use], domains: Sequence[Pair],
+                  found: Sequence[Flow], along: Callable[[Line], Array]) -> Array:  # fmt: skip
+    """What arrives through a norm: what its entries have, by its slopes, and the heads of squares, root, quotient."""
+    own = np.eye(len(domains) + 1)
+    kept = {k: float(uses[k].values[0]) * own[uses[k].head] for k in [*norm.squares, norm.root] if k is not None}
+    root = {} if norm.root is None else {circuit.starts[norm.root]: kept[norm.root]}
+    step, use, sizes = circuit.steps[i], uses[i], _sizes([flow.arguments[i] for flow in found])
+    added = [sum((abs(as_float(c)) * root[w] for w, c in line.terms.items() if w in root), np.zeros(len(own)))
+             for line in step.lines()]  # fmt: skip
+    total = step.arrives(own[use.head], use, sizes, added, domains[use.head], _most)
+    entries = [_sizes([flow.arguments[k] for flow in found])[0] for k in norm.squares]
+    steep, slopes = norm.slope_by_sum(entries), norm.slopes(entries)
+    for k, c, slope in zip(norm.squares, norm.coefficients, slopes, strict=True):
+        total = total + steep * as_float(c) * kept[k] + slope * along(next(circuit.steps[k].lines()))
+    return np.asarray(total)
 
 
 def _most(lines: Sequence[Array]) -> Array:

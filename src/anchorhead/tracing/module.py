@@ -55,7 +55,7 @@ WIDTHS: dict[type[nn.Module], Callable[[Any], int]] = {
 class TensorFunction:
     """A callable that maps one tensor of a shape, or batches of them, to one tensor.
 
-    Its dtype is float64 unless it runs in float32 only.
+    Its dtype is float64 unless it runs in float32 only; `runs` says whether it takes that shape at all.
     """
 
     def __init__(self, function: Callable[..., Any], shape: tuple[int, ...]) -> None:
@@ -68,7 +68,7 @@ class TensorFunction:
                     break
             else:
                 self.dtype, self.module = torch.float64, as_module(function)
-        self.batched = bool(batched)
+        self.batched, self.runs = bool(batched), batched is not None
 
     @torch.no_grad()
     def circuit(self, fuse: bool = True) -> Circuit:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from anchorhead.circuit.line import Line
 from anchorhead.enclosure.exact import over
 from anchorhead.errors import ExpressionError
 from anchorhead.tracing.elements import (
@@ -155,14 +156,21 @@ def _affine(context: Context, array: Array, weight: Any, bias: Any) -> Array:
     return array if bias is None else added(1)(context, {"self": array, "other": bias})
 
 
+def _mean_square(context: Context, row: Sequence[Entry], eps: float) -> Entry:
+    return context.sum([context.square(entry) for entry in row], Fraction(1, len(row)), finite(eps))
+
+
 def _standardised(context: Context, given: Given, rows: Array, centre: bool = True) -> Array:
     """(x - mean) · rsqrt(variance + eps) for each entry of each row, without the mean if it is not to be centred."""
     eps = given.get("eps", 1e-5 if centre else None)
     eps = torch.finfo(torch.float64).eps if eps is None else eps
     found: list[Entry] = []
     for row in rows:
-        moved = centred(context, row) if centre else list(row)
-        size = context.sum([context.square(entry) for entry in moved], Fraction(1, len(row)), finite(eps))
+        moved: list[Entry] = centred(context, row) if centre else list(row)
+        size = _mean_square(context, moved, eps)
+        if isinstance(size, Line):  # of several lines: as squares of lines it is seen to be a norm (`circuit/norm.py`)
+            moved = [context.builder.line(operand) for operand in context.operands(moved)]
+            size = _mean_square(context, moved, eps)
         factor = context.unary("rsqrt", size)
         found += [context.product(entry, factor) for entry in moved]
     return shaped(found, given["input"].shape)
