@@ -1,8 +1,8 @@
 """A hundred functions of one variable that nobody chose: refusals, keys and seconds, beside Chebyshev and AAA.
 
 A small grammar writes what people write, at scales from 1e-3 to 1e3, kinks included, on bounded domains; each is
-compiled at 1e-3, 1e-6 and 1e-9 of its size. Beside it stand the number of Chebyshev coefficients and of AAA's nodes that
-reach the same error on a fine sample.
+compiled at 1e-3, 1e-6 and 1e-9 of its size. Beside it stand the numbers of Chebyshev coefficients and of AAA's nodes
+that reach the same error on a fine sample.
 """
 
 from __future__ import annotations

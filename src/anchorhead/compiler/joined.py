@@ -156,17 +156,19 @@ class Joined:
     def _searched(self, part: Part, goal: Goal) -> tuple[int, Head] | None:
         fit, keys = self._fit(part), self._count(part, goal)
         most = LARGEST_PIECE if self.halving else self.most
-        keys = most if keys is None else keys
+        keys = LARGEST_PIECE if keys is None else keys
         found: tuple[int, Head] | None = None
+        errors: list[float] = []
         while fit.least <= keys <= most:
             head = fit.build(keys, goal)
-            if fit.error(head, goal) <= goal.error:
+            errors.append(fit.error(head, goal))
+            if errors[-1] <= goal.error:
                 found = keys, head
                 keys -= 1
-            elif found is None:
-                keys += max(1, keys // 8)
-            else:
+            elif found is not None or (keys >= LARGEST_PIECE and len(errors) > 2 and errors[-1] > errors[-3] / 2):
                 break
+            else:
+                keys += max(1, keys // 8)
         return found
 
 

@@ -12,7 +12,7 @@ from anchorhead.compiler.method import HeadMethod, Method, Wish
 from anchorhead.compiler.one_variable import best_route
 from anchorhead.compiler.target import Target
 from anchorhead.compiler.two_layer_route import TwoLayer
-from anchorhead.errors import AnchorheadError, InputError, SingularityError, ToleranceError
+from anchorhead.errors import AnchorheadError, InputError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.tracing.opaque import Opaque
 
@@ -50,7 +50,7 @@ def _cheaper(target: CircuitTarget, wish: Wish) -> CompiledModel:
     """The graph, unless a grid has fewer keys, or the graph cannot keep the tolerance and a grid can."""
     try:
         graph = Graph().compile(target, wish)
-    except (ToleranceError, SingularityError) as refusal:
+    except ToleranceError as refusal:
         try:
             return Grid().compile(target, wish)
         except AnchorheadError:

@@ -1,7 +1,7 @@
 """What each way of building a model would cost for a target, before choosing one.
 
-For several variables there are two routes: through the graph, a head for every node, and the tensor grid, all in one
-layer.
+Besides single heads there is the route through the graph, a head for every node in as many layers as it is deep; for
+several variables there are that and the tensor grid, all in one layer.
 
 Every method that fits the target and the domain is searched and proved, so a plan's numbers are those of the
 model that `compile` would return. The paper's head is first order: where it would need more keys than can be
@@ -20,8 +20,10 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from anchorhead.arithmetic import log_of
+from anchorhead.compiler.circuit_route import Graph
+from anchorhead.compiler.circuit_target import of_expression
 from anchorhead.compiler.head_methods import nearest_keys, steepest
-from anchorhead.compiler.method import Progress, Wish, check_tol
+from anchorhead.compiler.method import Method, Progress, Wish, check_tol
 from anchorhead.compiler.methods import METHODS
 from anchorhead.compiler.read import read
 from anchorhead.compiler.target import Target
@@ -90,20 +92,22 @@ def plan(
         if isinstance(given, Target):
             found = [_head(given, method, tol, wish) for method in ORDER]
             name, box = str(given.expression), ((given.low, given.high),)
+            if given.bounded:
+                found.append(_option(of_expression(given.expression, list(box)), Graph(apart=True), wish))
         else:
-            found = [_option(given, method, wish) for method in ROUTES]
+            found = [_option(given, METHODS[method], wish) for method in ROUTES]
             name, box = given.name, given.box
     found.sort(key=lambda o: (o.keys is None, o.keys))
     return Plan(name, box, tol, str(dtype).removeprefix("torch."), tuple(found))
 
 
-def _option(target: Any, method: str, wish: Wish) -> Option:
+def _option(target: Any, method: Method, wish: Wish) -> Option:
     try:
-        model = METHODS[method].compile(target, wish)
+        model = method.compile(target, wish)
     except AnchorheadError as error:
-        return _cannot(method, str(error))
+        return _cannot(method.name, str(error))
     cost = model.resources
-    return Option(method, cost.layers, cost.heads, cost.keys, cost.beta, cost.logit_range, model.largest_value,
+    return Option(method.name, cost.layers, cost.heads, cost.keys, cost.beta, cost.logit_range, model.largest_value,
                   model.certificate.bound)  # fmt: skip
 
 
@@ -114,7 +118,7 @@ def _head(target: Target, method: str, tol: float, wish: Wish) -> Option:
             return _theorem(target, tol, needed)
     if method in ("gated", "smooth") and target.kinks:
         return _cannot(method, "the target has kinks, where smooth blends converge slowly; see kinked")
-    return _option(target, method, wish)
+    return _option(target, METHODS[method], wish)
 
 
 def _cannot(method: str, reason: str) -> Option:

@@ -59,7 +59,7 @@ def _search(request: Request, error: float, dtype: str, progress: Progress, most
     target = request.target
     singularities(request.function, "u", request.low, request.high)
     fit = (Smooth() if request.carries else usual(target)).fit(target)
-    search = Search(target, fit, error, dtype, progress, most)
+    search = Search(target, fit, error, dtype, progress, most, hurried=True)
     try:
         claim = search.run()
     except ToleranceError as refusal:

@@ -24,6 +24,8 @@ from anchorhead.proof.head_claim import HeadClaim
 LARGEST_VALUE = 1e3
 PATIENCE = 3
 """How many sizes whose heads keep the goal on samples may fail to be proved: rounding is then what prevents it."""
+SMALL = 12
+"""Up to so many keys a fit costs no more than a closer look at estimates."""
 LARGE = 20
 """From so many keys on, sizes are tried a fifth apart: each takes its time."""
 HOPE = 100.0
@@ -47,6 +49,8 @@ class Search:
         self.rounding = 8 * UNIT[dtype] * scale if target.bounded else 0.0
         floor = 2.0 if fit.large_values else 1.5 * scale
         self.goal = Goal(tol - self.rounding, min(LARGEST_VALUE, max(floor, tol / (40 * UNIT[dtype]))))
+        self.allowed = self.goal.error, self.goal.limit
+        """Of the goal, before an attempt asks for smaller values."""
         self.tried: dict[int, HeadClaim | None] = {}
         self.errors: dict[int, float] = {}
         self.estimates: dict[int, float] = {}
@@ -85,7 +89,7 @@ class Search:
         failed = max((k for k, proved in self.tried.items() if k < keys and proved is None), default=self.fit.least - 1)
         while keys - failed > 1:
             between = keys - 1 if keys - failed <= 4 else (keys + failed) // 2
-            if self._within_reach(between) and self.attempt(between):
+            if (between <= SMALL or self._within_reach(between)) and self.attempt(between):
                 keys = between
             else:
                 failed = between
@@ -166,6 +170,8 @@ class Search:
         if keys in self.tried:
             return self.tried[keys] is not None
         self.progress(f"{self.fit.method}: {keys} keys")
+        if self.fit.size is None:
+            self.goal.error, self.goal.limit = self.allowed
         proved: HeadClaim | None = None
         for _ in range(6):
             try:

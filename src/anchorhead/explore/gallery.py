@@ -134,10 +134,9 @@ def _of_method(target: Target, method: str, progress: Progress) -> tuple[list[di
 def _wanted(target: Target, method: str) -> Iterator[tuple[int | None, float | None]]:
     """Numbers of keys, or tolerances where the number is fixed."""
     fit = next(m for m in HEADS if m.name == method).fit(target)
-    straight = target.is_straight and not target.kinks
-    if method == "kinked" and fit.least == fit.most:
+    if method == "kinked" and target.is_straight:
         yield from ((None, tol) for tol in TOLERANCES)
-    elif method == "gated" and straight:
+    elif method == "gated" and target.is_straight:
         yield 1, None  # one line is the function
     else:
         sizes = PAPER_SIZES if method == "nearest" else SIZES
