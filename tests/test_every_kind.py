@@ -68,6 +68,7 @@ KINDS = {
     "head": (lambda: ah.compile("sin(3*x)", (-1, 1), tol=1e-4), (5,)),
     "kinked": (lambda: ah.compile("relu(x) + sin(x)", (-1, 1), tol=1e-3), (5,)),
     "network": (lambda: ah.compile("x*y + max(x, y)", (-1, 1), tol=1e-2, method="graph"), (5, 2)),
+    "in a row": (lambda: ah.compile("sin(100*x)", (-1, 1), tol=1e-2), (5,)),
     "grid": (lambda: ah.compile("x*y", (-1, 1), tol=1e-2, method="grid"), (5, 2)),
     "sampled": (lambda: ah.compile(lambda x: torch.sin(x), (-1, 1), tol=0.1, lipschitz=1.0), (5, 1)),
     "two layers": (lambda: ah.compile(lambda x: x / 2, (-1, 1), tol=0.2, lipschitz=0.5, method="two_layer"), (5, 1)),

@@ -4,6 +4,7 @@ import functools
 
 import mpmath as mp
 import pytest
+import second_checker
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,8 +67,12 @@ def test_networks_of_doublings_are_saved_and_checked(index, tmp_path):
     model = compiled(index)
     model.save(tmp_path / "model")
     assert ah.verify(tmp_path / "model").bound <= TABLE[index][2]
-    x = torch.linspace(*TABLE[index][1], 101, dtype=torch.float64)[:, None]
+    x = torch.linspace(*TABLE[index][1], 100, dtype=torch.float64).reshape(4, 25)  # every number by itself
+    assert model(x).shape == x.shape
     assert torch.equal(ah.load(tmp_path / "model")(x), model(x))
+    assert not ah.diagnose(model, x).findings
+    verdict = second_checker.check(tmp_path / "model")
+    assert verdict.status == "holds", verdict.reason
 
 
 @pytest.mark.heavy

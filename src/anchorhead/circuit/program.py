@@ -100,7 +100,8 @@ def _read(data: Any) -> Circuit:
     outputs = reader.lines(data["outputs"])
     shapes = [tuple(_natural(n) for n in _listed(data[name])) for name in ("input_shape", "output_shape")]
     _require(len(outputs) > 0, "no outputs")
-    _require(len(shapes[0]) > 0 and math.prod(shapes[0]) == len(inputs), "the shape does not fit the inputs")
+    _require(math.prod(shapes[0]) == len(inputs), "the shape does not fit the inputs")
+    _require(bool(shapes[0]) or not shapes[1], "a number that becomes a tensor")
     _require(math.prod(shapes[1]) == len(outputs), "the shape does not fit the outputs")
     return Circuit(inputs, steps, outputs, *shapes)
 

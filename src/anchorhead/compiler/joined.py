@@ -32,7 +32,8 @@ ROOM = 0.1
 SMALL = 12
 """A piece with so many keys is not halved."""
 LARGEST_PIECE = 28
-MOST_PIECES = 512
+MOST_LOOKS = 160
+"""How many pieces are looked at before a target is given up."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ class Joined:
             pieces = [part for piece in pieces for part in self._halved(piece, sharp, inner)]
             for a, b in itertools.pairwise(pieces):
                 sharp.setdefault(b.low, self._softest(a, b))
+            if any(self._count(self._part(piece, sharp), inner) is None for piece in pieces):
+                return None  # before any of them is fitted
         heads = []
         for piece in pieces:
             found = self._head(self._part(piece, sharp), inner)
@@ -114,7 +117,7 @@ class Joined:
         part = self._part(piece, sharp)
         count = self._count(part, goal)
         width = piece.high - piece.low
-        if not math.isfinite(width) or (count is not None and count <= SMALL) or len(self.fits) > 4 * MOST_PIECES:
+        if not math.isfinite(width) or (count is not None and count <= SMALL) or len(self.fits) > MOST_LOOKS:
             return [piece]
         middle = (piece.low + piece.high) / 2
         if not piece.low < middle < piece.high or width < 1e-9 * (self.target.high - self.target.low):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from anchorhead.compiler.circuit_route import Graph
-from anchorhead.compiler.circuit_target import of_expression
+from anchorhead.compiler.circuit_target import CircuitTarget, of_expression
 from anchorhead.compiler.head_methods import Pieces, usual
 from anchorhead.compiler.method import Wish
 from anchorhead.compiler.target import Target
@@ -41,8 +41,7 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
     head = tried(lambda: usual(target).compile(target, small))
     if head is not None and head.resources.keys <= ENOUGH:
         return head
-    several = replace(of_expression(target.expression, [(target.low, target.high)]), digest=target.digest,
-                      assumptions=target.assumptions)  # fmt: skip
+    several = elementwise(target)
     fewer = wish.limit if head is None else 2 * head.resources.keys // 3
     graph = tried(lambda: Graph(apart=True).compile(several, replace(wish, limit=fewer)))
     if graph is not None:
@@ -52,6 +51,13 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
     if head is None:
         raise refusals[-1]
     return head
+
+
+def elementwise(target: Target) -> CircuitTarget:
+    """The target as a circuit that takes every number of a tensor by itself, as one head does."""
+    found = of_expression(target.expression, [(target.low, target.high)])
+    circuit = lambda fuse: replace(found.circuit(fuse), input_shape=(), output_shape=())
+    return replace(found, circuit=circuit, digest=target.digest, assumptions=target.assumptions)
 
 
 def _of_the_dtype(refusal: AnchorheadError) -> bool:

@@ -21,10 +21,10 @@ from threadpoolctl import threadpool_limits
 
 from anchorhead.arithmetic import log_of
 from anchorhead.compiler.circuit_route import Graph
-from anchorhead.compiler.circuit_target import of_expression
 from anchorhead.compiler.head_methods import nearest_keys, steepest
 from anchorhead.compiler.method import Method, Progress, Wish, check_tol
 from anchorhead.compiler.methods import METHODS
+from anchorhead.compiler.one_variable import elementwise
 from anchorhead.compiler.read import read
 from anchorhead.compiler.target import Target
 from anchorhead.errors import AnchorheadError
@@ -93,7 +93,7 @@ def plan(
             found = [_head(given, method, tol, wish) for method in ORDER]
             name, box = str(given.expression), ((given.low, given.high),)
             if given.bounded:
-                found.append(_option(of_expression(given.expression, list(box)), Graph(apart=True), wish))
+                found.append(_option(elementwise(given), Graph(apart=True), wish))
         else:
             found = [_option(given, METHODS[method], wish) for method in ROUTES]
             name, box = given.name, given.box

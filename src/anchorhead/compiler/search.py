@@ -245,6 +245,11 @@ class Search:
                 f"{what} could not be proved: heads keep it on samples, but evaluating them may round by more than is "
                 f"left. {self._best_so_far()} Use a larger tol or a wider dtype."
             )
+        if self.fit.size is not None:
+            return ToleranceError(
+                f"{what} is not reached with method {self.fit.method!r} by at most {self.most} keys, or by as many pieces "
+                f"as are looked at. {self._best_so_far()} Use a larger tol or a smaller domain."
+            )
         return ToleranceError(
             f"{what} takes more than {self.most} keys with method {self.fit.method!r}, the most that are tried. "
             f"{self._best_so_far()} Use a larger tol, a smaller domain, or method='auto', which tries other routes too."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from anchorhead.circuit.circuit import Circuit
@@ -123,6 +124,8 @@ def circuit_of(record: dict[str, Any]) -> Circuit:
         meant = doubled(meant, [Angle(*item) for item in _angles(record)])
     except ValueError as problem:
         raise FileError(f"The file doubles {problem}.") from None
+    if not stored.input_shape:  # of every number by itself
+        meant = replace(meant, input_shape=(), output_shape=())
     if meant != stored:
         raise VerificationError("The circuit in the file is not that of its formulas.")
     return meant

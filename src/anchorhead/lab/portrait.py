@@ -18,6 +18,7 @@ from torch import Tensor
 
 from anchorhead.errors import FileError
 from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.core import shaped
 from anchorhead.model.report import shortened
 
 FAR = 8.0
@@ -42,7 +43,7 @@ class _Drawn:
 
 def portrait(model: CompiledModel, path: str | Path) -> None:
     """Draws the model to a PNG."""
-    drawn = _network(model) if model.input_shape else _head(model)
+    drawn = _head(model) if model.network.kind == "head" else _network(model)
     figure, (top, middle, bottom) = plt.subplots(3, 1, figsize=(4.6, 7), sharex=True, layout="constrained")
     _curves(top, drawn, model)
     _error(middle, model, drawn.x, (drawn.values - drawn.exact).abs().amax(-1))
@@ -77,7 +78,7 @@ def _head(model: CompiledModel) -> _Drawn:
 def _network(model: CompiledModel) -> _Drawn:
     t = torch.linspace(0, 1, POINTS, dtype=torch.float64)
     low, high = torch.tensor(model.certificate.domain, dtype=torch.float64).T
-    inputs = (low + t[:, None] * (high - low)).unflatten(-1, model.input_shape)
+    inputs = shaped(low + t[:, None] * (high - low), model.input_shape)
     x = inputs.to(next(model.parameters()).dtype)
     weights, edges = [], []
     for layer in model.attention(x):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from anchorhead.errors import InputError
 from anchorhead.head.parameters import check_tensor
+from anchorhead.model.layered import flattened
 from anchorhead.model.network import Network, Resources
 from anchorhead.model.report import Report
 from anchorhead.proof.certificate import Certificate
@@ -51,7 +52,7 @@ class Core(nn.Module):
     def flat(self, x: Tensor) -> Tensor:
         """Inputs that were checked, (..., inputs)."""
         self.check(x)
-        return x.flatten(-len(self.input_shape))
+        return flattened(x, self.input_shape)
 
     def forward(self, x: Tensor) -> Tensor:
         return shaped(self.layer(self.flat(x)), self.output_shape)
@@ -110,11 +111,11 @@ class Literal(nn.Module):
     def __init__(self, core: Core, layer: nn.Module) -> None:
         super().__init__()
         self.layer, self.check = layer, core.check
-        self.dims, self.output_shape = len(core.input_shape), core.output_shape
+        self.input_shape, self.output_shape = core.input_shape, core.output_shape
 
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
-        return shaped(self.layer(x.flatten(-self.dims)), self.output_shape)
+        return shaped(self.layer(flattened(x, self.input_shape)), self.output_shape)
 
 
 def shaped(out: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -149,12 +149,17 @@ def affine(stored: StoredMap, width: int, dtype: torch.dtype) -> TokenWise:
     return TokenWise(weight, torch.tensor(stored.bias, dtype=dtype))
 
 
+def flattened(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Inputs of a shape as flat numbers, (..., inputs); an input without a dimension is one number."""
+    return x.flatten(-len(shape)) if shape else x.unsqueeze(-1)
+
+
 def exact_wires(circuit: Circuit, x: Tensor) -> tuple[Tensor, Tensor]:
     """The circuit itself, as the target that it is: no heads, no approximation.
 
     All wires (..., wires) and the outputs (..., outputs), flat, of inputs (..., *input_shape).
     """
-    wires = x.flatten(-len(circuit.input_shape))
+    wires = flattened(x, circuit.input_shape)
     depths = circuit.depths()
     place = list(range(len(circuit.inputs)))
     for depth in range(1, max(depths, default=0) + 1):

@@ -52,7 +52,7 @@ class ExaminedNetwork:
         """The literal network in a dtype, its scores times the β that is examined: the states between layers, and the
         errors of outputs, (rows, outputs)."""
         network: LayeredNetwork = altered(self.core.layered.literal(), dtype, self.beta)
-        parts = [network.states(part) for part in self.x.to(dtype).flatten(1).split(self.at_once)]
+        parts = [network.states(part) for part in self.x.to(dtype).reshape(len(self.x), -1).split(self.at_once)]
         states = [torch.cat(states) for states in zip(*parts, strict=True)]
         return states, (network.last(states[-1]).double() - self.exact(dtype)[1]).abs()
 
