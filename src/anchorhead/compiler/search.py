@@ -247,8 +247,8 @@ class Search:
             )
         if self.fit.size is not None:
             return ToleranceError(
-                f"{what} is not reached with method {self.fit.method!r} by at most {self.most} keys, or by as many pieces "
-                f"as are looked at. {self._best_so_far()} Use a larger tol or a smaller domain."
+                f"{what} is not reached with method {self.fit.method!r} by at most {self.most} keys, or by the pieces "
+                f"that are looked at. {self._best_so_far()} Use a larger tol or a smaller domain."
             )
         return ToleranceError(
             f"{what} takes more than {self.most} keys with method {self.fit.method!r}, the most that are tried. "
