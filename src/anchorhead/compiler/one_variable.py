@@ -20,6 +20,8 @@ from anchorhead.model.compiled import CompiledModel
 
 ENOUGH = 16
 """A head of so few keys is taken without looking further."""
+MANY = 64
+"""A formula of more functions than this is not taken apart."""
 WORTH = 64
 """The most keys of a single head before other routes are looked at."""
 
@@ -43,7 +45,8 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
         return head
     several = elementwise(target)
     fewer = wish.limit if head is None else 2 * head.resources.keys // 3
-    graph = tried(lambda: Graph(apart=True).compile(several, replace(wish, limit=fewer)))
+    parts = len(several.circuit(False).steps)
+    graph = tried(lambda: Graph(apart=True).compile(several, replace(wish, limit=fewer))) if parts <= MANY else None
     if graph is not None:
         return graph
     if head is None and not any(_of_the_dtype(refusal) for refusal in refusals):
