@@ -60,7 +60,7 @@ class Nearest(HeadMethod):
         f = target.function()
         build = lambda keys, goal: nearest(f, target.low, target.high, keys)[1]
         size = lambda goal: nearest_keys(target, goal.error)
-        return Fit(self.name, 2, MOST_ANCHORS, build, size=size, large_values=False)
+        return Fit(self.name, 2, MOST_ANCHORS, build, size=size, exact=True, large_values=False)
 
 
 class Kinked(HeadMethod):

@@ -36,7 +36,10 @@ def _at_size(search: Search, keys: int) -> HeadClaim:
     fit = search.fit
     if keys < fit.least:
         raise InputError(f"keys={keys}: method {fit.method!r} has {fit.least} keys or more for this target.")
-    heads = _of_known_size(search, keys) if fit.size is not None else _of_any_size(search, min(keys, fit.most))
+    if fit.exact:
+        heads = [_of_size(search, keys)]
+    else:
+        heads = _of_known_size(search, keys) if fit.size is not None else _of_any_size(search, min(keys, fit.most))
     for error, head in heads[:MOST_PROOFS]:
         found = prove_head(search.target, head, max(1.5 * error, 1e-14), fit.cuts(head), fit.method)
         if isinstance(found, HeadClaim):

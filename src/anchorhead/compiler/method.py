@@ -109,7 +109,8 @@ class Fit:
     build: the head with that many keys that is best for a goal. cuts: points where boxes of its proof should begin.
     estimate: about the error that it has with so many keys, much faster than building it; sizes that are out of reach
     are then not built. size: how many keys a goal takes, where the fit knows it; only that size is then built.
-    large_values: whether values may be much larger than the target, as where affine values cancel.
+    exact: whether keys= asks for just that number. large_values: whether values may be much larger than the target, as
+    where affine values cancel.
     """
 
     method: str
@@ -119,6 +120,7 @@ class Fit:
     cuts: Callable[[Head], list[float]] = lambda head: []
     estimate: Callable[[int, Goal], float] | None = None
     size: Callable[[Goal], int | None] | None = None
+    exact: bool = False
     large_values: bool = True
 
     def __post_init__(self) -> None:
