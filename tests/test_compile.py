@@ -271,9 +271,9 @@ def test_refusal_says_what_to_do(call, error, sentence):
 
 def test_plan_lists_every_method():
     found = ah.plan("sin(3*x)", UNIT, tol=1e-4)
-    assert [o.method for o in found.options] == ["gated", "smooth", "nearest", "kinked"]
+    assert [o.method for o in found.options] == ["gated", "pieces", "smooth", "nearest", "kinked", "graph"]
     assert found.best.keys == ah.compile("sin(3*x)", UNIT, tol=1e-4).head.keys
-    assert found.options[2].keys > 10_000
+    assert found.options[3].keys > 10_000
     kinked = ah.plan("clip(x, -1, 1)", {"x": (-2, 2)}, tol=1e-3)
     assert kinked.best.method == "kinked"
     assert kinked.best.keys == 3

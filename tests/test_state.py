@@ -29,7 +29,7 @@ X = torch.linspace(-1, 1, 41, dtype=torch.float64)
 POINTS = torch.rand(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def head(expression="sin(x)", keys=9, dtype=torch.float64, domain=(-1, 1)):
+def head(expression="sin(x)", keys=5, dtype=torch.float64, domain=(-1, 1)):
     return ah.compile(expression, domain, keys=keys, dtype=dtype)
 
 
@@ -94,7 +94,7 @@ def test_cosine_loaded_into_sine_is_cosine():
 
 def test_a_state_of_another_size_is_refused():
     with pytest.raises(RuntimeError, match="size mismatch"):
-        head(keys=9).load_state_dict(head(keys=7).state_dict())
+        head(keys=5).load_state_dict(head(keys=4).state_dict())
 
 
 def test_pieces_of_other_sizes_are_part_of_the_state():

@@ -71,7 +71,8 @@ class Kinked(HeadMethod):
     def fit(self, target: Target) -> Fit:
         if not target.kinks:
             raise InputError(f"{target.expression} has no kinks in the domain; use method='gated' or 'auto'.")
-        return Joined(target, halving=False, most=MOST_KEYS).fit(self.name)
+        most = len(target.pieces) if target.is_straight else MOST_KEYS
+        return Joined(target, halving=False, most=most).fit(self.name)
 
 
 class Pieces(HeadMethod):

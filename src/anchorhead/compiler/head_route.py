@@ -35,7 +35,7 @@ def _at_size(search: Search, keys: int) -> HeadClaim:
         raise InputError(f"keys={keys!r} must be a whole number of at least 1.")
     fit = search.fit
     if keys < fit.least:
-        raise InputError(f"keys={keys}: method {fit.method!r} has {fit.least} keys or more for this target.")
+        raise InputError(f"keys={keys}: method {fit.method!r} has {fit.least} to {fit.most} keys for this target.")
     if fit.exact:
         heads = [_of_size(search, keys)]
     else:

@@ -52,7 +52,7 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
     if head is None and not any(_of_the_dtype(refusal) for refusal in refusals):
         head = tried(lambda: Pieces().compile(target, wish))
     if head is None:
-        raise refusals[-1]
+        raise next((refusal for refusal in refusals if _of_the_dtype(refusal)), refusals[-1])
     return head
 
 

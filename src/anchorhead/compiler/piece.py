@@ -178,10 +178,7 @@ class PieceFit:
         """About the error of a head with so many keys."""
         if self.affine is not None:
             return 0.0
-        found = self._layout().estimate(keys, goal)
-        if self.unpinned is None or found <= goal.error:
-            return found
-        return min(found, self.unpinned.estimate(keys, goal))
+        return self._layout().estimate(keys, goal) if self._free else goal.error  # pinned keys show it only when fitted
 
     def error(self, head: Head, goal: Goal) -> float:
         """The largest error on a sample of where the head is fitted, finer than that of the fit."""

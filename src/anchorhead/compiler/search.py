@@ -247,7 +247,7 @@ class Search:
             )
         if self.fit.size is not None:
             return ToleranceError(
-                f"{what} is not reached with method {self.fit.method!r} by at most {self.most} keys, or by the pieces "
+                f"{what} is not reached with method {self.fit.method!r} by {self.most} keys (limit=), or by the pieces "
                 f"that are looked at. {self._best_so_far()} Use a larger tol or a smaller domain."
             )
         return ToleranceError(
