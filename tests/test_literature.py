@@ -99,8 +99,73 @@ def test_more_keys_are_never_worse(text, domain):
     assert bounds == sorted(bounds, reverse=True)
 
 
-def test_a_function_that_turns_more_often_than_keys_may_is_refused_with_the_limit():
-    with pytest.raises(ah.ToleranceError, match="limit"):
-        ah.compile("sin(50*x)", UNIT, tol=1e-6, limit=10)
-    with pytest.raises(ah.InputError, match="limit=0"):
-        ah.compile("sin(x)", UNIT, limit=0)
+@pytest.mark.parametrize("limit", [0, -3, 2.5, True, "many"])
+def test_a_limit_is_a_whole_number(limit):
+    with pytest.raises(ah.InputError, match="limit="):
+        ah.compile("sin(x)", UNIT, limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("target", "limit", "more"),
+    [
+        ("sin(50*x)", 10, {"tol": 1e-6}),
+        ("sin(3*x)", 3, {"tol": 1e-6, "method": "gated"}),
+        ("sin(3*x)", 20, {"tol": 1e-2, "method": "nearest"}),
+        ("sin(3*x*y)", 3, {"tol": 1e-6}),
+        ("sin(x + y)", 3, {"tol": 1e-2, "method": "grid"}),
+    ],
+)
+def test_no_model_has_more_keys_than_the_limit(target, limit, more):
+    with pytest.raises(ah.ToleranceError, match=f"{limit}"):
+        ah.compile(target, UNIT, limit=limit, **more)
+
+
+def test_networks_have_no_limit_unless_one_is_given():
+    layers = torch.nn.Sequential(torch.nn.Linear(2, 512), torch.nn.GELU(), torch.nn.Linear(512, 1)).double()
+    assert ah.compile(layers, UNIT, tol=1e-10).resources.keys > 4096
+
+
+def test_anchors_that_would_be_too_many_are_counted_in_the_refusal():
+    with pytest.raises(ah.ToleranceError, match=r"takes 3\d{3} keys with method 'nearest', and 256"):
+        ah.compile("sin(3*x)", UNIT, tol=1e-3, method="nearest")
+
+
+def interrupted_at(text, times):
+    """A progress that is interrupted the so-many-th time that a line holds this text."""
+    seen = []
+
+    def progress(line):
+        seen.append(text in line)
+        if sum(seen) == times:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_an_interrupted_search_gives_the_smallest_head_that_was_proved():
+    lines = []
+    whole = ah.compile("cos(20*x)", UNIT, tol=1e-10, method="gated", progress=lines.append)
+    proofs = sum("proving" in line for line in lines)
+    assert proofs > 1  # there is something to interrupt between two proofs
+    model = ah.compile("cos(20*x)", UNIT, tol=1e-10, method="gated", progress=interrupted_at("proving", proofs))
+    assert model.certificate.level == "proved"
+    assert model.certificate.bound <= 1e-10
+    assert model.resources.keys >= whole.resources.keys
+
+
+def test_an_interruption_before_any_proof_ends_the_call_and_says_how_far_it_came():
+    for target, text in (("cos(20*x)", "keys"), ("sin(50*x)*x*y", "keys")):
+        with pytest.raises(KeyboardInterrupt, match="searched for"):
+            ah.compile(target, UNIT, tol=1e-6, progress=interrupted_at(text, 1))
+
+
+def test_a_head_in_hand_is_given_when_other_routes_are_interrupted():
+    model = ah.compile("cos(20*x)", UNIT, tol=1e-10, progress=interrupted_at("through the graph", 1))
+    assert model.method == "gated"
+    assert model.certificate.bound <= 1e-10
+
+
+def test_the_graph_takes_every_number_by_itself_also_where_it_is_asked_for():
+    model = ah.compile("exp(-sin(3*x)**2)", UNIT, tol=1e-4, method="graph")
+    x = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
+    assert (model(x) - (-(3 * x).sin() ** 2).exp()).abs().max() <= model.certificate.bound

@@ -70,7 +70,7 @@ def compile_(
     keys: Annotated[
         int | None, typer.Option(help="A number of keys instead of --tol: the best error with at most so many.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="The most keys that the model may have.")] = 4096,
+    limit: Annotated[int | None, typer.Option(help="The most keys that the model may have.")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the model to this file.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -278,11 +278,14 @@ def explore(
 def _progress(quiet: bool) -> Iterator[Callable[[str], None] | None]:
     """A line on stderr that says what is being tried; nothing for programs or when output is not a terminal."""
     console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    with console.status("reading") as status:
-        yield lambda text: status.update(Text(plain(text)))
+    try:
+        if quiet or not console.is_terminal:
+            yield None
+            return
+        with console.status("reading") as status:
+            yield lambda text: status.update(Text(plain(text)))
+    except KeyboardInterrupt as stop:
+        raise AnchorheadError(str(stop) or "Interrupted.") from None
 
 
 def _read_formulas(texts: list[str]) -> str | list[str]:

@@ -7,9 +7,10 @@ import math
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.doubling import Angle, doubled, has_angles, large_angles
 from anchorhead.circuit.program import circuit_digest
-from anchorhead.compiler.circuit_target import CircuitTarget
+from anchorhead.compiler.circuit_target import CircuitTarget, elementwise
 from anchorhead.compiler.compose import Composed, argument_ranges, compose
 from anchorhead.compiler.method import Method, Wish
+from anchorhead.compiler.target import Target
 from anchorhead.errors import AnchorheadError, SingularityError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.layered_core import LayeredCore
@@ -25,16 +26,18 @@ class Graph(Method):
     """A head for each node of the graph, in as many layers as it is deep."""
 
     name = "graph"
-    takes = ("several",)
+    takes = ("one", "several")
 
     def __init__(self, *, apart: bool = False) -> None:
         self.apart = apart
 
-    def compile(self, target: CircuitTarget, wish: Wish) -> CompiledModel:
+    def compile(self, target: Target | CircuitTarget, wish: Wish) -> CompiledModel:
         """The network with the fewest keys: functions of one line fused, or apart where that fails or saves keys.
 
         With `apart`, never as one step: what a single head is for.
         """
+        if isinstance(target, Target):
+            target = elementwise(target)
         tol = wish.tolerance(1e-6)
         found: list[tuple[Composed, bool, tuple[Angle, ...]]] = []
         refusal: AnchorheadError = ToleranceError(f"{target.name} is a function that has no parts.")

@@ -17,6 +17,7 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.doubling import Angle
 from anchorhead.circuit.lower import lower
 from anchorhead.circuit.program import MOST_INPUTS
+from anchorhead.compiler.target import Target
 from anchorhead.errors import ExpressionError, InputError, ShapeError
 from anchorhead.expression.domain import Pair, read_box, shape_of
 from anchorhead.expression.graph import Expression
@@ -48,6 +49,13 @@ class CircuitTarget:
             return {"name": self.name.partition(" (")[0][:200]}
         return {"expressions": self.expression.text, "variables": list(self.expression.variables), "fused": fused,
                 **({"doubled": [list(angle) for angle in angles]} if angles else {})}  # fmt: skip
+
+
+def elementwise(target: Target) -> CircuitTarget:
+    """A function of one variable as a circuit that takes every number of a tensor by itself, as one head does."""
+    found = of_expression(target.expression, [(target.low, target.high)])
+    circuit = lambda fuse: replace(found.circuit(fuse), input_shape=(), output_shape=())
+    return replace(found, circuit=circuit, digest=target.digest, assumptions=target.assumptions)
 
 
 def of_expression(expression: Expression, domain: Any, *, ordered: bool = False) -> CircuitTarget:

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from anchorhead.compiler.method import LIMIT, Method, Progress, Wish
+from anchorhead.compiler.head_route import head_model
+from anchorhead.compiler.method import Method, Progress, Wish
 from anchorhead.compiler.methods import named
 from anchorhead.compiler.read import read
+from anchorhead.compiler.search import Interrupted
 from anchorhead.compiler.target import Domain, read_target
 from anchorhead.expression.graph import Expression
 from anchorhead.model.compiled import CompiledModel
@@ -27,7 +29,7 @@ def compile(
     shape: tuple[int, ...] | int | None = None,
     lipschitz: float | None = None,
     outside: str = "warn",
-    limit: int = LIMIT,
+    limit: int | None = None,
     progress: Progress | None = None,
 ) -> CompiledModel:
     """A function as softmax attention, with a proof of its error.
@@ -52,14 +54,21 @@ def compile(
         error is measured only, and the certificate says so.
     outside: what an input outside the domain does when the model is run: "warn", once, "error" or "ignore";
         `model.outside` is the same and can be changed.
-    limit: the most keys that a model may have.
-    progress: called with a line of text for each step. A search that is interrupted (Ctrl-C) says how far it came.
+    limit: the most keys that a model may have; what takes more is refused.
+    progress: called with a line of text for each step. Ctrl-C ends with the smallest head that was proved to keep the
+        tolerance, if there is one, and else in a KeyboardInterrupt that says how far the search came.
     """
     check_policy(outside)
     chosen, wish = named(method), Wish(tol, keys, dtype, lipschitz, progress or (lambda text: None), limit)
     found = read(target, domain, shape, chosen, sampled=lipschitz is not None)
     with threadpool_limits(1):  # thousands of small least squares: threads would only wait for each other
-        model = chosen.compile(found, wish)
+        try:
+            model = chosen.compile(found, wish)
+        except Interrupted as stop:
+            if stop.claim is None or stop.target is not found:
+                raise
+            model = head_model(stop.target, stop.claim)
+    wish.check_limit(model.resources.keys)
     model.outside = outside
     return model
 

@@ -13,7 +13,7 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.rows import rounded
 from anchorhead.circuit.step import HeadFacts, OutsideDomain, Pair, Use
 from anchorhead.compiler.head_requests import Request, Wanted, assign
-from anchorhead.compiler.method import LIMIT, Progress
+from anchorhead.compiler.method import Progress
 from anchorhead.compiler.proved_heads import Choice, choose
 from anchorhead.compiler.tolerance_shares import shares
 from anchorhead.errors import SingularityError, ToleranceError
@@ -52,7 +52,7 @@ def argument_ranges(circuit: Circuit, box: Sequence[Pair], dtype: str) -> list[P
 
 
 def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progress: Progress,
-            most: int = LIMIT) -> Composed:  # fmt: skip
+            most: int | None = None) -> Composed:  # fmt: skip
     """Heads for every step such that every output keeps tol, proved; ToleranceError with the node that prevents it."""
     tracker = Tracker(circuit, dtype)
     try:
@@ -82,7 +82,7 @@ class _Work:
     """One circuit on its way to a proof."""
 
     def __init__(self, circuit: Circuit, box: tuple[Pair, ...], dtype: str, wanted: Wanted, arrives: Array, tol: float,
-                 progress: Progress, most: int) -> None:  # fmt: skip
+                 progress: Progress, most: int | None) -> None:  # fmt: skip
         self.most = most
         self.circuit, self.box, self.dtype, self.wanted = circuit, box, dtype, wanted
         self.arrives, self.tol, self.progress = arrives, tol, progress

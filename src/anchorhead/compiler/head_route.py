@@ -26,7 +26,12 @@ def compile_head(target: Target, fit: Fit, wish: Wish) -> CompiledModel:
     tol = FIRST_GOAL if wish.keys is not None else wish.tolerance(1e-6)
     search = Search(target, fit, tol, wish.dtype, wish.progress, wish.limit, hurried=wish.hurried)
     found = search.run() if wish.keys is None else _at_size(search, wish.keys)
-    return CompiledModel(HeadCore(found), replace(certificate(target, found), source=target.digest), fit.method)
+    return head_model(target, found)
+
+
+def head_model(target: Target, claim: HeadClaim) -> CompiledModel:
+    """The model of a proved head."""
+    return CompiledModel(HeadCore(claim), replace(certificate(target, claim), source=target.digest), claim.method)
 
 
 def _at_size(search: Search, keys: int) -> HeadClaim:

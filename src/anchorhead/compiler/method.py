@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 DTYPES = {torch.float64: "float64", torch.float32: "float32"}
 LARGEST_TOL = 1e100
-LIMIT = 4096
-"""The largest number of keys of a model, unless another is given."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Wish:
     torch_dtype: torch.dtype = torch.float64
     lipschitz: float | None = None
     progress: Progress = field(default=lambda text: None)
-    limit: int = LIMIT
+    limit: int | None = None
     hurried: bool = False
     """Whether other routes wait: a large head that hardly gains by more keys is then given up."""
 
@@ -58,7 +56,7 @@ class Wish:
             )
         if self.tol is not None:
             check_tol(self.tol)
-        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
+        if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
             raise InputError(f"limit={shown(self.limit)} must be a whole number of at least 1, the most keys to use.")
         if self.lipschitz is not None and not (
             isinstance(self.lipschitz, int | float) and 0 <= self.lipschitz < LARGEST_TOL
@@ -72,7 +70,7 @@ class Wish:
 
     def check_limit(self, keys: int) -> None:
         """Refuses a model of more keys than may be used."""
-        if keys > self.limit:
+        if self.limit is not None and keys > self.limit:
             raise ToleranceError(
                 f"The target takes {keys} keys, and limit={self.limit}. Raise limit=, or use a larger tol."
             )

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from anchorhead.compiler.circuit_route import Graph
-from anchorhead.compiler.circuit_target import CircuitTarget, of_expression
+from anchorhead.compiler.circuit_target import elementwise
 from anchorhead.compiler.head_methods import Pieces, usual
 from anchorhead.compiler.method import Wish
+from anchorhead.compiler.search import BelowDtype
 from anchorhead.compiler.target import Target
-from anchorhead.errors import AnchorheadError, PrecisionError
+from anchorhead.errors import AnchorheadError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
 
 ENOUGH = 16
@@ -39,29 +40,30 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
             refusals.append(refusal)
             return None
 
-    small = replace(wish, limit=min(WORTH, wish.limit), hurried=True)
+    small = replace(wish, limit=min(WORTH, wish.limit or WORTH), hurried=True)
     head = tried(lambda: usual(target).compile(target, small))
     if head is not None and head.resources.keys <= ENOUGH:
         return head
-    several = elementwise(target)
-    fewer = wish.limit if head is None else 2 * head.resources.keys // 3
-    parts = len(several.circuit(False).steps)
-    graph = tried(lambda: Graph(apart=True).compile(several, replace(wish, limit=fewer))) if parts <= MANY else None
+    try:
+        graph = tried(lambda: _taken_apart(target, wish, head))
+    except KeyboardInterrupt:
+        if head is None:
+            raise
+        return head
     if graph is not None:
         return graph
-    if head is None and not any(_of_the_dtype(refusal) for refusal in refusals):
+    below = next((refusal for refusal in refusals if isinstance(refusal, BelowDtype)), None)
+    if head is None and below is None:
         head = tried(lambda: Pieces().compile(target, wish))
     if head is None:
-        raise next((refusal for refusal in refusals if _of_the_dtype(refusal)), refusals[-1])
+        raise below or refusals[-1]
     return head
 
 
-def elementwise(target: Target) -> CircuitTarget:
-    """The target as a circuit that takes every number of a tensor by itself, as one head does."""
-    found = of_expression(target.expression, [(target.low, target.high)])
-    circuit = lambda fuse: replace(found.circuit(fuse), input_shape=(), output_shape=())
-    return replace(found, circuit=circuit, digest=target.digest, assumptions=target.assumptions)
-
-
-def _of_the_dtype(refusal: AnchorheadError) -> bool:
-    return isinstance(refusal, PrecisionError) and "dtype" in str(refusal)
+def _taken_apart(target: Target, wish: Wish, head: CompiledModel | None) -> CompiledModel:
+    """Through the graph, with a third fewer keys than the head."""
+    several = elementwise(target)
+    if len(several.circuit(False).steps) > MANY:
+        raise ToleranceError(f"{target.expression} is made of more than {MANY} functions, too many to take it apart.")
+    fewer = wish.limit if head is None else 2 * head.resources.keys // 3
+    return Graph(apart=True).compile(several, replace(wish, limit=fewer))

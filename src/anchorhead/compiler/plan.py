@@ -21,10 +21,10 @@ from threadpoolctl import threadpool_limits
 
 from anchorhead.arithmetic import log_of
 from anchorhead.compiler.circuit_route import Graph
+from anchorhead.compiler.circuit_target import elementwise
 from anchorhead.compiler.head_methods import nearest_keys, steepest
 from anchorhead.compiler.method import Method, Progress, Wish, check_tol
 from anchorhead.compiler.methods import METHODS
-from anchorhead.compiler.one_variable import elementwise
 from anchorhead.compiler.read import read
 from anchorhead.compiler.target import Target
 from anchorhead.errors import AnchorheadError

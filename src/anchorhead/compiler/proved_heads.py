@@ -8,7 +8,7 @@ from decimal import ROUND_DOWN, Decimal
 
 from anchorhead.compiler.head_methods import Smooth, usual
 from anchorhead.compiler.head_requests import Request
-from anchorhead.compiler.method import LIMIT, Progress
+from anchorhead.compiler.method import Progress
 from anchorhead.compiler.search import Search
 from anchorhead.enclosure.singularities import singularities
 from anchorhead.errors import ToleranceError
@@ -37,10 +37,10 @@ class Choice:
         return self.claim.approximation + self.claim.rounding
 
 
-def choose(request: Request, error: float, dtype: str, progress: Progress, most: int = LIMIT) -> Choice:
+def choose(request: Request, error: float, dtype: str, progress: Progress, most: int | None = None) -> Choice:
     """The smallest proved head for the request; ToleranceError with `best`, the error that was reached, if none.
 
-    most: keys, at the most.
+    most: keys, at the most, where there is a limit.
     """
     if not error > SMALLEST:
         raise ToleranceError(f"An error of {error:.3g} was asked of {request.function}, and none so small is proved.")
@@ -55,7 +55,7 @@ def choose(request: Request, error: float, dtype: str, progress: Progress, most:
     return found
 
 
-def _search(request: Request, error: float, dtype: str, progress: Progress, most: int) -> Choice:
+def _search(request: Request, error: float, dtype: str, progress: Progress, most: int | None) -> Choice:
     target = request.target
     singularities(request.function, "u", request.low, request.high)
     fit = (Smooth() if request.carries else usual(target)).fit(target)

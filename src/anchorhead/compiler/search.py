@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from anchorhead.arithmetic import geometric, log_of
-from anchorhead.compiler.method import LIMIT, Fit, Goal, Progress
+from anchorhead.compiler.method import Fit, Goal, Progress
 from anchorhead.compiler.prove import prove_head, sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.dtypes import BITS, UNIT
@@ -32,11 +32,23 @@ HOPE = 100.0
 """A size whose estimate is this many times the goal is fitted."""
 
 
+class BelowDtype(ToleranceError):
+    """Rounding in the dtype is what prevents a tolerance, so that no other route would keep it."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a search; `claim` is the smallest head that was proved to keep the tolerance by then, if any."""
+
+    def __init__(self, target: Target, claim: HeadClaim | None, best: str) -> None:
+        super().__init__(f"Interrupted while a head for {target.expression} was searched for. {best}")
+        self.target, self.claim = target, claim
+
+
 class Search:
     """Heads of growing size for one target, dtype and tolerance, each tried once."""
 
     def __init__(self, target: Target, fit: Fit, tol: float, dtype: str, progress: Progress,
-                 most: int = LIMIT, *, hurried: bool = False) -> None:  # fmt: skip
+                 most: int | None = None, *, hurried: bool = False) -> None:  # fmt: skip
         self.target, self.fit, self.tol, self.dtype, self.progress = target, fit, tol, dtype, progress
         scale = self._scale()
         width = target.window[1] - target.window[0]
@@ -55,7 +67,8 @@ class Search:
         self.errors: dict[int, float] = {}
         self.estimates: dict[int, float] = {}
         self.unproved, self.hurried = 0, hurried
-        self.most = min(fit.most, most)
+        self.most = fit.most if most is None else min(fit.most, most)
+        self.needed = 0
         self.best = math.inf
         self.best_keys = 0
 
@@ -67,16 +80,9 @@ class Search:
         try:
             return self._run()
         except KeyboardInterrupt:
-            return self._interrupted()
-
-    def _interrupted(self) -> HeadClaim:
-        """The smallest head that was proved when the search was interrupted, or how far it came."""
-        proved = [claim for claim in self.tried.values() if claim is not None]
-        if proved:
-            return min(proved, key=lambda claim: claim.head.keys)
-        raise ToleranceError(
-            f"Interrupted: no head for {self.target.expression} keeps tol={self.tol:g} yet. {self._best_so_far()}"
-        ) from None
+            proved = [claim for claim in self.tried.values() if claim is not None]
+            smallest = min(proved, key=lambda claim: claim.head.keys, default=None)
+            raise Interrupted(self.target, smallest, self._best_so_far()) from None
 
     def _run(self) -> HeadClaim:
         if self.goal.error <= 0:
@@ -106,6 +112,7 @@ class Search:
         for _ in range(4):
             keys = self.fit.size(self.goal) if self.fit.size is not None else None
             if keys is None or keys > self.most:
+                self.needed = keys or 0
                 return None
             self.tried.pop(keys, None)
             if self.attempt(keys):
@@ -236,22 +243,27 @@ class Search:
     def _refusal(self) -> ToleranceError:
         what = f"tol={self.tol:g} for {self.target.expression} in {self.dtype}"
         if self.rounding >= self.tol:
-            return ToleranceError(
+            return BelowDtype(
                 f"{what} is below what the dtype can hold: evaluating alone may round by {self.rounding:.3g}. Use a "
                 "larger tol or a wider dtype."
             )
         if self.unproved >= PATIENCE:
-            return ToleranceError(
+            return BelowDtype(
                 f"{what} could not be proved: heads keep it on samples, but evaluating them may round by more than is "
                 f"left. {self._best_so_far()} Use a larger tol or a wider dtype."
             )
+        if self.needed:
+            return ToleranceError(
+                f"{what} takes {self.needed} keys with method {self.fit.method!r}, and {self.most} may be used. "
+                "Use a larger tol, a smaller domain, or another method."
+            )
         if self.fit.size is not None:
             return ToleranceError(
-                f"{what} is not reached with method {self.fit.method!r} by {self.most} keys (limit=), or by the pieces "
-                f"that are looked at. {self._best_so_far()} Use a larger tol or a smaller domain."
+                f"{what} is not reached with method {self.fit.method!r}, however the domain is cut, as far as was "
+                f"looked. {self._best_so_far()} Use a larger tol or a smaller domain."
             )
         return ToleranceError(
-            f"{what} takes more than {self.most} keys with method {self.fit.method!r}, the most that are tried. "
+            f"{what} takes more than {self.most} keys with method {self.fit.method!r}, the most that may be used. "
             f"{self._best_so_far()} Use a larger tol, a smaller domain, or method='auto', which tries other routes too."
         )
 

@@ -1,7 +1,7 @@
 """What a compiled model computes with: one interface for one head, a network of heads, a grid, and the paper's layers.
 
-A core maps (..., *input_shape) to (..., *output_shape), most by a *layer* that knows inputs and outputs as flat numbers
-and has the two evaluations and the weights. The core knows its target where there is one, its matrices, what it costs,
+A core maps (..., *input_shape) to (..., *output_shape), some by a *layer* that knows inputs and outputs as flat numbers
+(`FlatCore`). The core knows its target where there is one, its matrices, what it costs,
 and what a file says of it under its kind (docs/format.md). `compiled.py` puts a certificate on it.
 """
 
@@ -32,18 +32,9 @@ class Core(nn.Module):
     output_shape: tuple[int, ...]
 
     @property
-    def layer(self) -> Any:
-        """The module from flat inputs to flat outputs, with a dtype, `literal()` and `attention(x)`.
-
-        A core that has none evaluates itself.
-        """
-        raise NotImplementedError(f"A {type(self).__name__} evaluates itself.")
-
-    @property
+    @abstractmethod
     def dtype(self) -> torch.dtype:
         """Of its numbers and inputs."""
-        found: torch.dtype = self.layer.dtype
-        return found
 
     def check(self, x: Tensor) -> None:
         """Refuses what is not a tensor of the model's dtype and of its input's shape."""
@@ -54,17 +45,13 @@ class Core(nn.Module):
         self.check(x)
         return flattened(x, self.input_shape)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return shaped(self.layer(self.flat(x)), self.output_shape)
-
+    @abstractmethod
     def literal(self) -> nn.Module:
         """A copy of the numbers as scores, softmax and values."""
-        return Literal(self, self.layer.literal())
 
+    @abstractmethod
     def attention(self, x: Tensor) -> list[Tensor]:
         """The attention weights, one entry a layer: (..., heads, keys), summing to one over keys."""
-        found: list[Tensor] = self.layer.attention(self.flat(x))
-        return found
 
     def exact(self, x: Tensor) -> Tensor:
         """The target itself, in torch, at the same inputs: no heads, no approximation."""
@@ -103,6 +90,27 @@ class Core(nn.Module):
     def parameter_count(self) -> int:
         """Every stored number."""
         return sum(p.numel() for p in self.parameters())
+
+
+class FlatCore(Core):
+    """A core whose `layer` goes from flat inputs to flat outputs, and has a dtype, `literal()` and `attention(x)`."""
+
+    layer: Any
+
+    @property
+    def dtype(self) -> torch.dtype:
+        found: torch.dtype = self.layer.dtype
+        return found
+
+    def forward(self, x: Tensor) -> Tensor:
+        return shaped(self.layer(self.flat(x)), self.output_shape)
+
+    def literal(self) -> nn.Module:
+        return Literal(self, self.layer.literal())
+
+    def attention(self, x: Tensor) -> list[Tensor]:
+        found: list[Tensor] = self.layer.attention(self.flat(x))
+        return found
 
 
 class Literal(nn.Module):

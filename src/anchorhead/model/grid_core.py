@@ -11,13 +11,13 @@ from torch import Tensor
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.tensors import evaluate
 from anchorhead.head.grid_module import GridModule
-from anchorhead.model.core import Core, require_tokens, stored
+from anchorhead.model.core import FlatCore, require_tokens, stored
 from anchorhead.model.network import Resources
 from anchorhead.model.self_attention import SelfAttention, shared_keys
 from anchorhead.proof.certificate import Certificate
 
 
-class GridCore(Core):
+class GridCore(FlatCore):
     """One layer, one head: (..., *input_shape) to (..., *output_shape); the formulas, where the target has them."""
 
     kind = "grid"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from anchorhead.expression.tensors import evaluate
@@ -30,8 +31,8 @@ class HeadCore(Core):
         self.head, self.claim = HeadModule(claim.head), claim
 
     @property
-    def layer(self) -> HeadModule:
-        return self.head
+    def dtype(self) -> torch.dtype:
+        return self.head.dtype
 
     @property
     def variable(self) -> str:

@@ -17,7 +17,7 @@ from anchorhead.head.evaluation import TORCH
 from anchorhead.head.head import Head
 from anchorhead.head.module import HeadModule
 from anchorhead.model.affine import TokenWise
-from anchorhead.model.core import Core, shaped
+from anchorhead.model.core import FlatCore, shaped
 from anchorhead.model.layered import LayeredNetwork, build, exact_wires
 from anchorhead.model.network import Resources
 from anchorhead.model.report import Report, report
@@ -26,7 +26,7 @@ from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.network_claim import PlacedNetwork
 
 
-class LayeredCore(Core):
+class LayeredCore(FlatCore):
     """Layers of affine maps and attention: (..., *input_shape) to (..., *output_shape).
 
     source: where the circuit comes from, formulas and variables or a traced target's name, as a file says it.
