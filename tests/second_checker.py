@@ -19,10 +19,11 @@ b + sum m_j z'_j that stands for the exact line l_0 + sum l_j z_j errs by at mos
 sum |m_j| e_j. A head that claims |F - h| <= d on a domain that holds all queries t' gives α h(t') + β t' + γ, which
 differs from phi(u), u = r t + c, by L r e_t + |(α F(t') + β t' + γ) - phi(r t' + c)| + |α| d, L a Lipschitz constant of
 phi between all u and u'; the middle term is polynomial for `identity` and `square` and (α-1) phi + β t' + γ for
-`plain`. Times a partner v: E(|v| + e_v) + |phi| e_v. The maximum is 1-Lipschitz, and softmax at sharpness α falls short
-of it by at most λ/α where (m-1) exp(-1-λ) = λ: with gaps d_j = α(max - u_j) the shortfall s/α has sum (d_j - s)
-exp(-d_j) = s, and (d - s) exp(-d) <= exp(-1-s). Attention whose scores err by η and values by e_v errs by e_v + η
-(largest value - smallest value)/2, since the derivative in the scores is a covariance. All this on the whole box, and
+`plain`, where phi is looked up at t' in place of u, which costs what phi moves within |t - u| + e_t. Times a partner v:
+E(|v| + e_v) + |phi| e_v. The maximum is 1-Lipschitz, and softmax at sharpness α falls short of it by at most λ/α where
+(m-1) exp(-1-λ) = λ: with gaps d_j = α(max - u_j) the shortfall s/α has sum (d_j - s) exp(-d_j) = s, and (d - s) exp(-d)
+<= exp(-1-s). Attention whose scores err by η and values by e_v errs by e_v + η (largest value - smallest value)/2,
+since the derivative in the scores is a covariance. All this on the whole box, and
 on halves of it where that is too coarse.
 
 *A grid.* As a head, with Taylor polynomials in several variables (`Jet`).
@@ -684,6 +685,37 @@ class Extents:
             raise TooCoarse("a function could not be enclosed")
         return Range(min(v.lower() for v in values), max(v.upper() for v in values)), slope
 
+    def moves(self, tree: Tree, on: Range, distance: arb) -> tuple[Range, arb]:
+        """The range, and how far values at places so close may be apart; slopes need not be bounded."""
+        phi, values, most = partial(value_of, tree), [], arb(0)
+        waiting = [(on.low, on.high)]
+        while waiting:
+            low, high = waiting.pop()
+            near = Range(on.low.max(low - distance).lower(), on.high.min(high + distance).upper())
+            over = [value for value, _ in branches(partial(phi, interval(near.low, near.high)))]
+            if not all(value.is_finite() for value in over):
+                raise TooCoarse("a function could not be enclosed")
+            found = Range(min(v.lower() for v in over), max(v.upper() for v in over))
+            varies = (found.high - found.low).upper()
+            if not (high - low) < distance / 16 and len(values) + len(waiting) < 400:
+                try:
+                    bound = (self.enclosed(tree, near, 1)[1] * distance).upper()
+                except TooCoarse:
+                    bound = INFINITE
+                if not bound < varies:  # neither slopes nor the values say much yet
+                    middle = ((low + high) / 2).mid()
+                    waiting += [(low, middle), (middle, high)]
+                    continue
+                most = most.max(bound)
+            else:
+                most = most.max(varies)
+            values.append(found)
+        return Range(min(v.low for v in values), max(v.high for v in values)), most
+
+
+def value_of(tree: Tree, u: Any, choose: Branches) -> Any:
+    return evaluate(tree, {"u": u}, choose) + 0 * u
+
 
 Line = tuple[arb, dict[int, arb]]
 SQUARE = parse("u**2", ["u"])
@@ -922,12 +954,17 @@ class Cell:
         if parse(described["function"], ["u"]) != phi or (text and parse(text, ["u"]) != phi):
             raise Refused(f"the head of step {i} is one for another function")
         if kind == "plain":
-            if not (centre == 0 and radius == 1):
-                raise Refused(f"step {i} is plain and scaled")
-            value, slope = self.extents(phi, near)
-            return value, (
-                slope * e + abs(alpha - 1) * value.size() + abs(beta) * near.size() + abs(gamma) + own
-            ).upper()
+            if centre == 0 and radius == 1:
+                value, slope = self.extents(phi, near)
+                drift = slope * e
+            else:  # phi at t in place of u = r t + c, which is where phi is defined
+                domain, u = Range(arb(described["low"]), arb(described["high"])), t * radius + Range(centre, centre)
+                reach = Range(u.low.max(domain.low).min(near.low), u.high.min(domain.high).max(near.high))
+                shift = Range(u.low - t.low, u.low - t.low).size().max(Range(u.high - t.high, u.high - t.high).size())
+                value, drift = self.extents.moves(phi, reach, (shift + e).upper())
+                if not (u.low >= domain.low - 2.0**-99 and u.high <= domain.high + 2.0**-99):
+                    raise Refused(f"the head of step {i} does not reach as far as what it is for")
+            return value, (drift + abs(alpha - 1) * value.size() + abs(beta) * near.size() + abs(gamma) + own).upper()
         u = t * radius + Range(centre, centre)
         if kind == "identity":
             wrong = abs(alpha + beta - radius) * near.size() + abs(gamma - centre)

@@ -38,6 +38,15 @@ TABLE = [
         lambda x: mp.exp(x) * mp.sin(3 * x) * mp.tanh(5 * mp.cos(30 * x)),
     ),
 ]
+ACKLEY = "-20*exp(-0.2*sqrt((x**2 + y**2)/2)) - exp((cos(2*pi*x) + cos(2*pi*y))/2) + e + 20"
+ENDING = [
+    (ACKLEY, (-5, 5), 1e-2, 120, lambda x, y: (
+        -20 * mp.exp(-mp.sqrt((x * x + y * y) / 2) / 5)
+        - mp.exp((mp.cos(2 * mp.pi * x) + mp.cos(2 * mp.pi * y)) / 2) + mp.e + 20
+    )),
+    ("sqrt(x**2 + y**2)", UNIT, 1e-2, 20, lambda x, y: mp.sqrt(x * x + y * y)),
+    ("asin(x*y)", UNIT, 5e-2, 20, lambda x, y: mp.asin(x * y)),
+]  # fmt: skip
 
 
 @functools.cache
@@ -59,6 +68,28 @@ def test_functions_of_the_literature_are_proved_with_few_keys(index, share):
     x = torch.tensor([min(max(low + share * (high - low), low), high)], dtype=torch.float64)
     with mp.workdps(40):
         assert abs(model(x).item() - exact(mp.mpf(x.item()))) <= model.certificate.bound
+
+
+@functools.cache
+def ending(index):
+    text, side, tol, *_ = ENDING[index]
+    return ah.compile(text, {"x": side, "y": side}, tol=tol)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("index", range(len(ENDING)), ids=lambda i: ENDING[i][0])
+@settings(max_examples=60)
+@given(place=st.tuples(st.floats(-1, 1), st.floats(-1, 1)), small=st.integers(0, 60))
+def test_functions_that_end_where_their_argument_does_are_proved(index, place, small):
+    _, (low, _), tol, keys, exact = ENDING[index]
+    model = ending(index)
+    assert model.certificate.level == "proved"
+    assert model.certificate.bound <= tol
+    assert model.resources.keys <= keys
+    for scale in (-low, -low * 2.0**-small):  # also close to where slopes have no bound
+        x = torch.tensor(place, dtype=torch.float64) * scale
+        with mp.workdps(40):
+            assert abs(model(x).item() - exact(*map(mp.mpf, x.tolist()))) <= model.certificate.bound
 
 
 @pytest.mark.heavy
@@ -86,7 +117,7 @@ def test_functions_that_nobody_chose_are_not_refused(tol):
 
 @pytest.mark.heavy
 def test_functions_of_several_variables_are_not_refused():
-    for name in ("himmelblau", "rastrigin", "corner_peak", "continuous", "payoff"):
+    for name in ("himmelblau", "rastrigin", "ackley", "corner_peak", "continuous", "payoff"):
         formula, domain, scale, relative = CASES[name]
         model = ah.compile(formula, domain, tol=relative * scale)
         assert model.certificate.bound <= relative * scale, name
@@ -168,4 +199,4 @@ def test_a_head_in_hand_is_given_when_other_routes_are_interrupted():
 def test_the_graph_takes_every_number_by_itself_also_where_it_is_asked_for():
     model = ah.compile("exp(-sin(3*x)**2)", UNIT, tol=1e-4, method="graph")
     x = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
-    assert (model(x) - (-(3 * x).sin() ** 2).exp()).abs().max() <= model.certificate.bound
+    assert (model(x) - (-((3 * x).sin() ** 2)).exp()).abs().max() <= model.certificate.bound

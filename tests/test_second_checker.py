@@ -61,6 +61,7 @@ MADE: dict[str, Callable[[], Any]] = {
         ["max(x, y, x*y) + sqrt(2)*x", "abs(x - y)*tanh(pi*x)/(2 + y)"], SQUARE, tol=1e-4
     ),
     "a network, float32": lambda: ah.compile("sin(x*y) + relu(x - y)", SQUARE, tol=1e-2, dtype=torch.float32),
+    "a root of what may vanish": lambda: ah.compile("sqrt(x**2 + y**2)", SQUARE, tol=3e-2),
     "a softmax": lambda: ah.compile(nn.Sequential(nn.Linear(2, 3), nn.Softmax(-1)).double(), (-1, 1), tol=1e-4),
     "a grid": lambda: ah.compile("x/(3 + y)", SQUARE, tol=1e-3, method="grid"),
     "gelu on R": lambda: ah.compile("gelu(x)", tol=1e-7),

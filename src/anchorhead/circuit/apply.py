@@ -7,6 +7,10 @@ if the domain holds every t + [-e_t, e_t]. Three kinds: as it is (c = 0, r = 1, 
 (g = t, α = r, γ = c); the square (g = t², α = r², β = 2cr, γ = c²). The latter two let one head on [-1, 1] serve every
 product and every square.
 
+*Squeezed.* Where phi ends at an end of the interval that u may reach, as sqrt at 0, errors would lead beyond it. The
+head is then one for phi itself, at t = (u - c)/r a little inside. With d = |t - u| + e_t, in place of L r e_t stands
+the most that phi moves within d, which is finite for every continuous phi.
+
 *A partner.* With E the error of phi(u), phi(u)·v errs by  e = E(|v| + e_v) + |phi| e_v, and rounding the product 2ρ of
 its size.
 """
@@ -24,6 +28,7 @@ from anchorhead.circuit.line import Line
 from anchorhead.circuit.step import (
     PLAIN,
     Computed,
+    Kept,
     OutsideDomain,
     Pair,
     ProvedHead,
@@ -36,7 +41,7 @@ from anchorhead.circuit.step import (
 )
 from anchorhead.enclosure.exact import as_ball
 from anchorhead.enclosure.precision import above, below, upper
-from anchorhead.enclosure.variation import steepest, value_range
+from anchorhead.enclosure.variation import moved, steepest, value_range
 from anchorhead.expression.graph import Node, constant, variable
 
 if TYPE_CHECKING:
@@ -75,7 +80,7 @@ class FunctionStep(Step):
             return False
         found = heads[use.head].function
         if use.kind == "plain":
-            return found is self.function and (use.centre, use.radius) == (0.0, 1.0)
+            return found is self.function
         if use.kind == "identity":
             return self.function is U and found is U
         return use.kind == "square" and self.function in SQUARES and found is SQUARE
@@ -103,17 +108,25 @@ class FunctionStep(Step):
         for factor, meant, largest in zip(kept, use.values, sizes, strict=True):
             if factor != meant:
                 total = total + abs(arb(factor) - as_ball(meant)) * largest
-        if query[1]:
-            drift = upper(arb(use.radius) * query[1])
-            near = steepest(self.function, *widened(argument, drift))
-            if use.kind == "plain":
-                near = min(near, steepest(self.function, facts.low, facts.high))
-            total = total + arb(near) * drift
+        total = total + self._drift(use, query[1], argument, wide, facts)
         if computed.unit and kept != PLAIN:
             # |α h| <= |phi| + |β t| + |γ| + error
             beside = abs(arb(kept[1])) * size(wide) + abs(arb(kept[2]))
             total = total + 4 * computed.unit * (size(values) + 2 * beside + total) + computed.tiny
         return values, computed.within(total, size(values))
+
+    def _drift(self, use: Use, error: float, argument: Pair, wide: Pair, facts: Kept) -> arb:
+        """How far phi is at what the head looks at, in `wide`, from phi(u)."""
+        if use.is_squeezed:
+            low, high = min(argument[0], wide[0]), max(argument[1], wide[1])
+            return arb(moved(self.function, low, high, upper(arb(use.shift(argument)) + error)))
+        if not error:
+            return arb(0)
+        drift = upper(arb(use.radius) * error)
+        near = steepest(self.function, *widened(argument, drift))
+        if use.kind == "plain":
+            near = min(near, steepest(self.function, facts.low, facts.high))
+        return arb(near) * drift
 
     def _size_of_head(self, use: Use, wide: Pair) -> float:
         """The largest |g| for the head's function g on what the step looks at."""
@@ -124,7 +137,11 @@ class FunctionStep(Step):
 
     def arrives(self, own: Any, use: Use, sizes: Sequence[Pair], lines: Sequence[Any], domain: Pair,
                 most: Callable[[Sequence[Any]], Any]) -> Any:  # fmt: skip
-        near = steepest(self.function, *sizes[0])
+        if use.is_squeezed:
+            shift = use.shift(sizes[0])
+            near = moved(self.function, *sizes[0], 2 * shift) / shift
+        else:
+            near = steepest(self.function, *sizes[0])
         if use.kind == "plain":
             near = min(near, steepest(self.function, *domain))
         return float(use.values[0]) * own + near * lines[0]

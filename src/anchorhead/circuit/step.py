@@ -55,6 +55,15 @@ class Use:
         return argument.shifted(-Fraction(self.centre)).scaled(1 / Fraction(self.radius))
 
     @property
+    def is_squeezed(self) -> bool:
+        """Whether a head for the step's own function looks at t in place of u."""
+        return self.kind == "plain" and (self.centre, self.radius) != (0.0, 1.0)
+
+    def shift(self, argument: Pair) -> float:
+        """The largest |t - u| for u in the interval."""
+        return max(upper(abs((arb(end) - self.centre) / self.radius - end)) for end in argument)
+
+    @property
     def values(self) -> tuple[Fraction, Fraction, Fraction]:
         """α, β, γ with phi(u) = α g(t) + β t + γ, exactly, where the head is one for g."""
         c, r = Fraction(self.centre), Fraction(self.radius)

@@ -17,11 +17,12 @@ from anchorhead.compiler.method import Progress
 from anchorhead.compiler.proved_heads import Choice, choose
 from anchorhead.compiler.tolerance_shares import shares
 from anchorhead.errors import SingularityError, ToleranceError
-from anchorhead.proof.flow import Tracker
+from anchorhead.proof.flow import Flow, Tracker
 from anchorhead.proof.network_claim import NetworkClaim, flows, output_errors, worst
 from anchorhead.proof.sensitivity import sensitivities
 
 ROUNDS = 6
+SQUEEZES = tuple(2.0**-k for k in range(12, 52, 4))
 SHARPEST = 2.0**60
 LARGEST_ERROR = 1e3
 """No head is asked for less than this, however large the tolerance is."""
@@ -60,9 +61,7 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
     except SingularityError:
         flows(tracker, box, whole=True)  # says the same of the whole box, where that fails too
         raise
-    wanted = assign(circuit, found)
-    arrives = sensitivities(circuit, wanted.uses, [(r.low, r.high) for r in wanted.requests], found)
-    work = _Work(circuit, tuple(box), dtype, wanted, arrives, tol, progress, most)
+    work = _prepared(circuit, tuple(box), found, tol, dtype, progress, most)
     aim, refusal = tol, ToleranceError("")
     for _ in range(ROUNDS):
         choices, sharpness = work.choices(aim)
@@ -78,6 +77,19 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
     raise refusal
 
 
+def _prepared(circuit: Circuit, box: tuple[Pair, ...], found: Sequence[Flow], tol: float, dtype: str,
+              progress: Progress, most: int | None) -> _Work:  # fmt: skip
+    """The heads that are wanted; functions that end at an end of their interval squeezed as little as tol allows."""
+    for squeeze in SQUEEZES:
+        wanted = assign(circuit, found, squeeze)
+        arrives = sensitivities(circuit, wanted.uses, [(r.low, r.high) for r in wanted.requests], found)
+        work = _Work(circuit, box, dtype, wanted, arrives, tol, progress, most)
+        if not wanted.squeezed or work.rounding < tol / 2:
+            break
+    work.check_rounding()
+    return work
+
+
 class _Work:
     """One circuit on its way to a proof."""
 
@@ -88,6 +100,7 @@ class _Work:
         self.arrives, self.tol, self.progress = arrives, tol, progress
         self.wiring = rounded(circuit, wanted.uses, dtype)
         self.costs = [self._cost(g) for g in range(len(wanted.requests))] + [0.0]
+        self.rounding = self._rounding()
 
     def _cost(self, g: int) -> float:
         """What a digit costs: keys for each of the steps, none where all pieces are straight."""
@@ -96,7 +109,7 @@ class _Work:
 
     def choices(self, aim: float) -> tuple[list[Choice], float]:
         """Heads for a total of `aim`; a head that cannot keep its share gets what it needs, from the others."""
-        budget = aim - 1.05 * self._rounding()
+        budget = aim - 1.05 * self.rounding
         fixed: dict[int, float] = {}
         for _ in range(3 * len(self.wanted.requests) + 2):
             wanted = shares(self.arrives, self.costs, budget, fixed)
@@ -132,18 +145,21 @@ class _Work:
         return min(binary_ceiling(max(1.0, *needed)), SHARPEST) if needed else 0.0
 
     def _rounding(self) -> float:
-        """What the affine maps alone round, at most."""
+        """What the affine maps alone round at most, and what squeezing costs."""
         facts = [HeadFacts(-math.inf, math.inf, 0.0, 0.0)] * len(self.wanted.requests)
         tracker = Tracker(self.circuit, self.dtype, self.wiring.sharpened(self.wanted.sharp, SHARPEST), facts)
         errors = worst([flow.output_errors for flow in flows(tracker, self.box)])
         if not max(errors, default=0.0) < math.inf:
             raise self._unbounded(tracker)
-        if max(errors, default=0.0) >= self.tol:
+        return max(errors, default=0.0)
+
+    def check_rounding(self) -> None:
+        """Refuses what rounding alone may exceed."""
+        if self.rounding >= self.tol:
             raise ToleranceError(
                 f"tol={self.tol:g} is below what {self.dtype} can hold for this target: rounding in its affine maps "
-                f"alone may reach {max(errors):.3g}. Use a larger tol or a wider dtype."
+                f"alone may reach {self.rounding:.3g}. Use a larger tol or a wider dtype."
             )
-        return max(errors, default=0.0)
 
     def _unbounded(self, tracker: Tracker) -> ToleranceError:
         """Which node's error has no finite bound."""

@@ -72,7 +72,7 @@ def _searched(
     with threadpool_limits(1):
         for method, head, cuts in _candidates(target, goal):
             rounded = head.rounded(name)
-            if not sampled_error(target, rounded, cuts) <= 0.9 * goal.error:
+            if not sampled_error(target, rounded, cuts, goal.error) <= 0.9 * goal.error:
                 continue
             proved = prove_head(target, rounded, goal.error, cuts, method)
             if not isinstance(proved, Refutation):

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 from flint import arb
 
 from anchorhead.compiler.joined import Joined
-from anchorhead.compiler.method import Fit, HeadMethod
-from anchorhead.compiler.piece import Layout, PieceFit, crowding_places
+from anchorhead.compiler.method import Fit, Goal, HeadMethod
+from anchorhead.compiler.piece import Layout, PieceFit
 from anchorhead.compiler.target import Target
 from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.pieces import Piece
 from anchorhead.errors import InputError
 from anchorhead.head.nearest import nearest
 from anchorhead.head.smooth import smooth
+from anchorhead.head.solve import Crowd
+from anchorhead.head.uniform_keys import Uniform
+from anchorhead.head.warped_keys import Warped
 
 MOST_KEYS = 128
 MOST_JOINED = 4096
@@ -43,10 +47,15 @@ class Smooth(HeadMethod):
 
     def fit(self, target: Target) -> Fit:
         _require_bounded(self, target)
-        f = target.function()
-        layout = Layout(lambda keys, goal, crowd: smooth(f, target.low, target.high, keys, crowd=crowd, goal=goal.error,
-                                                          limit=goal.limit, extra=goal.extra),
-                        crowding_places(f, target.low, target.high))  # fmt: skip
+        f, places = target.function(), target.places
+
+        def family(keys: int, goal: Goal, crowds: Sequence[Crowd]) -> Uniform | Warped:
+            extra = np.concatenate([goal.extra, places.needed(goal.error)])
+            return smooth(
+                f, target.low, target.high, keys, crowds=crowds, goal=goal.error, limit=goal.limit, extra=extra
+            )
+
+        layout = Layout(family, lambda goal: places.crowds(goal.error))
         return Fit(self.name, 1, MOST_KEYS, layout.build, estimate=layout.estimate, large_values=False)
 
 

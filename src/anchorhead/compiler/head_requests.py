@@ -2,7 +2,8 @@
 
 Steps with the same function share a head on the hull of their intervals, unless that is much wider than each of them
 and the function has no asymptotes: then every cluster of similar intervals has its own. Every product looks at its
-argument centred and scaled to [-1, 1], and so does every square, so that one head serves all of them.
+argument centred and scaled to [-1, 1], and so does every square, so that one head serves all of them. A function that
+ends at an end of its interval, as sqrt at 0, is looked up a little inside (`circuit/apply.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.step import Pair, Use
 from anchorhead.compiler.target import Target
 from anchorhead.enclosure.singularities import singularities
+from anchorhead.enclosure.variation import value_range
 from anchorhead.errors import SingularityError
 from anchorhead.expression.graph import Expression, Node
 from anchorhead.proof.flow import Flow
@@ -33,6 +35,8 @@ class Request:
     high: float
     carries: bool
     steps: list[int] = field(default_factory=list)
+    ends: bool = False
+    """Whether the function ends at an end of the interval."""
 
     @property
     def target(self) -> Target:
@@ -48,9 +52,14 @@ class Wanted:
     sharp: list[int]
     """Steps with a β of their own."""
 
+    @property
+    def squeezed(self) -> bool:
+        """Whether a function is looked up a little inside its interval."""
+        return any(use.is_squeezed for use in self.uses)
 
-def assign(circuit: Circuit, found: Sequence[Flow]) -> Wanted:
-    """The heads that a circuit needs, given its ranges on every cell."""
+
+def assign(circuit: Circuit, found: Sequence[Flow], squeeze: float) -> Wanted:
+    """The heads that a circuit needs, given its ranges on every cell; squeeze: by how much, a power of two."""
     ranges = [_hull([flow.arguments[i][0] for flow in found]) for i in range(len(circuit.steps))]
     uses: list[Use] = [Use(step.name) for step in circuit.steps]
     clusters: dict[tuple[Node, bool], list[int]] = {}
@@ -63,9 +72,12 @@ def assign(circuit: Circuit, found: Sequence[Flow]) -> Wanted:
     requests: list[Request] = []
     for (function, carries), steps in clusters.items():
         for members in _clusters(function, steps, uses, ranges):
+            request = _request(circuit, function, carries, members, uses, ranges)
             for i in members:
                 uses[i] = replace(uses[i], head=len(requests))
-            requests.append(_request(circuit, function, carries, members, uses, ranges))
+                if request.ends:
+                    uses[i] = replace(uses[i], centre=-squeeze * (request.low + request.high) / 2, radius=1 + squeeze)
+            requests.append(request)
     sharp = [i for i, step in enumerate(circuit.steps) if step.beta_for(1.0)]
     return Wanted(requests, uses, sharp)
 
@@ -119,6 +131,8 @@ def _request(circuit: Circuit, function: Node, carries: bool, members: list[int]
         except SingularityError:
             continue
         return Request(function, low - room, high + room, carries, members)
+    if value_range(function, low, high) is not None:
+        return Request(function, low, high, carries, members, ends=True)
     label = circuit.steps[members[0]].label
     raise SingularityError(
         f"{label}: the argument of {function} may reach the interval [{low:.6g}, {high:.6g}], and the function is not "

@@ -84,7 +84,7 @@ def _of_size(search: Search, keys: int) -> tuple[float, Head]:
             if not found:
                 raise
             break
-        found.append((sampled_error(search.target, head, search.fit.cuts(head)), head))
+        found.append((sampled_error(search.target, head, search.fit.cuts(head), search.goal.error), head))
         errors = [e for e, _ in found]
         if len(errors) > 2 and min(errors[-2:]) > 0.9 * min(errors[:-2]):
             break
@@ -101,7 +101,7 @@ def _of_known_size(search: Search, keys: int) -> list[tuple[float, Head]]:
         if size is None or size > keys:
             break
         head = search.head(size)
-        found.append((sampled_error(search.target, head, search.fit.cuts(head)), head))
+        found.append((sampled_error(search.target, head, search.fit.cuts(head), search.goal.error), head))
         search.goal.error /= 4
     if not found:
         raise ToleranceError(f"{search.target.expression} has no head of at most {keys} keys. Take more keys.")

@@ -10,23 +10,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 
-from anchorhead.arithmetic import exp_of, geometric, log_of
+from anchorhead.arithmetic import Array, exp_of, geometric, log_of
 from anchorhead.compiler.method import Goal
+from anchorhead.compiler.places import Places
 from anchorhead.compiler.target import Target, affine_form
 from anchorhead.enclosure.pieces import Piece
 from anchorhead.errors import InputError
 from anchorhead.head.gated import gated
 from anchorhead.head.head import Head
 from anchorhead.head.kinked import single_key
-from anchorhead.head.solve import Affine, Function, Problem
+from anchorhead.head.solve import MANY, Affine, Crowd, Found, Problem
 from anchorhead.head.uniform_keys import Uniform
 from anchorhead.head.warped_keys import Warped
 
 CROWDED_FROM = 4
 """The smallest number of keys that may crowd."""
+LIKELY = 3
+"""So many choices of where to crowd are followed to many keys."""
+SETTLED = 0.25
+"""A bounded piece is fitted on less than all of it if no more than this is away from asymptotes."""
 HOPEFUL = 4.0
 """Crowded keys are searched where a glance gives them this many times the goal, in e-folds, or less."""
 
@@ -34,32 +40,60 @@ HOPEFUL = 4.0
 class Layout:
     """Evenly spaced keys, or keys that crowd at one of some places where that is found to fit better."""
 
-    def __init__(self, family: Callable[[int, Goal, float | None], Uniform | Warped], places: Sequence[float]) -> None:
+    def __init__(
+        self,
+        family: Callable[[int, Goal, Sequence[Crowd]], Uniform | Warped],
+        places: Callable[[Goal], Sequence[Sequence[Crowd]]],
+    ) -> None:
         self.family, self.places = family, places
+        self.known: dict[tuple[Crowd, ...], tuple[int, Array]] = {}
+        """Sizes and layouts of large heads that were found, by where they crowd."""
+        self.likely: list[Sequence[Crowd]] = []
 
     def estimate(self, keys: int, goal: Goal) -> float:
         """About the error that a head with so many keys has: what a glance at a few layouts shows."""
-        even = self.family(keys, goal, None)
+        even = self.family(keys, goal, ())
         if keys < least_keys(even.problem):
             return math.inf
-        found = exp_of(min(even.first(coarse=True), 300.0))
-        if found <= goal.error or keys < CROWDED_FROM:
-            return found
-        glances = [self.family(keys, goal, place).first(coarse=True) for place in self.places]
-        return min([found, *(exp_of(min(glance, 300.0)) for glance in glances)])
+        found = even.first(coarse=True)
+        if found > log_of(goal.error) and keys >= CROWDED_FROM:
+            found = min([found, *(glance for glance, _ in self._glances(keys, goal))])
+        return exp_of(min(found, 300.0))
 
     def build(self, keys: int, goal: Goal) -> Head:
         """Evenly spaced keys if they keep the goal; the best of all otherwise."""
-        error, head = self.family(keys, goal, None).best()
-        if error <= goal.error or keys < CROWDED_FROM:
-            return head
-        glances = sorted((self.family(keys, goal, place).first(coarse=True), place) for place in self.places)
-        for glance, place in glances[:2]:
-            if glance < log_of(max(goal.error, 1e-300)) + HOPEFUL or glance < log_of(max(error, 1e-300)):
-                other, crowded = self.family(keys, goal, place).best()
-                if other < error:
-                    error, head = other, crowded
-        return head
+        glances = self._glances(keys, goal) if keys >= CROWDED_FROM else []
+        even = self.family(keys, goal, ())
+        found: list[Found] = []
+        if keys <= MANY or not glances or even.first(coarse=True) < glances[0][0] + HOPEFUL:
+            found.append(self._best(even, ()))
+            if found[0].error <= goal.error:
+                return found[0].head
+        for glance, crowds in glances[:2]:
+            near = glance < glances[0][0] + HOPEFUL / 2 and glance < log_of(max(goal.error, 1e-300)) + HOPEFUL
+            if not found or near or glance < log_of(max(found[0].error, 1e-300)):
+                found.append(self._best(self.family(keys, goal, crowds), tuple(crowds)))
+        return min(found, key=lambda one: one.error).head
+
+    def _best(self, family: Uniform | Warped, crowds: tuple[Crowd, ...]) -> Found:
+        """The best of a family; of a large one, from the layout that was found for nearly the same size."""
+        size, layout = self.known.get(crowds, (0, None))
+        found = family.best(layout if abs(size - family.count) <= family.count // 10 else None)
+        if family.count > MANY and found.layout is not None:
+            self.known[crowds] = family.count, found.layout
+        return found
+
+    def _glances(self, keys: int, goal: Goal) -> list[tuple[float, Sequence[Crowd]]]:
+        """What keys that crowd cost at a glance, by where they do, cheapest first.
+
+        Many keys are looked at only where fewer were best: each glance takes its time.
+        """
+        places = self.likely if keys > MANY and self.likely else self.places(goal)
+        found = [(self.family(keys, goal, crowds).first(coarse=True), crowds) for crowds in places]
+        found.sort(key=lambda pair: pair[0])
+        if keys <= MANY:
+            self.likely = [crowds for _, crowds in found[:LIKELY]]
+        return found
 
 
 def least_keys(problem: Problem) -> int:
@@ -79,22 +113,6 @@ def least_keys(problem: Problem) -> int:
     return (turns + 2) // 2 if problem.affine else turns + 1
 
 
-def crowding_places(f: Function, low: float, high: float) -> list[float]:
-    """Where keys may crowd: both ends, where f bends most, and the middle of where it bends."""
-    u = np.linspace(low, high, 2001)
-    with np.errstate(all="ignore"):
-        bend = np.sqrt(np.abs(np.diff(f(u), 2)))
-    if not np.isfinite(bend).all() or not bend.any():
-        return [low, high]
-    total = np.cumsum(bend)
-    middle = float(u[1 + int(np.searchsorted(total, total[-1] / 2))])
-    steep = float(u[1 + int(np.argmax(bend))])
-    inner = [c for c in dict.fromkeys((middle, steep)) if min(c - low, high - c) > 0.02 * (high - low)]
-    if len(inner) == 2 and abs(inner[0] - inner[1]) < 0.01 * (high - low):
-        inner.pop()
-    return [low, high, *inner]
-
-
 class PieceFit:
     """A gated head for one smooth piece, fitted a little past its kinks, or to its asymptotes where it is infinite."""
 
@@ -106,7 +124,7 @@ class PieceFit:
         self.left = self.right = None
         self.low, self.high = piece.low, piece.high
         self.rates: list[float] = []
-        self.layout = Layout(self._family, [])
+        self.layout = Layout(self._family, lambda goal: self.places.crowds(goal.error) if self._free else [])
         if self.affine is None:
             self.local = local = Target(
                 type(target.expression)((piece.node,), (target.variable,)), piece.low, piece.high
@@ -138,11 +156,11 @@ class PieceFit:
 
     def _reached(self, found: tuple[Affine, float | None] | None, end: float) -> Affine | None:
         """The asymptote on a bounded side, if the target has settled on it well before the end of the domain."""
-        if found is None or abs(end) < 4:
+        if found is None:
             return None
-        u = np.array([end / 2])
-        gap = abs(self.f(u)[0] - found[0].constant - found[0].gain * u[0])
-        if not gap < 1e-2 * (1 + abs(found[0].gain)):
+        u = np.linspace(self.low, self.high, 257)
+        gap = np.abs(self.f(u) - found[0].constant - found[0].gain * u)
+        if not gap[64 if end == self.low else -65] < 1e-2 * gap.max():
             return None
         if found[1] is not None:
             self.rates.append(found[1])
@@ -156,19 +174,23 @@ class PieceFit:
         found = (low, high) if finite else (self.piece.low, self.piece.high)
         if found != (self.low, self.high):
             self.low, self.high = found
-            self.layout.places = []
+            self.__dict__.pop("places", None)
         if self.unpinned is not None:
             self.unpinned.extend(before, after)
 
     @property
     def _free(self) -> bool:
         """Whether nothing is pinned, so that keys may crowd."""
-        return self.left is None and self.right is None and math.isfinite(self.high - self.low)
+        return self.left is None and self.right is None and not self._is_unbounded
+
+    @property
+    def _is_unbounded(self) -> bool:
+        return not math.isfinite(self.high - self.low)
 
     def build(self, keys: int, goal: Goal) -> Head:
         if self.affine is not None and keys == 1:
             return single_key(self.affine.constant, self.affine.gain)
-        head = self._layout().build(keys, goal)
+        head = self.layout.build(keys, goal)
         if self.unpinned is None or self.error(head, goal) <= goal.error:
             return head
         other = self.unpinned.build(keys, goal)
@@ -178,7 +200,7 @@ class PieceFit:
         """About the error of a head with so many keys."""
         if self.affine is not None:
             return 0.0
-        return self._layout().estimate(keys, goal) if self._free else goal.error  # pinned keys show it only when fitted
+        return self.layout.estimate(keys, goal) if self._free else goal.error  # pinned keys show it only when fitted
 
     def error(self, head: Head, goal: Goal) -> float:
         """The largest error on a sample of where the head is fitted, finer than that of the fit."""
@@ -187,21 +209,26 @@ class PieceFit:
         low, high = self._interval(goal.error / 10)
         u = np.concatenate([np.linspace(low, high, 1501), low + (high - low) * geometric(1e-6, 0.1, 100),
                             high - (high - low) * geometric(1e-6, 0.1, 100)])  # fmt: skip
+        if not self._is_unbounded:
+            u = np.concatenate([u, self.places.fine(goal.error)])
         return float(np.abs(head(u) - self.f(u)).max())
 
-    def _layout(self) -> Layout:
-        if self._free and not self.layout.places:
-            self.layout.places = crowding_places(self.f, self.low, self.high)
-        return self.layout
+    @cached_property
+    def places(self) -> Places:
+        """Where the piece needs samples, if it is bounded."""
+        return Places(self.f, self.low, self.high)
 
-    def _family(self, keys: int, goal: Goal, crowd: float | None) -> Uniform | Warped:
+    def _family(self, keys: int, goal: Goal, crowds: Sequence[Crowd]) -> Uniform | Warped:
         low, high = self._interval(goal.error / 10)
         rates = [rate for rate in dict.fromkeys(self.rates)]
-        return gated(self.f, low, high, keys, left=self.left, right=self.right, rates=rates, crowd=crowd,
-                     centre=self._centre(low, high), goal=goal.error, limit=goal.limit, extra=goal.extra)  # fmt: skip
+        extra = goal.extra if self._is_unbounded else np.concatenate([goal.extra, self.places.needed(goal.error)])
+        return gated(self.f, low, high, keys, left=self.left, right=self.right, rates=rates, crowds=crowds,
+                     centre=self._centre(low, high), goal=goal.error, limit=goal.limit, extra=extra)  # fmt: skip
 
     def _interval(self, error: float) -> tuple[float, float]:
-        """Where to fit: the piece, cut on infinite sides where the target has settled."""
+        """Where to fit: the piece, cut where the target has settled on infinite sides, and long before an end."""
+        if not self._is_unbounded:
+            return self._unsettled(error)
         low, high = self.low, self.high
         if math.isinf(low) and self.left is not None:
             low = self.local.settled(-1, self.left, error)
@@ -212,6 +239,25 @@ class PieceFit:
         if math.isinf(self.high):
             high = max(high, low + 1e-5)
         return low, high
+
+    def _unsettled(self, error: float) -> tuple[float, float]:
+        """The part of a bounded piece that is not on a pinned asymptote, and half as much again, where it is small."""
+        low, high = self.low, self.high
+        if self.left is None and self.right is None:
+            return low, high
+        u = self.places.fine(error)
+        first, last = 0, len(u) - 1
+        for line, side in ((self.left, 0), (self.right, -1)):
+            if line is None:
+                continue
+            apart = np.nonzero(np.abs(self.f(u) - line.constant - line.gain * u) > error)[0]
+            if len(apart):
+                first, last = (int(apart[0]), last) if side == 0 else (first, int(apart[-1]))
+        reach = float(u[last] - u[first])
+        if not 0 < reach < SETTLED * (high - low):
+            return low, high
+        return (low if self.left is None else max(low, float(u[first]) - reach / 2),
+                high if self.right is None else min(high, float(u[last]) + reach / 2))  # fmt: skip
 
     def _away(self, line: Affine, low: float, high: float) -> tuple[float, float]:
         """Where the target is away from its one asymptote, by more than a hundredth of what it ever is."""

@@ -22,12 +22,12 @@ FAR = geometric(2.0, 8e8, 110).tolist()
 """Where a proof by boxes may hand over to a proof by asymptotes."""
 
 
-def sampled_error(target: Target, head: Head, cuts: Sequence[float]) -> float:
-    """The largest error on a fine sample: what a proof can hope for."""
+def sampled_error(target: Target, head: Head, cuts: Sequence[float], goal: float) -> float:
+    """The largest error on a sample that is fine enough for a goal: what a proof can hope for."""
     low, high = target.window
     near = (high - low) * geometric(1e-8, 1.0, 300)
     centre = min(max(0.0, low), high)
-    points = [np.linspace(low, high, 4001), centre + near, centre - near]
+    points = [np.linspace(low, high, 4001), centre + near, centre - near, target.places.fine(goal)]
     if cuts:
         points += [np.linspace(a, b, 200) for a, b in zip(sorted(cuts), sorted(cuts)[1:], strict=False)]
     u = np.concatenate(points)
@@ -42,7 +42,7 @@ def prove_head(
     if len(head.sizes) == 1 and (head.gate_slopes, head.gate_levels) != ((0.0,), (0.0,)):
         raise InputError("A head of one piece has no gate; leave gate_slopes and gate_levels out.")
     claim = HeadClaim(target.node, target.variable, target.low, target.high, head, method)
-    sampled = sampled_error(target, head, cuts)
+    sampled = sampled_error(target, head, cuts, goal)
     if not sampled <= goal:
         return Refutation(math.nan, sampled, True)
     aim = min(goal, 1.05 * sampled + 0.01 * goal)

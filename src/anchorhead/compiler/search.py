@@ -94,12 +94,20 @@ class Search:
             return self._proved(keys)
         failed = max((k for k, proved in self.tried.items() if k < keys and proved is None), default=self.fit.least - 1)
         while keys - failed > 1:
-            between = keys - 1 if keys - failed <= 4 else (keys + failed) // 2
+            between = self._between(failed, keys)
             if (between <= SMALL or self._within_reach(between)) and self.attempt(between):
                 keys = between
             else:
                 failed = between
         return self._proved(keys)
+
+    def _between(self, failed: int, keys: int) -> int:
+        """A size between one that failed and one that was proved: where a geometric decay would meet the goal."""
+        before, after = self.errors.get(failed, math.inf), self.errors[keys]
+        if not (0 < after <= before < math.inf):
+            return keys - 1 if keys - failed <= 4 else (keys + failed) // 2
+        spare = log_of(self.allowed[0] / after) / max(log_of(before / after), 1e-9)
+        return min(max(keys - int(spare * (keys - failed)), failed + 1), keys - 1)
 
     def _proved(self, keys: int) -> HeadClaim:
         found = self.tried[keys]
@@ -135,12 +143,14 @@ class Search:
             if keys == self.most or self.unproved >= PATIENCE or (self.hurried and self._hardly_gains(keys)):
                 break
             keys = min(self._next(keys), self.most)
+            if keys == self.most and self.hurried and not self._within_reach(keys):
+                break
         return None
 
     def _hardly_gains(self, keys: int) -> bool:
-        """Whether the last three large sizes fell by less than half."""
+        """Whether the last four large sizes fell by less than half."""
         large = [error for k, error in sorted(self.errors.items()) if LARGE <= k <= keys]
-        return len(large) > 2 and large[-1] > 0.5 * large[-3]
+        return len(large) > 3 and large[-1] > 0.5 * large[-4]
 
     def _next(self, keys: int) -> int:
         """The next size to try after one that failed."""
@@ -150,7 +160,7 @@ class Search:
             return keys + max(1, keys // 4)
         ahead = max(self._predicted(keys), keys + keys // 5 if keys >= LARGE else 0)
         while ahead < self.most and not self._within_reach(ahead):
-            ahead += max(1, ahead // 4)
+            ahead += max(1, ahead // (2 if self.hurried and ahead >= SMALL else 4))
         return ahead
 
     def _within_reach(self, keys: int) -> bool:
@@ -187,7 +197,7 @@ class Search:
                 self.errors[keys] = math.inf
                 break
             cuts = self.fit.cuts(head)
-            self.errors[keys] = sampled_error(self.target, head, cuts)
+            self.errors[keys] = sampled_error(self.target, head, cuts, self.goal.error)
             if not self.errors[keys] <= self.goal.error:
                 self._note(self.errors[keys] + self.tol - self.goal.error, head)
                 break

@@ -12,6 +12,7 @@ import numpy as np
 from flint import arb
 
 from anchorhead.arithmetic import Array, geometric
+from anchorhead.compiler.places import Places
 from anchorhead.enclosure.arrays import sample
 from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.pieces import Piece, pieces, singularities
@@ -55,8 +56,23 @@ class Target:
 
     @cached_property
     def pieces(self) -> list[Piece]:
-        """The smooth pieces between kinks."""
-        return pieces(self.node, self.variable, self.low, self.high)
+        """The smooth pieces between kinks with slopes; at others, as of sqrt(abs(x)), keys crowd instead."""
+        joined: list[Piece] = []
+        for piece in pieces(self.node, self.variable, self.low, self.high):
+            if joined and not all(self._has_slope(side.node, piece.low) for side in (joined[-1], piece)):
+                joined[-1] = Piece(joined[-1].low, piece.high, self.node)
+            else:
+                joined.append(piece)
+        return joined
+
+    def _has_slope(self, node: Node, place: float) -> bool:
+        found = jet(node, self.variable, arb(place), 1)
+        return len(found) > 1 and bool(found[1].is_finite())
+
+    @cached_property
+    def places(self) -> Places:
+        """Where it needs samples, in its window."""
+        return Places(self.function(), *self.window)
 
     @property
     def kinks(self) -> list[float]:

@@ -1,4 +1,4 @@
-"""How large a function of one variable gets on an interval, and how steep: by boxes, in ball arithmetic.
+"""How large a function of one variable gets on an interval, how steep, how far it moves: by boxes, in ball arithmetic.
 
 One ball over a wide interval overestimates both. The interval is cut where the estimate of a box exceeds what the
 boxes' middles show, until the whole is within a twentieth of it or there are enough boxes; every box counts, so the
@@ -62,6 +62,28 @@ def steepest(function: Node, low: float, high: float) -> float:
 
     with precision():
         return _largest(slope, low, high)
+
+
+@lru_cache(maxsize=20_000)
+def moved(function: Node, low: float, high: float, distance: float) -> float:
+    """An upper bound of |function(u) - function(v)| for u, v in [low, high] with |u - v| <= distance.
+
+    Finite also where slopes are not, as at the end of a square root: on a box, and as far beyond it as `distance`, two
+    values differ by the slope there times the distance at most, and by all that the function varies.
+    """
+
+    def bound(a: float, b: float) -> float:
+        near = (max(low, math.nextafter(a - distance, -math.inf)), min(high, math.nextafter(b + distance, math.inf)))
+        value = enclose(function, {"u": ball(*near)})
+        if not value.is_finite():
+            return math.inf
+        found = jet(function, "u", ball(*near), 1)
+        varies = value.upper() - value.lower()
+        slope = abs(found[1]) * distance if len(found) > 1 and found[1].is_finite() else varies
+        return math.nextafter(float(min(varies.upper(), slope.upper())), math.inf)
+
+    with precision():
+        return _largest(bound, low, high)
 
 
 def _largest(bound: Callable[[float, float], float], low: float, high: float) -> float:

@@ -8,30 +8,36 @@ R. Huben and V. Morris, *Attention-Only Transformers and Implementing MLPs with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from anchorhead.arithmetic import Array
-from anchorhead.head.solve import Affine, Function, Problem, samples
+from anchorhead.head.solve import Affine, Crowd, Function, Problem, sample_count, samples
 from anchorhead.head.uniform_keys import Uniform
 from anchorhead.head.warped_keys import Warped
 
 
 def gated(f: Function, low: float, high: float, keys: int, *, left: Affine | None = None,
-          right: Affine | None = None, rates: Iterable[float] = (), crowd: float | None = None, centre: float = 0.0,
+          right: Affine | None = None, rates: Iterable[float] = (), crowds: Sequence[Crowd] = (), centre: float = 0.0,
           goal: float = 0.0, limit: float = 1e3, extra: Array | None = None) -> Uniform | Warped:  # fmt: skip
     """Heads with that many keys and affine values: `best()` is the best of them, and its error on the samples.
 
     low, high: where to fit; on a side with an asymptote (`left`, `right`), far enough out that f has reached it.
-    rates: the exponential rates at which f approaches them. crowd: where keys crowd, in a bounded domain
-    (`warped_keys.py`); None for evenly spaced keys. centre: where the middle key belongs.
+    rates: the exponential rates at which f approaches them. crowds: where keys crowd, in a bounded domain
+    (`warped_keys.py`); none for evenly spaced keys. centre: where the middle key belongs.
     """
     flat = left is not None or right is not None
     u = samples(
-        low, high, 16 * keys + 60, np.zeros(0) if extra is None else extra, flat_ends=flat, crowd=crowd, centre=centre
+        low,
+        high,
+        sample_count(keys),
+        np.zeros(0) if extra is None else extra,
+        flat_ends=flat,
+        crowds=crowds,
+        centre=centre,
     )
     target = f(u)
     goal = max(goal, 1e-15 * float(np.abs(target).max()), 1e-300)
     problem = Problem(u, target, left, right, True, goal, limit, centre)
-    return Uniform(keys, problem, rates) if crowd is None or keys == 1 else Warped(keys, problem, crowd)
+    return Uniform(keys, problem, rates) if not crowds or keys == 1 else Warped(keys, problem, crowds)

@@ -7,22 +7,24 @@ query, so its keys can be shared by all tokens, and a value may carry a token's 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from anchorhead.arithmetic import Array
-from anchorhead.head.solve import Function, Problem, samples
+from anchorhead.head.solve import Crowd, Function, Problem, sample_count, samples
 from anchorhead.head.uniform_keys import Uniform
 from anchorhead.head.warped_keys import Warped
 
 
-def smooth(f: Function, low: float, high: float, keys: int, *, crowd: float | None = None, goal: float = 0.0,
+def smooth(f: Function, low: float, high: float, keys: int, *, crowds: Sequence[Crowd] = (), goal: float = 0.0,
            limit: float = 1e3, extra: Array | None = None) -> Uniform | Warped:  # fmt: skip
     """Heads with that many keys and constant values on [low, high]; `best()` is the best of them, and its error.
 
-    crowd: where keys crowd (`warped_keys.py`); None for evenly spaced keys.
+    crowds: where keys crowd (`warped_keys.py`); none for evenly spaced keys.
     """
-    u = samples(low, high, 16 * keys + 60, np.zeros(0) if extra is None else extra, flat_ends=False, crowd=crowd)
+    u = samples(low, high, sample_count(keys), np.zeros(0) if extra is None else extra, flat_ends=False, crowds=crowds)
     target = f(u)
     goal = max(goal, 1e-15 * float(np.abs(target).max()), 1e-300)
     problem = Problem(u, target, None, None, False, goal, limit, (low + high) / 2)
-    return Uniform(keys, problem) if crowd is None or keys == 1 else Warped(keys, problem, crowd)
+    return Uniform(keys, problem) if not crowds or keys == 1 else Warped(keys, problem, crowds)

@@ -11,7 +11,7 @@ arithmetic that is the same on every machine (`arithmetic.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -25,6 +25,10 @@ from anchorhead.linear_algebra import least_squares
 Function = Callable[[Array], Array]
 AT_ONCE = 1 << 15
 """Numbers of the designs that are solved for at once."""
+MANY = 16
+"""Of more keys than this, layouts are compared on few points."""
+AGAIN = 30
+"""Layouts that are tried where a similar one is known."""
 FLOOR = 4e-16
 """The smallest ridge: below it, rounding decides the values."""
 
@@ -55,9 +59,10 @@ class Problem:
     limit: float
     centre: float
 
-    def thinned(self) -> Problem:
-        """The same problem on about a third of the points, ends included: enough to choose where to look."""
-        kept = np.unique(np.append(np.arange(0, len(self.points), 3), len(self.points) - 1))
+    def thinned(self, keys: int) -> Problem:
+        """The same problem on a third of the points, or ten a key, ends included: enough to choose where to look."""
+        apart = max(3, len(self.points) // (10 * keys)) if keys > MANY else 3
+        kept = np.unique(np.append(np.arange(0, len(self.points), apart), len(self.points) - 1))
         return replace(self, points=self.points[kept], target=self.target[kept])
 
     @property
@@ -70,11 +75,23 @@ class Problem:
         return float(self.points[-1] - self.points[0]) / 2
 
 
-def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: bool,
-            crowd: float | None = None, centre: float = 0.0) -> Array:  # fmt: skip
-    """Points to fit on, in order; `extra` are points that a failed proof pointed at.
+class Crowd(NamedTuple):
+    """Where keys crowd, and at which scale the target is smooth there."""
 
-    crowd: where the keys crowd, and more points are put too.
+    place: float
+    scale: float
+
+
+def sample_count(keys: int) -> int:
+    """How many points of each kind a head of so many keys is fitted on."""
+    return 16 * keys + 60 if keys <= MANY else 6 * keys + 220
+
+
+def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: bool,
+            crowds: Sequence[Crowd] = (), centre: float = 0.0) -> Array:  # fmt: skip
+    """Points to fit on, in order; `extra` are points that the target needs, or that a failed proof pointed at.
+
+    crowds: where the keys crowd, and more points are put too.
 
     On an interval: Chebyshev points, which crowd at the ends, and evenly spaced ones. With `flat_ends`, where f
     settles on asymptotes towards the ends: points that thin out from the centre like sinh.
@@ -89,9 +106,9 @@ def samples(low: float, high: float, count: int, extra: Array, *, flat_ends: boo
     else:
         angles = cos(np.pi * (np.arange(count, 0, -1) - 0.5) / count)
         points = np.concatenate([(low + high) / 2 + (high - low) / 2 * angles, np.linspace(low, high, count // 2)])
-    if crowd is not None:
-        around = (high - low) * geometric(1e-7, 1.0, count)
-        points = np.concatenate([points, crowd + around, crowd - around, [crowd]])
+    for crowd in crowds:
+        around = geometric(min(1e-7 * (high - low), crowd.scale / 8), high - low, count)
+        points = np.concatenate([points, crowd.place + around, crowd.place - around, [crowd.place]])
     points = np.concatenate([points, extra, [low, high]])
     return np.unique(points[(points >= low) & (points <= high)] + 0.0)  # one zero, not two
 
@@ -105,7 +122,15 @@ class Keys(NamedTuple):
     widths: Array
 
 
-def solve(keys: Keys, problem: Problem, *, horner: bool, lawson: int) -> tuple[float, Head]:
+class Found(NamedTuple):
+    """A head, its largest error on the samples, and its layout, from where a search for a similar one can begin."""
+
+    error: float
+    head: Head
+    layout: Array | None
+
+
+def solve(keys: Keys, problem: Problem, *, horner: bool) -> tuple[float, Head]:
     """The head with these slopes and intercepts (of one set) and the best values, and its error on the samples."""
     slopes, intercepts = keys.slopes[0], keys.intercepts[0]
     weights, constants, gains, free = _pinned(keys, problem)
@@ -113,7 +138,7 @@ def solve(keys: Keys, problem: Problem, *, horner: bool, lawson: int) -> tuple[f
     rest = problem.target - np.add.reduce(weights[0] * lines, 0)
     if free.any():
         design = _design(weights, free, keys, problem)[0]
-        found = _minimax(design, rest, problem, lawson)
+        found = _minimax(design, rest, problem, 40 if len(free) <= MANY else 25)
         values = _values(found[None], free, keys, problem)
         constants[free], gains[free] = values[0][0], values[1][0]
         lines = constants[:, None] + gains[:, None] * problem.points
@@ -139,8 +164,7 @@ def costs(keys: Keys, problem: Problem) -> Iterator[float]:
             design = _design(weights, free, part, problem)
             found = _ridge(design, rest, np.ones(rest.shape[-1]), problem)
             rest = rest - np.add.reduce(design * found[..., None], -2)
-            values = _values(found, free, part, problem)
-            sizes = np.maximum(sizes, np.maximum(*(np.abs(part).max(-1) for part in values)))
+            sizes = np.maximum(sizes, np.abs(found).max(-1))
         for error, size in zip(np.abs(rest).max(-1), sizes, strict=True):
             excess = max(1.0, float(size) / problem.limit)
             yield log_of(float(error) + problem.goal * 1e-3) + 2 * log_of(excess)

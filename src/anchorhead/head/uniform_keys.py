@@ -19,8 +19,7 @@ import numpy as np
 
 from anchorhead.arithmetic import Array, exp_of, geometric, log_of
 from anchorhead.descent import descend
-from anchorhead.head.head import Head
-from anchorhead.head.solve import Keys, Problem, costs, solve
+from anchorhead.head.solve import AGAIN, Found, Keys, Problem, costs, solve
 
 Layout = tuple[float, float]
 """Step and curvature."""
@@ -54,7 +53,7 @@ class Uniform:
 
     def __init__(self, count: int, problem: Problem, rates: Iterable[float] = ()) -> None:
         self.count, self.problem, self.rates = count, problem, list(rates)
-        self.thin = problem.thinned()
+        self.thin = problem.thinned(count)
 
     def judged(self, layouts: Sequence[Layout]) -> list[float]:
         """What each layout costs."""
@@ -82,14 +81,20 @@ class Uniform:
         grid += [(rate, c) for rate in self.rates for c in (0.0, *wide[1].tolist())]
         return sorted(zip(self.judged(grid), grid, strict=True))
 
-    def best(self) -> tuple[float, Head]:
-        """The best head that the search finds, and its largest error on the samples."""
+    def best(self, near: Array | None = None) -> Found:
+        """The best head that the search finds, from the layout of a similar one where there is one.
+
+        Of a layout the step for each key and the curvature are remembered, which hardly depend on how many keys it has.
+        """
         if self.count == 1:
             one = Keys(*(np.array([[v]]) for v in (0.0, 0.0, self.problem.centre, self.problem.radius)))
-            return solve(one, self.problem, horner=True, lawson=30)
+            return Found(*solve(one, self.problem, horner=True), None)
         few = self.count <= 24
-        starts = [layout for _, layout in self._grid()[: 2 if few else 1]]
-        found = self._descended(starts, MOVES, 60 if few else 30)
+        if near is None:
+            starts = [layout for _, layout in self._grid()[: 2 if few else 1]]
+            found = self._descended(starts, MOVES, 60 if few else 30)
+        else:
+            found = self._descended([(float(near[0]) * self.count, float(near[1]))], MOVES / 2, AGAIN)
         for rate in self.rates:
             tried = [(rate, c) for c in (0.0, *geometric(1e-3, 3.0, 20).tolist())]
             cost, layout = min(zip(self.judged(tried), tried, strict=True))
@@ -98,7 +103,7 @@ class Uniform:
                 found += [(value, (rate, c)) for value, (_, c) in self._descended([layout], MOVES[[0, 2]], 30)]
         _, (step, curvature) = min(found)
         keys = uniform_keys(self.count, np.array([step]), np.array([curvature]), self.problem.centre)
-        return solve(keys, self.problem, horner=True, lawson=40)
+        return Found(*solve(keys, self.problem, horner=True), np.array([step / self.count, curvature]))
 
     def _descended(self, starts: Sequence[Layout], moves: Array, tries: int) -> list[tuple[float, Layout]]:
         """Nelder-Mead in the logarithms of step and curvature."""
