@@ -158,7 +158,7 @@ class PieceFit:
         """The asymptote on a bounded side, if the target has settled on it well before the end of the domain."""
         if found is None:
             return None
-        u = np.linspace(self.low, self.high, 257)
+        u = np.linspace(*self.local.window, 257)
         gap = np.abs(self.f(u) - found[0].constant - found[0].gain * u)
         if not gap[64 if end == self.low else -65] < 1e-2 * gap.max():
             return None

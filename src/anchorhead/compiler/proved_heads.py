@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal
 
-from anchorhead.compiler.head_methods import Smooth, usual
+from anchorhead.compiler.head_methods import Pieces, Smooth, usual
 from anchorhead.compiler.head_requests import Request
 from anchorhead.compiler.method import Progress
-from anchorhead.compiler.search import Search
+from anchorhead.compiler.search import BelowDtype, Search
 from anchorhead.enclosure.singularities import singularities
 from anchorhead.errors import ToleranceError
 from anchorhead.expression.graph import Node
@@ -58,14 +58,19 @@ def choose(request: Request, error: float, dtype: str, progress: Progress, most:
 def _search(request: Request, error: float, dtype: str, progress: Progress, most: int | None) -> Choice:
     target = request.target
     singularities(request.function, "u", request.low, request.high)
-    fit = (Smooth() if request.carries else usual(target)).fit(target)
-    search = Search(target, fit, error, dtype, progress, most, hurried=True)
+    first = Smooth() if request.carries else usual(target)
+    search = Search(target, first.fit(target), error, dtype, progress, most, hurried=True)
     try:
         claim = search.run()
     except ToleranceError as refusal:
         hopeless = not math.isfinite(search.best) and search.rounding > 0  # below the dtype: nothing was even tried
         refusal.best = 3 * search.rounding if hopeless else search.best
-        raise
+        if request.carries or isinstance(refusal, BelowDtype):
+            raise
+        try:
+            claim = Search(target, Pieces().fit(target), error, dtype, progress, most).run()
+        except ToleranceError:
+            raise refusal from None
     return Choice(claim, search.errors.get(claim.head.keys - 1, math.inf))
 
 

@@ -147,10 +147,11 @@ def solve(keys: Keys, problem: Problem, *, horner: bool) -> tuple[float, Head]:
     return float(np.abs(rest).max()), head
 
 
-def costs(keys: Keys, problem: Problem) -> Iterator[float]:
+def costs(keys: Keys, problem: Problem, *, local: bool = False) -> Iterator[float]:
     """What each set of keys is judged by: log of the largest error on the samples, and of values beyond the limit.
 
-    A few are solved for at once, which is faster than one by one.
+    local: values count as what they are where a key has weight; where a target is steep, gains must be. A few sets
+    are solved for at once, which is faster than one by one.
     """
     unknowns = keys.slopes.shape[1] * (2 if problem.affine else 1)
     together = max(1, AT_ONCE // (unknowns * len(problem.points)))
@@ -164,7 +165,8 @@ def costs(keys: Keys, problem: Problem) -> Iterator[float]:
             design = _design(weights, free, part, problem)
             found = _ridge(design, rest, np.ones(rest.shape[-1]), problem)
             rest = rest - np.add.reduce(design * found[..., None], -2)
-            sizes = np.maximum(sizes, np.abs(found).max(-1))
+            values = (found,) if local else _values(found, free, part, problem)
+            sizes = np.maximum.reduce([sizes, *(np.abs(part).max(-1) for part in values)])
         for error, size in zip(np.abs(rest).max(-1), sizes, strict=True):
             excess = max(1.0, float(size) / problem.limit)
             yield log_of(float(error) + problem.goal * 1e-3) + 2 * log_of(excess)

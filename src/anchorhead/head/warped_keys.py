@@ -31,6 +31,8 @@ Layout = tuple[float, float, float]
 MOVES = np.array([[0, 0, 0], [0.3, 0, 0], [0, 0.3, 0], [0, 0, 0.2]])
 """From the first point of a search to its others; sharpness and offset in the logarithms."""
 SHARPNESSES = (0.5, 2.0, 8.0)
+STEEP = 1e-3
+"""A target that is smooth only at a smaller scale than this, in units of the domain, has steep lines."""
 CLOSEST = 1e-5
 """The smallest offset to begin with, in units of the domain, where the target is smooth at that scale."""
 OVERHANGS = (-0.3, 0.2, 0.8)
@@ -106,6 +108,7 @@ class Warped:
         self.count, self.problem, self.crowds = count, problem, crowds
         self.thin = problem.thinned(count)
         self.width = float(problem.points[-1] - problem.points[0])
+        self.local = crowds[0].scale < STEEP * self.width
         self.closest = min(CLOSEST * self.width, crowds[0].scale / 8)
 
     def judged(self, spots: Sequence[Array]) -> list[float]:
@@ -113,7 +116,11 @@ class Warped:
         layouts = [self._layout(spot) for spot in spots]
         fair = [1e-3 < a < 1e4 and 1e-2 * self.closest < p < 1e3 * self.width and -0.9 < o < 6 for a, p, o in layouts]
         keys = [self._keys(found) for found, ok in zip(layouts, fair, strict=True) if ok]
-        found = costs(Keys(*map(np.concatenate, zip(*keys, strict=True))), self.thin) if keys else iter(())
+        found = (
+            costs(Keys(*map(np.concatenate, zip(*keys, strict=True))), self.thin, local=self.local)
+            if keys
+            else iter(())
+        )
         return [next(found) if ok else math.inf for ok in fair]
 
     def first(self, *, coarse: bool = False) -> float:
