@@ -16,12 +16,12 @@ from anchorhead.compiler.target import Target
 from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.pieces import Piece
 from anchorhead.errors import InputError
-from anchorhead.head.nearest import nearest
+from anchorhead.head.nearest import nearest, steps
 from anchorhead.head.smooth import smooth
 
 MOST_KEYS = 128
 MOST_JOINED = 4096
-MOST_ANCHORS = 256
+MOST_ANCHORS = 1 << 14
 FAR_TOO_MANY = 1e18
 
 
@@ -58,9 +58,9 @@ class Nearest(HeadMethod):
     def fit(self, target: Target) -> Fit:
         _require_bounded(self, target)
         f = target.function()
-        build = lambda keys, goal: nearest(f, target.low, target.high, keys)[1]
+        build = lambda keys, goal: nearest(f, target.low, target.high, keys)
         size = lambda goal: nearest_keys(target, goal.error)
-        return Fit(self.name, 2, MOST_ANCHORS, build, size=size, exact=True, large_values=False)
+        return Fit(self.name, 2, MOST_ANCHORS, build, steps, size=size, exact=True, large_values=False)
 
 
 class Kinked(HeadMethod):

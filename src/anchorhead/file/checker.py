@@ -175,7 +175,7 @@ def _check_boxes(claim: HeadClaim, progress: Progress | None) -> None:
     edges, bound = claim.edges, claim.approximation
     with precision():
         for i, (a, b) in enumerate(itertools.pairwise(edges)):
-            error = box_error(claim, a, b)
+            error = box_error(claim, a, b, bound)
             if not error <= bound:
                 raise VerificationError(
                     f"On the box [{a:.17g}, {b:.17g}] the error may be {error:.3g}, above the claimed {bound:.3g}."

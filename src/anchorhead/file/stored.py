@@ -31,7 +31,7 @@ from anchorhead.proof.network_claim import NetworkClaim, PlacedNetwork
 LEVELS = ("proved", "conditional", "measured", "unproved")
 MOST_KEYS = 1 << 14
 MOST_BOXES = 1 << 16
-MOST_WORK = 1 << 21
+MOST_WORK = 1 << 41
 """Boxes times keys and parts of the function, over all heads of a file."""
 
 

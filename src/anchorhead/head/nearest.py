@@ -14,8 +14,8 @@ from anchorhead.head.head import Head
 from anchorhead.head.solve import Function
 
 
-def nearest(f: Function, low: float, high: float, keys: int, *, selection_error: float = 1e-6) -> tuple[float, Head]:
-    """The paper's head with that many keys, and its largest error on a fine sample."""
+def nearest(f: Function, low: float, high: float, keys: int, *, selection_error: float = 1e-6) -> Head:
+    """The paper's head with that many keys."""
     anchors = np.linspace(low, high, keys)
     step = (high - low) / (keys - 1)
     beta = log_of((keys - 1) / selection_error) / (step * step)
@@ -24,8 +24,14 @@ def nearest(f: Function, low: float, high: float, keys: int, *, selection_error:
     # -β(u - L)² = 2β(L - m)u - β(L - m)² - 2β(L - m)m, but for what all keys share
     slopes = 2 * beta * centred
     intercepts = -beta * (centred * centred) - slopes * centre
-    head = Head.of(slopes=slopes, intercepts=intercepts, constants=f(anchors), horner=False)
-    error = 0.0
-    for chunk in np.array_split(np.linspace(low, high, 8 * keys), max(1, keys * keys // 500_000)):
-        error = max(error, float(np.abs(head(chunk) - f(chunk)).max()))
-    return error, head
+    return Head.of(slopes=slopes, intercepts=intercepts, constants=f(anchors), horner=False)
+
+
+def steps(head: Head) -> list[float]:
+    """The anchors of such a head between its ends, and the places where one takes over from the next, about."""
+    slopes, intercepts = head.arrays["slopes"], head.arrays["intercepts"]
+    rises = np.diff(slopes)
+    if not (rises > 0).all():  # numbers of the dtype that are equal
+        return []
+    places = -np.diff(intercepts) / rises
+    return np.concatenate([places, (places[:-1] + places[1:]) / 2]).tolist()
