@@ -255,6 +255,6 @@ class Head:
         chosen = sorted(keys)
         ends = list(itertools.accumulate(self.sizes))
         sizes = Counter(bisect_right(ends, k) for k in chosen)
-        own = {name: tuple(getattr(self, name)[k] for k in chosen) for name in NUMBERS[:4]}
-        gates = {name: tuple(getattr(self, name)[i] for i in sizes) for name in NUMBERS[4:]}
+        own: dict[str, Any] = {name: tuple(getattr(self, name)[k] for k in chosen) for name in NUMBERS[:4]}
+        gates: dict[str, Any] = {name: tuple(getattr(self, name)[i] for i in sizes) for name in NUMBERS[4:]}
         return replace(self, horner=False, sizes=tuple(sizes.values()), **own, **gates)

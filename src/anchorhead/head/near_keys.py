@@ -32,6 +32,10 @@ FEW = 24
 """A list this short is not made shorter for smaller cells."""
 LARGEST = 1e300
 UNSURE = 2.0**-49
+MOST_COMPARED = 1 << 26
+MOST_STORED = 1 << 22
+"""Comparisons and entries of lists, a hundred times what a head of 16,384 keys needs whose keys take turns; from there
+on every key counts as near."""
 
 
 class NearKeys:
@@ -43,8 +47,9 @@ class NearKeys:
         """In the order of slopes, as all that is returned."""
         self.steep, self.level = (max(map(abs, part)) for part in (self.slopes, self.levels))
         self.top = max((math.frexp(place)[1] for place in self._meetings()), default=0)
-        self.bottom = -math.frexp(self.steep)[1]  # over 1/steep scores hardly change
+        self.bottom = max(self.top - 64, -math.frexp(self.steep)[1])  # over 1/steep scores hardly change
         self.cells: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.compared = self.stored = 0
 
     def _meetings(self) -> list[float]:
         """How far from zero lines of neighbouring slopes meet, as far as floats say: beyond, one key leads."""
@@ -71,16 +76,20 @@ class NearKeys:
 
     def _of_cell(self, keys: tuple[int, ...], e: int, i: int, width: float) -> tuple[int, ...]:
         found = self.cells.get((e, i))
-        if found is None:
-            shorter = self._not_far(keys, i * width, (i + 1) * width)
-            found = self.cells[e, i] = shorter if 4 * len(shorter) < 3 * len(keys) else keys
-        return found
+        if found is None and self.stored < MOST_STORED:
+            found = self._not_far(keys, i * width, (i + 1) * width)
+            if 4 * len(found) > 3 * len(keys):
+                found = keys
+            self.cells[e, i] = found
+            self.stored += 8 if found is keys else 8 + len(found)
+        return keys if found is None else found
 
     def _not_far(self, keys: tuple[int, ...], low: float, high: float) -> tuple[int, ...]:
         slopes, levels = self.slopes, self.levels
         reach = self.steep * max(abs(low), abs(high)) + self.level
-        if not reach < LARGEST:
+        if not reach < LARGEST or self.compared > MOST_COMPARED:
             return keys
+        self.compared += len(keys)
         middle = (low + high) / 2
         leader = max(keys, key=lambda k: slopes[k] * middle + levels[k])
         gap = GAP + UNSURE * reach + 1
