@@ -90,8 +90,12 @@ class NearKeys:
         if not reach < LARGEST or self.compared > MOST_COMPARED:
             return keys
         self.compared += len(keys)
-        middle = (low + high) / 2
-        leader = max(keys, key=lambda k: slopes[k] * middle + levels[k])
+        leader = self.leader(low, high, keys)
         gap = GAP + UNSURE * reach + 1
         left, right = (slopes[leader] * end + levels[leader] - gap for end in (low, high))
         return tuple([k for k in keys if slopes[k] * low + levels[k] > left or slopes[k] * high + levels[k] > right])
+
+    def leader(self, low: float, high: float, keys: Sequence[int] | None = None) -> int:
+        """The key that leads in the middle of [low, high], of some or of all, as far as floats say."""
+        middle, slopes, levels = (low + high) / 2, self.slopes, self.levels
+        return max(self.all if keys is None else keys, key=lambda k: slopes[k] * middle + levels[k])
