@@ -217,7 +217,7 @@ def _require_bounded_work(heads: Sequence[HeadClaim]) -> None:
     """
     sizes = [(claim.head.keys, len(claim.edges), claim.parts) for claim in heads]
     keys, boxes, work = (max((k for k, _, _ in sizes), default=0), max((b for _, b, _ in sizes), default=0),
-                         sum(b * (min(k, MANY) + parts) for k, b, parts in sizes))  # fmt: skip
+                         sum(b * ((k if k <= MANY else 0) + parts) for k, b, parts in sizes))  # fmt: skip
     if keys > MOST_KEYS or boxes > MOST_BOXES or work > MOST_WORK:
         raise too_much(keys, boxes)
 

@@ -17,8 +17,9 @@ way a steep gate costs the keys within a piece no digits.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -122,20 +123,17 @@ def _piece(x: Tensor, keys: Piece) -> tuple[Tensor, Tensor, Tensor]:
     if len(keys) == 1:
         slope, level, value, gain = keys[0]
         return x * slope + level, x * gain + value, torch.ones_like(x)
-    scores = [x * s + c for s, c, _, _ in keys]
-    largest = _largest(scores)
+    kept = [x * s + c for s, c, _, _ in keys] if len(keys) <= MANY else None  # of many keys scores are made twice
+    largest = _largest(kept or (x * s + c for s, c, _, _ in keys))
     numerator, denominator = torch.zeros_like(x), torch.zeros_like(x)
-    for score, (_, _, value, gain) in zip(scores, keys, strict=True):
+    for score, (_, _, value, gain) in zip(kept or (x * s + c for s, c, _, _ in keys), keys, strict=True):
         weight = torch.exp(score - largest)
         numerator, denominator = numerator + weight * (x * gain + value), denominator + weight
     return largest, numerator, denominator
 
 
-def _largest(scores: Sequence[Tensor]) -> Tensor:
-    largest = scores[0]
-    for score in scores[1:]:
-        largest = torch.maximum(largest, score)
-    return largest
+def _largest(scores: Iterable[Tensor]) -> Tensor:
+    return functools.reduce(torch.maximum, scores)
 
 
 def _polynomials(head: Head) -> Evaluation:

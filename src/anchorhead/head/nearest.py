@@ -12,6 +12,7 @@ import numpy as np
 
 from anchorhead.arithmetic import log_of
 from anchorhead.head.head import Head
+from anchorhead.head.near_keys import MANY
 from anchorhead.head.solve import Function
 
 SELECTION_ERROR = 1e-6
@@ -36,10 +37,13 @@ def nearest(f: Function, low: float, high: float, keys: int, *, selection_error:
 
 
 def steps(head: Head) -> list[float]:
-    """The anchors of such a head between its ends, and the places where one takes over from the next, about."""
+    """Of many keys the anchors between the ends, and the places where one takes over from the next, about.
+
+    A proof cuts its boxes there. Of few keys it finds its own.
+    """
     slopes, intercepts = head.arrays["slopes"], head.arrays["intercepts"]
     rises = np.diff(slopes)
-    if not (rises > 0).all():  # numbers of the dtype that are equal
+    if head.keys <= MANY or not (rises > 0).all():
         return []
     places = -np.diff(intercepts) / rises
     return np.concatenate([places, (places[:-1] + places[1:]) / 2]).tolist()

@@ -56,12 +56,13 @@ def windowed(head: Head) -> Windowed | None:
     cells = [2 * meetings[0] - meetings[1], *meetings, 2 * meetings[-1] - meetings[-2]]
     if not all(a < b for a, b in itertools.pairwise(cells)):
         return None
-    rank = {k: i for i, k in enumerate(near.all)}
-    found = [near.of(a, b) for a, b in itertools.pairwise(cells)]
-    runs = [(rank[keys[0]], rank[keys[-1]] + 1) for keys in found]
-    length = max(end - start for start, end in runs)
-    leads = near.leader(cells[0], cells[1]) == near.all[0] and near.leader(cells[-2], cells[-1]) == near.all[-1]
-    if length > LONGEST or not leads:
+    if near.leader(cells[0], cells[1]) != near.all[0] or near.leader(cells[-2], cells[-1]) != near.all[-1]:
         return None
-    starts = [min(start, head.keys - length) for start, _ in runs]
-    return Windowed(head, cells[1:-1], starts, length)
+    rank, runs = {k: i for i, k in enumerate(near.all)}, []
+    for a, b in itertools.pairwise(cells):
+        keys = near.of(a, b)
+        runs.append((rank[keys[0]], rank[keys[-1]] + 1))
+        if runs[-1][1] - runs[-1][0] > LONGEST:
+            return None
+    length = max(end - start for start, end in runs)
+    return Windowed(head, cells[1:-1], [min(start, head.keys - length) for start, _ in runs], length)
