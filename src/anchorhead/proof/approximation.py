@@ -35,14 +35,14 @@ from dataclasses import dataclass
 from flint import arb, ctx
 
 from anchorhead.enclosure.balls import jet
-from anchorhead.enclosure.precision import ball, precision, upper
+from anchorhead.enclosure.precision import ball, below, precision, upper
 from anchorhead.proof.head_claim import HeadClaim
 
 ORDER = 8
 TOO_STEEP = 128.0
 """Where scores of a staircase's keys draw apart by more than this over a box, no series is tried."""
 MANY_MARKS = 256
-"""With more cuts a box may hold several of them."""
+"""With more cuts, as of a staircase, a box may hold several of them."""
 MOST_LOOKS = 60_000
 """Boxes looked at, twice as many for a staircase; about half of them are kept."""
 MOST_WORK = 1 << 21
@@ -130,7 +130,7 @@ def point_error(claim: HeadClaim, place: float) -> tuple[float, float]:
     error = abs(value - numerator[0] / denominator[0] + arb(0, head.left_out(x)))
     if not error.is_finite():
         return 0.0, math.inf
-    return max(0.0, float(error.lower())), upper(error)
+    return max(0.0, below(error)), upper(error)
 
 
 def _coefficient(f: Sequence[arb], d: Sequence[arb], n: Sequence[arb], j: int) -> arb:
@@ -146,7 +146,8 @@ def prove(claim: HeadClaim, low: float, high: float, goal: float, cuts: Sequence
     edges, worst, count, work = [low], 0.0, 0, 0
     most = 2 * MOST_LOOKS if claim.head.balls.selects else MOST_LOOKS
     with precision():
-        stack = [(low, high)] if len(marks) > MANY_MARKS else list(_reversed_boxes(marks))
+        whole = claim.head.balls.selects or len(marks) > MANY_MARKS
+        stack = [(low, high)] if whole else list(_reversed_boxes(marks))
         while stack:
             a, b = stack.pop()
             count += 1
