@@ -20,7 +20,8 @@ def plain(claim: HeadClaim, low: float, high: float, goal: float, most: int) -> 
             a, b = stack.pop()
             boxes += 1
             x = ball(a, b)
-            denominator, numerator = claim.head.balls.taylor(x, claim.head.balls.leader((a + b) / 2), 0, 106)
+            head, keys = claim.head.balls, claim.head.balls.near(a, b)
+            denominator, numerator = head.taylor(x, head.leader((a + b) / 2, keys), 0, 106, keys)
             if upper(abs(enclose(claim.function, {claim.variable: x}) - numerator[0] / denominator[0])) <= goal:
                 proved += b - a
             else:

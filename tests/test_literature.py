@@ -157,8 +157,8 @@ def test_networks_have_no_limit_unless_one_is_given():
 
 
 def test_anchors_that_would_be_too_many_are_counted_in_the_refusal():
-    with pytest.raises(ah.ToleranceError, match=r"takes 3\d{3} keys with method 'nearest', and 256"):
-        ah.compile("sin(3*x)", UNIT, tol=1e-3, method="nearest")
+    with pytest.raises(ah.ToleranceError, match=r"takes 30\d{3} keys with method 'nearest', and 16384"):
+        ah.compile("sin(3*x)", UNIT, tol=1e-4, method="nearest")
 
 
 def interrupted_at(text, times):

@@ -1,23 +1,17 @@
-"""Four ways to fit a head to a function of one variable: gated, smooth, kinked, and the paper's nearest anchor."""
+"""Ways to fit a head to a function of one variable; the paper's nearest anchor is in `nearest_anchors.py`."""
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
-from flint import arb
 
 from anchorhead.compiler.joined import Joined
 from anchorhead.compiler.method import Fit, Goal, HeadMethod
 from anchorhead.compiler.piece import Layout, PieceFit
 from anchorhead.compiler.target import Target
-from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.pieces import Piece
 from anchorhead.errors import InputError
-from anchorhead.head.nearest import nearest
 from anchorhead.head.smooth import smooth
 from anchorhead.head.solve import Crowd
 from anchorhead.head.uniform_keys import Uniform
@@ -25,8 +19,6 @@ from anchorhead.head.warped_keys import Warped
 
 MOST_KEYS = 128
 MOST_JOINED = 4096
-MOST_ANCHORS = 256
-FAR_TOO_MANY = 1e18
 
 
 class Gated(HeadMethod):
@@ -59,19 +51,6 @@ class Smooth(HeadMethod):
         return Fit(self.name, 1, MOST_KEYS, layout.build, estimate=layout.estimate, large_values=False)
 
 
-class Nearest(HeadMethod):
-    """The paper's head: softmax selects the nearest anchor."""
-
-    name = "nearest"
-
-    def fit(self, target: Target) -> Fit:
-        _require_bounded(self, target)
-        f = target.function()
-        build = lambda keys, goal: nearest(f, target.low, target.high, keys)[1]
-        size = lambda goal: nearest_keys(target, goal.error)
-        return Fit(self.name, 2, MOST_ANCHORS, build, size=size, exact=True, large_values=False)
-
-
 class Kinked(HeadMethod):
     """Smooth pieces joined by gates, where the target has kinks."""
 
@@ -96,27 +75,6 @@ class Pieces(HeadMethod):
 def usual(target: Target) -> HeadMethod:
     """The method for one variable that is taken where none is asked for."""
     return Kinked() if target.kinks else Gated()
-
-
-@lru_cache(maxsize=100)
-def steepest(target: Target) -> float:
-    """An upper bound of |f'| on the domain, by boxes."""
-    worst = 0.0
-    for a, b in itertools.pairwise(np.linspace(target.low, target.high, 257).tolist()):
-        found = jet(target.node, target.variable, arb(a).union(arb(b)), 1)
-        if len(found) < 2 or not found[1].is_finite():
-            return math.inf
-        worst = max(worst, float(abs(found[1]).upper()))
-    return worst
-
-
-def nearest_keys(target: Target, error: float) -> int | None:
-    """How many anchors the paper's head needs for an error, h·L/2 with spacing h; None if L has no bound.
-
-    L is the largest slope of the target in ball arithmetic; what softmax leaves to other anchors gets a hundredth.
-    """
-    needed = steepest(target) * (target.high - target.low) / (2 * 0.98 * error)
-    return max(2, math.ceil(needed) + 1) if needed < FAR_TOO_MANY else None
 
 
 def _require_bounded(method: HeadMethod, target: Target) -> None:

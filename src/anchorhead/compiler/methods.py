@@ -1,4 +1,4 @@
-"""The methods by their short names: four ways to fit a head, three routes for everything else, and the usual choice."""
+"""The methods by their short names: five ways to fit a head, three routes for everything else, and the usual choice."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 from anchorhead.compiler.circuit_route import Graph
 from anchorhead.compiler.circuit_target import CircuitTarget
 from anchorhead.compiler.grid_route import Grid, over_grid, worth_trying
-from anchorhead.compiler.head_methods import Gated, Kinked, Nearest, Pieces, Smooth
+from anchorhead.compiler.head_methods import Gated, Kinked, Pieces, Smooth
 from anchorhead.compiler.method import HeadMethod, Method, Wish
+from anchorhead.compiler.nearest_anchors import Nearest
 from anchorhead.compiler.one_variable import best_route
 from anchorhead.compiler.target import Target
 from anchorhead.compiler.two_layer_route import TwoLayer

@@ -4,9 +4,9 @@ Besides single heads there is the route through the graph, a head for every node
 several variables there are that and the tensor grid, all in one layer.
 
 Every method that fits the target and the domain is searched and proved, so a plan's numbers are those of the
-model that `compile` would return. The paper's head is first order: where it would need more keys than can be
-searched, its size is computed from the theorem instead, h·L/2 + ε·spread <= tol with L the largest slope of the
-target in ball arithmetic and ε·spread a hundredth of tol.
+model that `compile` would return. The paper's head is first order: where it would need many keys its size is
+computed from the theorem instead, ω(h/2) + ε·spread <= tol with ω the target's modulus of continuity in ball
+arithmetic and ε·spread a hundredth of tol.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from anchorhead.arithmetic import log_of
 from anchorhead.compiler.circuit_route import Graph
 from anchorhead.compiler.circuit_target import elementwise
-from anchorhead.compiler.head_methods import nearest_keys, steepest
 from anchorhead.compiler.method import Method, Progress, Wish, check_tol
 from anchorhead.compiler.methods import METHODS
+from anchorhead.compiler.nearest_anchors import nearest_keys
 from anchorhead.compiler.read import read
 from anchorhead.compiler.target import Target
+from anchorhead.enclosure.variation import moved
 from anchorhead.errors import AnchorheadError
+from anchorhead.head.nearest import sharpness
 
 ROUTES = ("graph", "grid")
 ORDER = ("kinked", "gated", "smooth", "pieces", "nearest")
+MOST_BUILT = 1024
+"""Anchors of the paper's head that a plan builds; of more it states the theorem's numbers."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def _option(target: Any, method: Method, wish: Wish) -> Option:
 def _head(target: Target, method: str, tol: float, wish: Wish) -> Option:
     if method == "nearest" and target.bounded:
         needed = nearest_keys(target, tol)
-        if needed is None or needed > 64:
+        if needed is None or needed > MOST_BUILT:
             return _theorem(target, tol, needed)
     if method in ("gated", "smooth") and target.kinks:
         return _cannot(method, "the target has kinks, where smooth blends converge slowly; see kinked")
@@ -126,12 +129,13 @@ def _cannot(method: str, reason: str) -> Option:
 
 
 def _theorem(target: Target, tol: float, keys: int | None) -> Option:
-    slope, width = steepest(target), target.high - target.low
+    width = target.high - target.low
     spacing = 0.0 if keys is None else width / (keys - 1)
     if keys is None or spacing**2 == 0:
-        return _cannot("nearest", "the target's slope has no bound on the domain, or is zero, or far too large")
-    selection_error = tol / (100 * slope * width)
-    beta = log_of((keys - 1) / selection_error) / (spacing * spacing)
+        return _cannot("nearest", "how far the target moves over short distances has no bound, or a far too large one")
+    moves = lambda distance: moved(target.node, target.low, target.high, distance, target.variable)
+    selection_error = tol / (100 * max(moves(width), tol))
     values = float(np.abs(target.function()(np.linspace(target.low, target.high, 2001))).max())
-    bound = slope * spacing / 2 + selection_error * slope * width
+    beta = sharpness(width, keys, selection_error)
+    bound = moves(spacing / 2) + tol / 100
     return Option("nearest", 1, 1, keys, beta, 0.75 * beta * width**2, values, bound, "by the theorem, not built")

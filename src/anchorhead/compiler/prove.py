@@ -20,6 +20,8 @@ from anchorhead.proof.rounding import ASSUMPTIONS, Rounding, rounding_on
 
 FAR = geometric(2.0, 8e8, 110).tolist()
 """Where a proof by boxes may hand over to a proof by asymptotes."""
+MOST_SAMPLES = 20_000
+"""Between cuts, if there are many."""
 
 
 def sampled_error(target: Target, head: Head, cuts: Sequence[float], goal: float) -> float:
@@ -28,8 +30,9 @@ def sampled_error(target: Target, head: Head, cuts: Sequence[float], goal: float
     near = (high - low) * geometric(1e-8, 1.0, 300)
     centre = min(max(0.0, low), high)
     points = [np.linspace(low, high, 4001), centre + near, centre - near, target.places.fine(goal)]
-    if cuts:
-        points += [np.linspace(a, b, 200) for a, b in zip(sorted(cuts), sorted(cuts)[1:], strict=False)]
+    if len(cuts) > 1:
+        marks = np.sort(cuts)
+        points.append(np.linspace(marks[:-1], marks[1:], min(200, max(8, MOST_SAMPLES // len(cuts)))).T.reshape(-1))
     u = np.concatenate(points)
     u = u[(u >= target.low) & (u <= target.high)]
     return float(np.abs(head(u) - target.function()(u)).max())
@@ -38,14 +41,18 @@ def sampled_error(target: Target, head: Head, cuts: Sequence[float], goal: float
 def prove_head(
     target: Target, head: Head, goal: float, cuts: Sequence[float], method: str = ""
 ) -> HeadClaim | Refutation:
-    """Proves |target - head| <= goal for the head's numbers, as tightly as sampling suggests."""
+    """Proves |target - head| <= goal for the head's numbers, as tightly as sampling suggests.
+
+    Of a staircase not quite: two boxes an anchor are enough for the theorem's bound, h/2 times the slope, and it would
+    take ten to show what samples do, about four fifths of that.
+    """
     if len(head.sizes) == 1 and (head.gate_slopes, head.gate_levels) != ((0.0,), (0.0,)):
         raise InputError("A head of one piece has no gate; leave gate_slopes and gate_levels out.")
     claim = HeadClaim(target.node, target.variable, target.low, target.high, head, method)
     sampled = sampled_error(target, head, cuts, goal)
     if not sampled <= goal:
         return Refutation(math.nan, sampled, True)
-    aim = min(goal, 1.05 * sampled + 0.01 * goal)
+    aim = min(goal, 1.3 * sampled if head.balls.selects else 1.05 * sampled + 0.01 * goal)
     left, right = (_hand_over(claim, sign, aim) for sign in (-1, 1))
     if left is None or right is None:
         return Refutation(math.inf, math.inf, False)
@@ -58,11 +65,12 @@ def prove_head(
         return found
     sides = [s for s, end in ((-1, target.low), (1, target.high)) if math.isinf(end)]
     distant = [far(claim, sign, abs(low if sign < 0 else high)) for sign in sides]
-    rounding = rounding_on(claim, found.edges, relative=bool(sides))
+    approximation = max([found.bound, *(d.error for d in distant)])
+    claim = replace(claim, edges=tuple(found.edges), approximation=approximation)
+    rounding = rounding_on(claim, claim.edges, relative=bool(sides))
     for sign, d in zip(sides, distant, strict=True):
         rounding = max(rounding, Rounding(claim).beyond(sign, abs(low if sign < 0 else high)) + d.drift)
-    approximation = max([found.bound, *(d.error for d in distant)])
-    return replace(claim, edges=tuple(found.edges), approximation=approximation, rounding=rounding)
+    return replace(claim, rounding=rounding)
 
 
 def certificate(target: Target, claim: HeadClaim) -> Certificate:

@@ -65,19 +65,19 @@ def steepest(function: Node, low: float, high: float) -> float:
 
 
 @lru_cache(maxsize=20_000)
-def moved(function: Node, low: float, high: float, distance: float) -> float:
+def moved(function: Node, low: float, high: float, distance: float, variable: str = "u") -> float:
     """An upper bound of |function(u) - function(v)| for u, v in [low, high] with |u - v| <= distance.
 
-    Finite also where slopes are not, as at the end of a square root: on a box, and as far beyond it as `distance`, two
-    values differ by the slope there times the distance at most, and by all that the function varies.
+    Finite also where slopes are not, as at the end of a square root: with u in a box and v at most `distance` further
+    on, two values differ by the slope there times the distance at most, and by all that the function varies there.
     """
 
     def bound(a: float, b: float) -> float:
-        near = (max(low, math.nextafter(a - distance, -math.inf)), min(high, math.nextafter(b + distance, math.inf)))
-        value = enclose(function, {"u": ball(*near)})
+        near = a, min(high, math.nextafter(b + distance, math.inf))
+        value = enclose(function, {variable: ball(*near)})
         if not value.is_finite():
             return math.inf
-        found = jet(function, "u", ball(*near), 1)
+        found = jet(function, variable, ball(*near), 1)
         varies = value.upper() - value.lower()
         slope = abs(found[1]) * distance if len(found) > 1 and found[1].is_finite() else varies
         return math.nextafter(float(min(varies.upper(), slope.upper())), math.inf)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from anchorhead.circuit.program import circuit_digest
@@ -23,8 +23,9 @@ from anchorhead.enclosure.precision import precision
 from anchorhead.enclosure.singularities import singularities
 from anchorhead.errors import AnchorheadError, DependencyError, VerificationError
 from anchorhead.file.container import ModelFile, read
-from anchorhead.file.stored import certificate_of, head_claim, shapes_text, stored_network
-from anchorhead.proof.approximation import box_error
+from anchorhead.file.stored import certificate_of, head_claim, shapes_text, stored_network, too_much
+from anchorhead.head.near_keys import MANY
+from anchorhead.proof.approximation import MOST_WORK, box_error, box_work
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.far import Far, far
 from anchorhead.proof.head_claim import HeadClaim
@@ -66,6 +67,7 @@ def _checked(claimed: Certificate, boxes: int) -> Certificate:
 
 def _check_head_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
     claim = head_claim(found)
+    _require_bounded_work([claim])
     check_head(claim, progress)
     if claimed.outputs:
         raise VerificationError("A head has one output, and the file claims bounds for several.")
@@ -74,6 +76,7 @@ def _check_head_file(found: ModelFile, claimed: Certificate, progress: Progress 
 
 def _check_network_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
     claim = stored_network(found).claim
+    _require_bounded_work(claim.heads)
     done = 0
     for head in claim.heads:
 
@@ -111,6 +114,16 @@ CHECKS: dict[str, Callable[[ModelFile, Certificate, Progress | None], Certificat
     "grid": _check_grid_file,
     "two_layer": _refuse_file,
 }
+
+
+def _require_bounded_work(heads: Sequence[HeadClaim]) -> None:
+    """Counts the keys that matter on the boxes of large heads: where too many do, a proof would take hours."""
+    work = 0
+    for claim in heads:
+        for low, high in itertools.pairwise(claim.edges) if claim.head.keys > MANY else ():
+            work += box_work(claim, low, high)
+            if work > MOST_WORK:
+                raise too_much(claim.head.keys, len(claim.edges))
 
 
 def check_head(claim: HeadClaim, progress: Progress | None = None) -> None:
@@ -175,7 +188,7 @@ def _check_boxes(claim: HeadClaim, progress: Progress | None) -> None:
     edges, bound = claim.edges, claim.approximation
     with precision():
         for i, (a, b) in enumerate(itertools.pairwise(edges)):
-            error = box_error(claim, a, b)
+            error = box_error(claim, a, b, bound)
             if not error <= bound:
                 raise VerificationError(
                     f"On the box [{a:.17g}, {b:.17g}] the error may be {error:.3g}, above the claimed {bound:.3g}."

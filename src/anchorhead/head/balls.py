@@ -8,18 +8,25 @@ the same exponential: with E_k(u) = exp((slope_k - slope_ref) u + intercept_k - 
 The j-th Taylor coefficient of E_k at x is E_k(x) d_k^j/j!, d_k the relative slope; evaluated on a ball x it
 encloses the coefficient at every point of the ball. With the key that leads at the midpoint as reference,
 keys with huge relative slopes have vanishing weight, and the coefficients stay small.
+
+Of a head of many keys only those that are near on a box are summed (`near_keys.py`); `left_out` bounds the rest.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from flint import arb, arb_mat
 
-from anchorhead.enclosure.precision import precision
+from anchorhead.enclosure.precision import ball, precision
+from anchorhead.head.near_keys import GAP, MANY
 
 if TYPE_CHECKING:
     from anchorhead.head.head import Head
+
+MOST_KEPT = 512
+"""Of what is asked for again, by the same box or the next."""
 
 
 class HeadBalls:
@@ -36,45 +43,108 @@ class HeadBalls:
             self.gates = [(abs(g), abs(b)) for g, b in self.gate_balls]
             """Sizes of the two parts of a score, the key's own and its piece's, for rounding."""
             self.constants, self.gains = [arb(v) for v in head.constants], [arb(g) for g in head.gains]
-        self._derivatives: dict[tuple[int, int, int], arb_mat] = {}
+            self.rest = self.keys * arb(-GAP).exp() if self.keys > MANY else arb(0)
+            """Bounds the weight of all far keys together."""
+        self.head = head
+        self.spans = [arb(max(part)) - arb(min(part)) for part in (head.constants, head.gains)]
+        self.selects = self.keys > MANY and len(head.sizes) == 1 and not any(head.gains)
+        """Many keys of constant values in one piece: about a staircase, if keys take turns in leading."""
+        self._derivatives: dict[tuple[Sequence[int], int, int, int], arb_mat] = {}
+        self._values: dict[float, arb] = {}
+        self._near: dict[tuple[float, float], tuple[int, ...]] = {}
 
     @property
     def keys(self) -> int:
         """How many keys there are."""
         return len(self.slopes)
 
-    def leader(self, x: float) -> int:
-        """The key with the largest score at x, by floating point: any choice is sound, a good one is tight."""
-        return max(range(self.keys), key=lambda k: self.floats[k][0] * x + self.floats[k][1])
+    def near(self, low: float, high: float) -> Sequence[int]:
+        """The keys to look at on [low, high]: all, or of many those that are not far, in the order of slopes."""
+        if self.keys <= MANY:
+            return range(self.keys)
+        found = self._near.get((low, high))
+        if found is None:
+            _make_room(self._near)
+            found = self._near[low, high] = self.head.near.of(low, high)
+        return found
 
-    def _matrix(self, reference: int, order: int, precision: int) -> arb_mat:
+    def left_out(self, x: arb) -> arb:
+        """Bounds what the far keys add to the head on the ball, |h - h'|."""
+        return self.rest * (self.spans[0] + self.spans[1] * abs(x)).upper()
+
+    def leader(self, x: float, keys: Sequence[int]) -> int:
+        """The key with the largest score at x, by floating point: any choice is sound, a good one is tight."""
+        return max(keys, key=lambda k: self.floats[k][0] * x + self.floats[k][1])
+
+    def steepness(self, keys: Sequence[int], reference: int) -> float:
+        """How fast scores of keys, given in the order of slopes, draw apart from the reference's, about."""
+        return max(abs(self.floats[k][0] - self.floats[reference][0]) for k in (keys[0], keys[-1]))
+
+    def _matrix(self, keys: Sequence[int], reference: int, order: int, precision: int) -> arb_mat:
         """d_k^j/j! as (keys, order + 1)."""
-        found = self._derivatives.get((reference, order, precision))
+        found = self._derivatives.get((keys, reference, order, precision))
         if found is None:
             rows = []
-            for slope in self.slopes:
+            for k in keys:
                 entry, row = arb(1), []
                 for j in range(order + 1):
                     row.append(entry)
-                    entry = entry * (slope - self.slopes[reference]) / (j + 1)
+                    entry = entry * (self.slopes[k] - self.slopes[reference]) / (j + 1)
                 rows.append(row)
-            found = self._derivatives[reference, order, precision] = arb_mat(rows)
+            _make_room(self._derivatives)
+            found = self._derivatives[keys, reference, order, precision] = arb_mat(rows)
         return found
 
-    def weights(self, x: arb, reference: int) -> list[arb]:
+    def weights(self, x: arb, reference: int, keys: Sequence[int]) -> list[arb]:
         """E_k over the ball, relative to the reference key."""
-        base = self.slopes[reference] * x + self.intercepts[reference]
+        slopes, intercepts = self.slopes, self.intercepts
+        top, level = slopes[reference], intercepts[reference]
         if x.rad() == 0:
-            return [(s * x + c - base).exp() for s, c in zip(self.slopes, self.intercepts, strict=True)]
-        top, level = self.slopes[reference], self.intercepts[reference]
-        return [((s - top) * x + (c - level)).exp() for s, c in zip(self.slopes, self.intercepts, strict=True)]
+            base = top * x + level
+            return [(slopes[k] * x + intercepts[k] - base).exp() for k in keys]
+        return [((slopes[k] - top) * x + (intercepts[k] - level)).exp() for k in keys]
 
-    def taylor(self, x: arb, reference: int, order: int, precision: int) -> tuple[list[arb], list[arb]]:
-        """Coefficients 0..order of D and of N over the ball x."""
-        weights = self.weights(x, reference)
-        valued = [w * (a + g * x) for w, a, g in zip(weights, self.constants, self.gains, strict=True)]
-        gained = [w * g for w, g in zip(weights, self.gains, strict=True)]
-        product = arb_mat([weights, valued, gained]) * self._matrix(reference, order, precision)
+    def taylor(self, x: arb, reference: int, order: int, precision: int, keys: Sequence[int]
+               ) -> tuple[list[arb], list[arb]]:  # fmt: skip
+        """Coefficients 0..order of D and of N over the ball x, of some of the keys."""
+        weights = self.weights(x, reference, keys)
+        valued = [w * (self.constants[k] + self.gains[k] * x) for w, k in zip(weights, keys, strict=True)]
+        gained = [w * self.gains[k] for w, k in zip(weights, keys, strict=True)]
+        product = arb_mat([weights, valued, gained]) * self._matrix(keys, reference, order, precision)
         denominator = [product[0, j] for j in range(order + 1)]
         numerator = [product[1, j] + (product[2, j - 1] if j else 0) for j in range(order + 1)]
         return denominator, numerator
+
+    def at(self, place: float) -> arb:
+        """h at a point."""
+        found = self._values.get(place)
+        if found is None:
+            x, keys = arb(place), self.near(place, place)
+            weights = self.weights(x, self.leader(place, keys), keys)
+            valued = [w * (self.constants[k] + self.gains[k] * x) for w, k in zip(weights, keys, strict=True)]
+            rest = self.left_out(x)
+            _make_room(self._values)
+            found = self._values[place] = _sum(valued) / _sum(weights) + arb(0, rest.upper())
+        return found
+
+    def over(self, low: float, high: float, keys: Sequence[int]) -> arb:
+        """A ball that holds h on [low, high] for constant values in one piece, with the keys near there.
+
+        Where these keys' values rise with their slopes, so does h' with u, since its derivative is the covariance of
+        slopes and values under its weights; likewise where they fall: then h' lies between its values at the ends, and
+        h does but for twice what is left out. In any case h' lies between the keys' values.
+        """
+        values = [self.head.constants[k] for k in keys]
+        rest = self.left_out(ball(low, high)).upper()
+        if all(map(float.__le__, values, values[1:])) or all(map(float.__ge__, values, values[1:])):
+            return self.at(low).union(self.at(high)) + arb(0, 2 * rest)
+        return ball(min(values), max(values)) + arb(0, rest)
+
+
+def _sum(terms: Sequence[arb]) -> arb:
+    return sum(terms[1:], terms[0])
+
+
+def _make_room(kept: dict[Any, Any]) -> None:
+    if len(kept) >= MOST_KEPT:
+        kept.clear()

@@ -9,24 +9,41 @@ z, counted from the end key on x's side, so that nothing overflows for any finit
 one exp, a few multiply-adds a key and one division. If in addition the head is symmetric (`Head.reflection`), then
 h(x) = h(-|x|) + tilt·max(x, 0), or shift - h(-|x|) for x > 0, and one polynomial serves both sides.
 
+*By window.* A staircase of many keys is summed over those that matter where x is (`windowed.py`).
+
 *Key by key.* Heads of several pieces are summed within a piece and then piece by piece, without storing weights; that
 way a steep gate costs the keys within a piece no digits.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from anchorhead.head.head import NUMBERS, Head, Reflection
+from anchorhead.head.near_keys import MANY
+from anchorhead.head.windowed import windowed
 
 Evaluation = Callable[[Tensor], Tensor]
 Number = float | Tensor
 Key = Sequence[Number]
+
+
+class Many(NamedTuple):
+    """The numbers of a piece of many keys, side by side."""
+
+    slopes: Tensor
+    intercepts: Tensor
+    constants: Tensor
+    gains: Tensor
+
+
+Piece = Sequence[Key] | Many
 TORCH = {"float64": torch.float64, "float32": torch.float32}
 
 
@@ -36,25 +53,35 @@ def evaluation_of(head: Head) -> Evaluation:
 
 
 def _by_piece(head: Head) -> Evaluation:
-    """Key by key with the numbers as constants."""
+    """By window or key by key, with the numbers as constants."""
     keys = list(zip(head.slopes, head.intercepts, head.constants, head.gains, strict=True))
     gates = list(zip(head.gate_slopes, head.gate_levels, strict=True))
     totals = [slope + gate for slope, (gate, _) in zip(head.slopes, head.gates, strict=True)]
     ends = head.gains[totals.index(min(totals))], head.gains[totals.index(max(totals))]
-    pieces, reach = _split(keys, head.sizes), head.reach
+    pieces, reach, windows = _split(keys, head.sizes), head.reach, windowed(head)
+    if windows is not None:
+
+        def evaluate(x: Tensor) -> Tensor:
+            query = x.clamp(-reach, reach)
+            return _beyond(x, query, windows(query), *ends)
+
+        return evaluate
     return lambda x: _key_by_key(x, x.clamp(-reach, reach), pieces, gates, ends)
 
 
 def from_parameters(numbers: dict[str, Tensor], piece: Tensor, sizes: Sequence[int], x: Tensor) -> Tensor:
     """Key by key with the parameters themselves, for gradients with respect to them."""
     *own, gate_slopes, gate_levels = (numbers[name] for name in NUMBERS)
-    keys = list(zip(*(t.unbind() for t in own), strict=True))
+    parts = zip(*(t.split(list(sizes)) for t in own), strict=True)
+    pieces = [
+        Many(*part) if len(part[0]) > MANY else list(zip(*(t.unbind() for t in part), strict=True)) for part in parts
+    ]
     gates = list(zip(gate_slopes.unbind(), gate_levels.unbind(), strict=True))
     totals, gains = (own[0] + gate_slopes[piece]).detach(), own[3]
     left, right = (gains.gather(0, place.unsqueeze(0)).squeeze(0) for place in (totals.argmin(), totals.argmax()))
     steep = torch.maximum(own[0].detach().abs().amax(), gains.detach().abs().amax()) + gate_slopes.detach().abs().amax()
-    reach = torch.finfo(x.dtype).max / (16 * len(keys) * (1 + steep))  # as `Head.reach`
-    return _key_by_key(x, x.clamp(-reach, reach), _split(keys, sizes), gates, (left, right))
+    reach = torch.finfo(x.dtype).max / (16 * len(piece) * (1 + steep))  # as `Head.reach`
+    return _key_by_key(x, x.clamp(-reach, reach), pieces, gates, (left, right))
 
 
 def _split(keys: Sequence[Any], sizes: Sequence[int]) -> list[Sequence[Any]]:
@@ -62,7 +89,7 @@ def _split(keys: Sequence[Any], sizes: Sequence[int]) -> list[Sequence[Any]]:
 
 
 def _key_by_key(
-    x: Tensor, query: Tensor, pieces: Sequence[Sequence[Key]], gates: Sequence[Key], ends: tuple[Number, Number]
+    x: Tensor, query: Tensor, pieces: Sequence[Piece], gates: Sequence[Key], ends: tuple[Number, Number]
 ) -> Tensor:
     """Softmax within each piece, then between pieces, the largest score subtracted in both; query is x, clamped."""
     parts = [_piece(query, piece) for piece in pieces]
@@ -86,25 +113,27 @@ def _beyond(x: Tensor, query: Tensor, inside: Tensor, left: Number, right: Numbe
     )
 
 
-def _piece(x: Tensor, keys: Sequence[Key]) -> tuple[Tensor, Tensor, Tensor]:
+def _piece(x: Tensor, keys: Piece) -> tuple[Tensor, Tensor, Tensor]:
     """Largest score, and numerator and denominator relative to it."""
+    if isinstance(keys, Many):
+        side = x.unsqueeze(-1)
+        rows = side * keys.slopes + keys.intercepts
+        weights = torch.exp(rows - rows.amax(-1, keepdim=True))
+        return rows.amax(-1), (weights * (side * keys.gains + keys.constants)).sum(-1), weights.sum(-1)
     if len(keys) == 1:
         slope, level, value, gain = keys[0]
         return x * slope + level, x * gain + value, torch.ones_like(x)
-    scores = [x * s + c for s, c, _, _ in keys]
-    largest = _largest(scores)
+    kept = [x * s + c for s, c, _, _ in keys] if len(keys) <= MANY else None  # of many keys scores are made twice
+    largest = _largest(kept or (x * s + c for s, c, _, _ in keys))
     numerator, denominator = torch.zeros_like(x), torch.zeros_like(x)
-    for score, (_, _, value, gain) in zip(scores, keys, strict=True):
+    for score, (_, _, value, gain) in zip(kept or (x * s + c for s, c, _, _ in keys), keys, strict=True):
         weight = torch.exp(score - largest)
         numerator, denominator = numerator + weight * (x * gain + value), denominator + weight
     return largest, numerator, denominator
 
 
-def _largest(scores: Sequence[Tensor]) -> Tensor:
-    largest = scores[0]
-    for score in scores[1:]:
-        largest = torch.maximum(largest, score)
-    return largest
+def _largest(scores: Iterable[Tensor]) -> Tensor:
+    return functools.reduce(torch.maximum, scores)
 
 
 def _polynomials(head: Head) -> Evaluation:

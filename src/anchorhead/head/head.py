@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,11 +32,14 @@ from anchorhead.errors import InputError
 if TYPE_CHECKING:
     from anchorhead.arithmetic import Array
     from anchorhead.head.balls import HeadBalls
+    from anchorhead.head.near_keys import NearKeys
 
 NUMBERS = ("slopes", "intercepts", "constants", "gains", "gate_slopes", "gate_levels")
 """The names of a head's numbers, also in files."""
 HORNER_DEPTH = {"float64": 500.0, "float32": 60.0}
 """How far intercepts may lie above those at the ends for exp of the difference to be a coefficient in the dtype."""
+TOGETHER = 64
+"""Neighbouring points at which a head of many keys is evaluated together."""
 
 
 class Reflection(NamedTuple):
@@ -172,6 +177,14 @@ class Head:
         return HeadBalls(self)
 
     @cached_property
+    def near(self) -> NearKeys:
+        """Which keys matter on an interval."""
+        from anchorhead.head.near_keys import NearKeys
+
+        pairs = zip(self.slopes, self.intercepts, self.gates, strict=True)
+        return NearKeys([(s + g, c + b) for s, c, (g, b) in pairs])
+
+    @cached_property
     def arrays(self) -> dict[str, Array]:
         """The numbers as arrays, by name."""
         import numpy as np
@@ -182,8 +195,8 @@ class Head:
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without balls, which cannot be copied, and arrays: both are made anew."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("balls", "arrays")}
+        """Without balls, which cannot be copied, and what else can be made anew."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("balls", "near", "arrays")}
 
     def rounded(self, dtype: str) -> Head:
         """The same head with every number rounded to the dtype; without Horner's rule where that does not apply."""
@@ -213,9 +226,35 @@ class Head:
         return np.concatenate([part * (share / s) for part, share, s in zip(parts, shares, sums, strict=True)])
 
     def __call__(self, u: Array) -> Array:
-        """h(u) in float64, literally; the same bits on every machine."""
+        """h(u) in float64, literally; the same bits on every machine.
+
+        Of many keys only those that are near are summed, which floats cannot tell from all (`near_keys.py`).
+        """
         import numpy as np
 
+        from anchorhead.head.near_keys import MANY
+
         flat = np.asarray(u, dtype=np.float64).reshape(-1)
-        values = self.arrays["constants"][:, None] + self.arrays["gains"][:, None] * flat
-        return np.add.reduce(self.weights(flat) * values, 0).reshape(np.shape(u))
+        if self.keys <= MANY or not np.isfinite(flat).all():
+            return self._blend(flat).reshape(np.shape(u))
+        order, found = np.argsort(flat, kind="stable"), np.empty_like(flat)
+        for part in np.array_split(order, 1 + len(flat) // TOGETHER):
+            if len(part):
+                near = self.near.of(float(flat[part[0]]), float(flat[part[-1]]))
+                found[part] = self.only(near)._blend(flat[part])
+        return found.reshape(np.shape(u))
+
+    def _blend(self, u: Array) -> Array:
+        import numpy as np
+
+        values = self.arrays["constants"][:, None] + self.arrays["gains"][:, None] * u
+        return np.add.reduce(self.weights(u) * values, 0)
+
+    def only(self, keys: Sequence[int]) -> Head:
+        """The head of some of the keys."""
+        chosen = sorted(keys)
+        ends = list(itertools.accumulate(self.sizes))
+        sizes = Counter(bisect_right(ends, k) for k in chosen)
+        own: dict[str, Any] = {name: tuple(getattr(self, name)[k] for k in chosen) for name in NUMBERS[:4]}
+        gates: dict[str, Any] = {name: tuple(getattr(self, name)[i] for i in sizes) for name in NUMBERS[4:]}
+        return replace(self, horner=False, sizes=tuple(sizes.values()), **own, **gates)

@@ -49,7 +49,7 @@ def _selecting(model: GradientDescent, term: Term) -> Term:
         found: np.ndarray = (whole - model.gradient.constant) / term.carry[0]
         return found
 
-    head = nearest(values, c - reach, c + reach, term.keys)[1]
+    head = nearest(values, c - reach, c + reach, term.keys)
     facts = _between(model, term, head.arrays["constants"])
     return Term(HeadModule(head), term.line, facts, term.carry, term.law, term.reach)
 

@@ -10,12 +10,23 @@ The terms of f·D and N cancel at m to their difference, which is what makes the
 without it need a thousand times as many boxes. Where f has a kink inside the box only J = 1 is used, with
 generalised slopes, and where it has an infinite slope J = 0.
 
-The interval is bisected until every box is below the goal. A midpoint at which the error certainly exceeds
-the goal ends the search at once: the head is refuted there.
+*Many keys.* Of a large head N and D have the keys that are near on the box, and what all others add to the head is
+added to the bound (`head/near_keys.py`). The paper's head is a staircase of many keys: no polynomial follows it over a
+step, and none is needed. With ranges F of the target and H of the head on the box
+
+    |f - h|  <=  max(sup F - inf H, sup H - inf F)
+
+H by `HeadBalls.over`, F the smaller of f's own enclosure and f(m) + f'(box)·[-r, r]. From an anchor to the place where
+the next one takes over, which is h/2 away, both rise by what f does there: that is the theorem's bound, h/2 times the
+slope. Where f is flat one box holds many anchors. So it takes two boxes an anchor or fewer.
+
+The interval is bisected until every box is below the goal: first at cuts that are given, if there are many, then in the
+middle. A midpoint at which the error certainly exceeds the goal ends the search at once: the head is refuted there.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -24,11 +35,18 @@ from dataclasses import dataclass
 from flint import arb, ctx
 
 from anchorhead.enclosure.balls import jet
-from anchorhead.enclosure.precision import ball, precision, upper
+from anchorhead.enclosure.precision import ball, below, precision, upper
 from anchorhead.proof.head_claim import HeadClaim
 
 ORDER = 8
-MOST_BOXES = 60_000
+TOO_STEEP = 128.0
+"""Where scores of a staircase's keys draw apart by more than this over a box, no series is tried."""
+MANY_MARKS = 256
+"""With more cuts, as of a staircase, a box may hold several of them."""
+MOST_LOOKS = 60_000
+"""Boxes looked at, twice as many for a staircase; about half of them are kept."""
+MOST_WORK = 1 << 21
+"""Over the boxes of a proof, keys to look at and parts of the function."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +66,41 @@ class Refutation:
     certain: bool
 
 
-def box_error(claim: HeadClaim, low: float, high: float) -> float:
-    """An upper bound of |target - head| on [low, high]; infinity if none was found."""
+def box_error(claim: HeadClaim, low: float, high: float, goal: float = 0.0) -> float:
+    """An upper bound of |target - head| on [low, high]; infinity if none was found. goal: a bound that is enough."""
+    head = claim.head.balls
+    keys = head.near(low, high)
+    found = _by_ranges(claim, low, high, keys) if head.selects else math.inf
+    if found <= goal:
+        return found
+    leader = head.leader((low + high) / 2, keys)
+    if head.selects and head.steepness(keys, leader) * (high - low) > TOO_STEEP:
+        return found
+    return min(found, _by_series(claim, low, high, keys, leader))
+
+
+def box_work(claim: HeadClaim, low: float, high: float) -> int:
+    """What a box costs: keys to look at and parts of the function."""
+    return len(claim.head.balls.near(low, high)) + claim.parts
+
+
+def _by_ranges(claim: HeadClaim, low: float, high: float, keys: Sequence[int]) -> float:
+    """The bound from ranges of target and head, whose values are constants."""
+    box, middle = ball(low, high), (arb(low) + arb(high)) / 2
+    target, *slope = jet(claim.function, claim.variable, box, 1)
+    if not target.is_finite():
+        return math.inf
+    least, most = target.lower(), target.upper()
+    if slope and slope[0].is_finite():
+        around = jet(claim.function, claim.variable, middle, 0)[0] + slope[0] * (box - middle)
+        if around.is_finite():
+            least, most = least.max(around.lower()), most.min(around.upper())
+    head = claim.head.balls.over(low, high, keys)
+    return max(0.0, upper(most - head.lower()), upper(head.upper() - least))
+
+
+def _by_series(claim: HeadClaim, low: float, high: float, keys: Sequence[int], leader: int) -> float:
+    """The bound from Taylor coefficients."""
     middle, radius = (arb(low) + arb(high)) / 2, (arb(high) - arb(low)) / 2
     box = ball(low, high)
     wide_f = jet(claim.function, claim.variable, box, ORDER)
@@ -57,29 +108,29 @@ def box_error(claim: HeadClaim, low: float, high: float) -> float:
         return math.inf
     order = len(wide_f) - 1
     head = claim.head.balls
-    leader = head.leader((low + high) / 2)
-    wide_d, wide_n = head.taylor(box, leader, order, ctx.prec)
+    wide_d, wide_n = head.taylor(box, leader, order, ctx.prec, keys)
     total = abs(_coefficient(wide_f, wide_d, wide_n, order)) * radius**order
     if order > 0:
         near_f = jet(claim.function, claim.variable, middle, order - 1)[:order]
-        near_d, near_n = head.taylor(middle, leader, order - 1, ctx.prec)
+        near_d, near_n = head.taylor(middle, leader, order - 1, ctx.prec, keys)
         for j in range(len(near_f)):
             total += abs(_coefficient(near_f, near_d, near_n, j)) * radius**j
         if len(near_f) < order:
             return math.inf
     least = wide_d[0].lower()
-    return upper(total / least if least > 1 else total)
+    return upper((total / least if least > 1 else total) + head.left_out(box))
 
 
 def point_error(claim: HeadClaim, place: float) -> tuple[float, float]:
     """Certain lower and upper bounds of |target - head| at a point; (0, inf) where the target is undefined."""
-    x = arb(place)
+    x, head = arb(place), claim.head.balls
     value = jet(claim.function, claim.variable, x, 0)[0]
-    denominator, numerator = claim.head.balls.taylor(x, claim.head.balls.leader(place), 0, ctx.prec)
-    error = abs(value - numerator[0] / denominator[0])
+    keys = head.near(place, place)
+    denominator, numerator = head.taylor(x, head.leader(place, keys), 0, ctx.prec, keys)
+    error = abs(value - numerator[0] / denominator[0] + arb(0, head.left_out(x)))
     if not error.is_finite():
         return 0.0, math.inf
-    return max(0.0, float(error.lower())), upper(error)
+    return max(0.0, below(error)), upper(error)
 
 
 def _coefficient(f: Sequence[arb], d: Sequence[arb], n: Sequence[arb], j: int) -> arb:
@@ -90,27 +141,36 @@ def _coefficient(f: Sequence[arb], d: Sequence[arb], n: Sequence[arb], j: int) -
 
 
 def prove(claim: HeadClaim, low: float, high: float, goal: float, cuts: Sequence[float] = ()) -> Proof | Refutation:
-    """Bisects [low, high], first cut at `cuts`, until every box is at most `goal`."""
+    """Bisects [low, high], cut at `cuts`, until every box is at most `goal`."""
     marks = sorted({low, high, *(c for c in cuts if low < c < high)})
-    edges, worst, count = [low], 0.0, 0
+    edges, worst, count, work = [low], 0.0, 0, 0
+    most = 2 * MOST_LOOKS if claim.head.balls.selects else MOST_LOOKS
     with precision():
-        stack = list(_reversed_boxes(marks))
+        whole = claim.head.balls.selects or len(marks) > MANY_MARKS
+        stack = [(low, high)] if whole else list(_reversed_boxes(marks))
         while stack:
             a, b = stack.pop()
             count += 1
-            error = box_error(claim, a, b)
+            error = box_error(claim, a, b, goal)
             if error <= goal:
                 edges.append(b)
                 worst = max(worst, error)
+                work += box_work(claim, a, b)
                 continue
-            middle = (a + b) / 2
+            middle = _middle(marks, a, b)
             certain, possible = point_error(claim, middle)
             if certain > goal:
                 return Refutation(middle, certain, True)
-            if not a < middle < b or b - a < 1e-300 or count > MOST_BOXES:
+            if not a < middle < b or b - a < 1e-300 or count > most or work > MOST_WORK:
                 return Refutation(middle, possible, False)
             stack += [(middle, b), (a, middle)]
-    return Proof(edges, worst)
+    return Proof(edges, worst) if work <= MOST_WORK else Refutation(high, worst, False)
+
+
+def _middle(marks: Sequence[float], a: float, b: float) -> float:
+    """Where to bisect a box: at the middle one of the marks in it, or in its middle."""
+    first, end = bisect.bisect_right(marks, a), bisect.bisect_left(marks, b)
+    return marks[(first + end) // 2] if first < end else (a + b) / 2
 
 
 def _reversed_boxes(marks: Sequence[float], pieces: int = 4) -> Iterator[tuple[float, float]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anchorhead.dtypes import UNIT
-from anchorhead.expression.graph import Node
+from anchorhead.expression.graph import Node, ordered
 from anchorhead.head.head import Head
 from anchorhead.proof.certificate import sum_above
 
@@ -38,6 +39,11 @@ class HeadClaim:
     def keys(self) -> int:
         """How many keys the head has."""
         return self.head.keys
+
+    @cached_property
+    def parts(self) -> int:
+        """How many parts the function has."""
+        return len(ordered([self.function]))
 
     @property
     def constant_values(self) -> bool:

@@ -43,6 +43,17 @@ there are keys: a head for which that is too large for the dtype has no bound.
 
 Where ε_k is not small, exp(ε_k) - 1 takes its place. The weights are normalised again, which divides what they
 move by 1 - sum W_k ε_k at worst; other terms of second order are covered by a factor 1 + 1/1000.
+
+*Many keys.* Of a large head the sums above run over the keys that are near on the box, or over the pieces that have
+one; all others have a weight of at most η together (`head/near_keys.py`). Let S bound |values|, A and C slopes and
+levels of scores, and E = exp(ρ(24(A|x| + C) + 6K + 40) + ε) - 1, K the number of keys, ε what the leading piece's
+normaliser errs by: no relative error of a far weight, or of a far piece's share, is larger. Far keys move h by
+4ηES at most as terms of a blend, and as much as shares; their values err by 3ρS and their terms in sums by 2(S + |h|),
+those of pieces by 4(S + |h|) more: 16η(1 + E)(S + |h|) is above all of it. To this comes underflow, 4τ for each value.
+
+A staircase, many keys of constant values in one piece, has a bound for boxes with many steps too. With V the spread of
+the near keys' values, n their number and ε the largest of their ε_k, weights move h by εV/(1 - ε), values err by 3ρS,
+sums by 2nρS, quotient and store by 2ρS.
 """
 
 from __future__ import annotations
@@ -55,13 +66,19 @@ from flint import arb
 
 from anchorhead.dtypes import LARGEST, LEAST_NORMAL
 from anchorhead.enclosure.precision import ball, precision, upper
+from anchorhead.head.near_keys import MANY
 from anchorhead.proof.far import decreasing
 from anchorhead.proof.head_claim import HeadClaim
+from anchorhead.proof.rounding_piece import Part, grown, smaller
 
 ROUNDING_PRECISION = 64
 MOST_BOXES = 200_000
 MOST_WORK = 1 << 22
-"""Keys times boxes."""
+"""Keys to look at, over all boxes."""
+MOST_SHOWN = 64
+"""How many places of a staircase say what rounding there is."""
+SMALL = 1e-3
+"""Rounding of a staircase that is no larger, beside its approximation, need not be known better."""
 SECOND_ORDER = arb(1001) / 1000
 
 ASSUMPTIONS = [
@@ -84,12 +101,25 @@ class Rounding:
         self.least = arb(LEAST_NORMAL[stored.dtype]) * depth.exp()
         self.fits = bool(16 * stored.keys * (1 + arb(stored.largest_value)) * depth.exp() < LARGEST[stored.dtype])
         self.pieces, self.reach = stored.pieces, stored.reach
+        self.piece_of = [i for i, size in enumerate(stored.sizes) for _ in range(size)]
+        self.steep, self.level = (max(part) + max(gate) for part, gate in zip(
+            zip(*self.head.own, strict=True), zip(*self.head.gates, strict=True), strict=True))  # fmt: skip
+        self.values = [(sum(sizes, arb(0)), arb(max(sizes))) for sizes in
+                       ([abs(arb(v)) for v in part] for part in (stored.constants, stored.gains))]  # fmt: skip
+        """Of constants and of gains, the sum and the largest of their sizes."""
 
-    def on_box(self, low: float, high: float) -> float:
-        """An upper bound over [low, high]; infinity if none was found, or where queries are clamped (`Head.reach`)."""
+    def on_box(self, low: float, high: float, goal: float = 0.0) -> float:
+        """An upper bound over [low, high]; infinity if none was found, or where queries are clamped (`Head.reach`).
+
+        goal: a bound that is enough.
+        """
         if not 2 * max(abs(low), abs(high)) <= self.reach:
             return math.inf
         with precision(ROUNDING_PRECISION):
+            if self.head.selects:
+                rough = upper(self._of_steps(low, high))
+                if rough <= goal:
+                    return rough
             found, _ = self._on_box(low, high)
             if self.fold is not None and high > 0:
                 mirrored, size = self._on_box(-high, -low)
@@ -104,38 +134,71 @@ class Rounding:
     def _on_box(self, low: float, high: float) -> tuple[arb, arb]:
         """The bound on [low, high], and one on |h| there."""
         x, unit = ball(low, high), arb(self.claim.unit)
-        parts = [_Part(self, keys, x, low, high) for keys in self.pieces]
+        parts = [Part(self, keys, x, low, high) for keys in self._pieces_near(low, high)]
         tops = [part.leader for part in parts]
-        first = max(range(len(parts)), key=lambda i: self._score(tops[i], (low + high) / 2))
+        first = max(range(len(parts)), key=lambda i: self.score(tops[i], (low + high) / 2))
         shares = self._shares(parts, tops, first, x)
         gaps = [part.distance(parts[first], (low + high) / 2, (high - low) / 2) for part in parts]
-        blend = sum((p * g for p, g in zip(shares, gaps, strict=True)), arb(0))
+        blend = sum((p * g for p, g in zip(shares, gaps, strict=True)), self.head.left_out(x))
         output = parts[first].output + blend
-        error, moved, lost = 2 * unit * output, arb(0), arb(0)
         common = self._gate_error(tops[first], x, tops[first]) + parts[first].slack
+        error, lost = 2 * unit * output + self._far_keys(abs(x).upper(), output, common), 2 * self.head.rest
         for part, share, gap in zip(parts, shares, gaps, strict=True):
             if part is not parts[first]:
-                slack = _grown(self._gate_error(part.leader, x, tops[first]) + part.slack + common)
-                moved += share * slack * (gap + blend)
-                lost += share * _least(slack, arb(1))
-                error += 2 * _least(unit, 2 * share) * (part.output + output)
+                slack = grown(self._gate_error(part.leader, x, tops[first]) + part.slack + common)
+                error += share * slack * (gap + blend)
+                lost += share * smaller(slack, arb(1))
+                error += 2 * smaller(unit, 2 * share) * (part.output + output)
             error += share * part.error
             lost += share * part.lost
         if not (self.fits and lost < 0.5 and 16 * self.head.keys * output < LARGEST[self.stored.dtype]):
             return arb("inf"), output
-        return (error + moved / (1 - lost)) * SECOND_ORDER, output
+        return error / (1 - lost) * SECOND_ORDER, output
 
-    def _score(self, k: int, x: float) -> float:
+    def _pieces_near(self, low: float, high: float) -> Sequence[Sequence[int]]:
+        """The keys of each piece; of a large head, those that are near, or the pieces that have one."""
+        if self.head.keys <= MANY:
+            return self.pieces
+        keys = self.head.near(low, high)
+        return [keys] if len(self.pieces) == 1 else [self.pieces[i] for i in sorted({self.piece_of[k] for k in keys})]
+
+    def _far_keys(self, size: arb, output: arb, slack: arb) -> arb:
+        """What all other keys may add."""
+        keys, unit = self.head.keys, arb(self.claim.unit)
+        if keys <= MANY:
+            return arb(0)
+        (constants, constant), (gains, gain) = self.values
+        worst = (unit * (24 * (self.steep * size + self.level) + 6 * keys + 40) + slack).expm1()
+        underflow = 4 * self.least * (keys + constants + gains * size)
+        return 16 * self.head.rest * (1 + worst) * (constant + gain * size + output) + underflow
+
+    def _of_steps(self, low: float, high: float) -> arb:
+        """The bound for boxes of many steps of a staircase, looking at floats that are numbers of the head."""
+        keys, stored, unit = self.head.near(low, high), self.stored, arb(self.claim.unit)
+        values, slopes, levels = ([part[k] for k in keys] for part in
+                                  (stored.constants, stored.slopes, stored.intercepts))  # fmt: skip
+        size, largest = abs(ball(low, high)).upper(), arb(max(map(abs, values)))
+        spread, steep, level = (arb(max(part)) - arb(min(part)) for part in (values, slopes, levels))
+        own = arb(max(map(abs, slopes))) * size + arb(max(map(abs, levels)))
+        slack = grown(unit * (2 * own + 2 * (steep * size + level) + 10))
+        lost = slack + 2 * self.head.rest
+        if not (self.fits and lost < 0.5 and 16 * self.head.keys * largest < LARGEST[stored.dtype]):
+            return arb("inf")
+        error = slack * spread + (2 * len(keys) + 5) * unit * largest + self._far_keys(size, largest, slack)
+        return (error + self.head.left_out(arb(0))) / (1 - lost) * SECOND_ORDER
+
+    def score(self, k: int, x: float) -> float:
         slope, level = self.head.floats[k]
         return slope * x + level
 
-    def _shares(self, parts: list[_Part], tops: list[int], first: int, x: arb) -> list[arb]:
+    def _shares(self, parts: list[Part], tops: list[int], first: int, x: arb) -> list[arb]:
         """Upper bounds of the pieces' shares of the weight."""
-        relative = [part.total * self._relative(top, tops[first], x) for part, top in zip(parts, tops, strict=True)]
+        pairs = zip(parts, tops, strict=True)
+        relative = [part.total * self.relative_weight(top, tops[first], x) for part, top in pairs]
         least = sum(relative[1:], relative[0]).lower()
-        return [_least(r.upper() / least, arb(1)) for r in relative]
+        return [smaller(r.upper() / least, arb(1)) for r in relative]
 
-    def _relative(self, k: int, reference: int, x: arb) -> arb:
+    def relative_weight(self, k: int, reference: int, x: arb) -> arb:
         head = self.head
         return ((head.slopes[k] - head.slopes[reference]) * x + head.intercepts[k] - head.intercepts[reference]).exp()
 
@@ -159,7 +222,7 @@ class Rounding:
             sides = ([self.head.keys - 1] if high > 0 else []) + ([0] if low <= 0 else [])
             for end in sides:
                 worst = worst.max(own + self._distance(k, end, size) + 6 * abs(end - k))
-        return _grown(arb(self.claim.unit) * worst)
+        return grown(arb(self.claim.unit) * worst)
 
     def _distance(self, k: int, reference: int, size: arb) -> arb:
         """How far the scores of two keys of a piece may be apart, twice."""
@@ -206,100 +269,40 @@ class Rounding:
             linear = (unit * slope) * decreasing(start, rate, 1)
             weight = level * (-rate * start).exp()
             total += level * spread * linear + unit * fixed * weight * spread
-            total += _least(4 * weight * spread, 2 * unit * (spread + largest)) + 4 * self.least * (1 + spread)
+            total += smaller(4 * weight * spread, 2 * unit * (spread + largest)) + 4 * self.least * (1 + spread)
         return total * SECOND_ORDER
-
-
-class _Part:
-    """One piece over a box: its weights, what rounding within it costs, and how its blend differs from another's.
-
-    total: its normaliser, relative to its leader. error: rounding of its blend. slack: its normaliser's relative error.
-    lost: weight that rounding may take away. output: bound on |blend|. slope: bound on |blend'|.
-    """
-
-    def __init__(self, rounding: Rounding, keys: range, x: arb, low: float, high: float) -> None:
-        self.rounding, self.keys = rounding, keys
-        head, unit = rounding.head, arb(rounding.claim.unit)
-        self.leader = leader = max(keys, key=lambda k: rounding._score(k, (low + high) / 2))
-        relative = [rounding._relative(k, leader, x) for k in keys]
-        self.total = sum(relative[1:], relative[0])
-        least = self.total.lower()
-        weights = [w.upper() / least for w in relative]
-        size = abs(x).upper()
-        sizes = [abs(head.constants[k] + head.gains[k] * x).upper() for k in keys]
-        apart = [self._apart(k, x) for k in keys]
-        blend = sum((w * s for w, s in zip(weights, apart, strict=True)), arb(0))
-        whole = sum((w * s for w, s in zip(weights, sizes, strict=True)), arb(0))
-        self.output = abs(head.constants[leader] + head.gains[leader] * x).upper() + blend
-        self.error = 4 * rounding.least * (1 + sum(sizes[1:], sizes[0]))
-        self.slack, self.lost, self.slope = arb(0), arb(0), arb(0)
-        for k, weight, far, big in zip(keys, weights, apart, sizes, strict=True):
-            slack = rounding.weight_error(k, leader, size, low, high)
-            self.error += weight * slack * (far + blend)
-            self.error += 3 * unit * weight * (abs(head.constants[k]) + abs(head.gains[k]) * size)
-            self.slack += weight * slack
-            self.lost += weight * _least(slack, arb(1))
-            steep = abs(head.slopes[k] - head.slopes[leader])
-            self.slope += weight * (abs(head.gains[k]) + 2 * steep * (far + blend))
-            if k != leader:
-                self.error += _least(unit * whole, 2 * weight * big)
-                self.error += _least(unit, 2 * weight) * self.output
-
-    def _apart(self, k: int, x: arb) -> arb:
-        head, leader = self.rounding.head, self.leader
-        return abs(head.constants[k] - head.constants[leader] + (head.gains[k] - head.gains[leader]) * x).upper()
-
-    def blend_at(self, place: float) -> arb:
-        """The piece's blend at a point."""
-        head, x = self.rounding.head, arb(place)
-        relative = [self.rounding._relative(k, self.leader, x) for k in self.keys]
-        values = [w * (head.constants[k] + head.gains[k] * x) for w, k in zip(relative, self.keys, strict=True)]
-        return sum(values[1:], values[0]) / sum(relative[1:], relative[0])
-
-    def distance(self, other: _Part, middle: float, radius: float) -> arb:
-        """A bound of |blend - other's blend| over the box."""
-        if other is self:
-            return arb(0)
-        gap = abs(self.blend_at(middle) - other.blend_at(middle)).upper()
-        return gap + (self.slope + other.slope) * arb(radius)
-
-
-def _grown(error: arb) -> arb:
-    """A relative error of the exponent as one of the exponential."""
-    return error if error < 1e-3 else error.expm1()
 
 
 def rounding_on(claim: HeadClaim, edges: Sequence[float], *, relative: bool) -> float:
     """The largest bound over the boxes; with `relative`, of the bound divided by 1 + |x|.
 
     On a wide box the weights are not known well and the bound is far too large, so boxes are cut until they are
-    within half of what the worst of their own middles shows.
+    within half of what the worst of their own middles shows; of a staircase, some of their middles, and no further than
+    to a thousandth of the approximation.
     """
     rounding = Rounding(claim)
 
-    def bound(low: float, high: float) -> float:
-        found = rounding.on_box(low, high)
+    def bound(low: float, high: float, goal: float = 0.0) -> float:
+        found = rounding.on_box(low, high, goal)
         if not relative:
             return found
         least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
         return math.nextafter(found / (1 + least), math.inf)
 
-    goal = 1.5 * max(bound(m, m) for m in ((a + b) / 2 for a, b in itertools.pairwise(edges)))
-    worst = 0.0
-    stack = list(itertools.pairwise(edges))
-    for _ in range(min(MOST_BOXES, MOST_WORK // claim.head.keys)):
-        if not stack:
-            return worst
+    pairs = list(itertools.pairwise(edges))
+    shown = pairs[:: 1 + len(pairs) // MOST_SHOWN] if rounding.head.selects else pairs
+    goal = 1.5 * max(bound(m, m) for m in ((a + b) / 2 for a, b in shown))
+    if rounding.head.selects:
+        goal = max(goal, SMALL * claim.approximation)
+    worst, stack, boxes, work = 0.0, pairs, 0, 0
+    while stack and boxes < MOST_BOXES and work < MOST_WORK:
         low, high = stack.pop()
-        found = bound(low, high)
+        boxes, work = boxes + 1, work + len(rounding.head.near(low, high))
+        found = bound(low, high, goal)
         middle = (low + high) / 2
         if found <= goal or not low < middle < high:
             worst = max(worst, found)
         else:
             goal = max(goal, 1.5 * bound(middle, middle))
             stack += [(low, middle), (middle, high)]
-    return math.inf
-
-
-def _least(a: arb, b: arb) -> arb:
-    return a if a < b else b
+    return math.inf if stack else worst
