@@ -158,9 +158,10 @@ class PieceFit:
         """The asymptote on a bounded side, if the target has settled on it well before the end of the domain."""
         if found is None:
             return None
-        u = np.linspace(*self.local.window, 257)
+        u = np.append(np.linspace(*self.local.window, 257), end / 2)
         gap = np.abs(self.f(u) - found[0].constant - found[0].gain * u)
-        if not gap[64 if end == self.low else -65] < 1e-2 * gap.max():
+        from_zero = abs(end) >= 4 and gap[-1] < 1e-2 * (1 + abs(found[0].gain))
+        if not (from_zero or gap[64 if end == self.low else -66] <= 1e-2 * gap.max()):
             return None
         if found[1] is not None:
             self.rates.append(found[1])

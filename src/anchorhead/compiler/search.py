@@ -190,6 +190,7 @@ class Search:
         if self.fit.size is None:
             self.goal.error, self.goal.limit = self.allowed
         proved: HeadClaim | None = None
+        rounding = math.inf
         for _ in range(6):
             try:
                 head = self.head(keys)
@@ -208,8 +209,10 @@ class Search:
                 if found.bound <= self.tol and (found.bounded or found.rounding < 1):
                     proved = found
                     break
-                if not self._smaller_values(found.rounding):
+                if found.rounding > 0.8 * rounding or not self._smaller_values(found.rounding):
+                    self.unproved += PATIENCE * (found.rounding > self.tol)  # rounding does not fall with the values
                     break
+                rounding = found.rounding
                 continue
             if not found.certain or not math.isfinite(found.place):
                 break
