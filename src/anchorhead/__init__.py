@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchorhead.errors import (
     AnchorheadError,
+    ConversionError,
     DependencyError,
     DiscontinuityError,
     DtypeError,
@@ -88,6 +89,7 @@ __all__ = [
     "AnchorheadError",
     "Certificate",
     "CompiledModel",
+    "ConversionError",
     "DependencyError",
     "Diagnosis",
     "DiscontinuityError",

@@ -261,5 +261,4 @@ def _report(data: dict[str, Any]) -> ConversionReport:
     rows = [
         Replaced(**(row | {"domain": (float(row["domain"][0]), float(row["domain"][1]))})) for row in data["replaced"]
     ]
-    pairs = [[(str(a), str(b)) for a, b in data[name]] for name in ("refused", "remaining")]
-    return ConversionReport(float(data["tol"]), rows, *pairs)
+    return ConversionReport.from_dict(data, rows)

@@ -53,10 +53,17 @@ class _Placed(Watched):
 
 
 class ActivationHead(_Placed):
-    """phi(x) for every element: softmax over fixed keys, values affine in x. `formula` says what phi is."""
+    """phi(x) for every element: softmax over fixed keys, values affine in x. `formula` says what phi is.
+
+    in_place: x is overwritten with it, as by nn.ReLU(inplace=True), which may be called for that alone.
+    """
+
+    in_place = False
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.value(x)
+        if not self.in_place:
+            return self.value(x)
+        return x.copy_(self.value(x.clone() if x.requires_grad else x))  # gradients need x as it was
 
     def literal(self) -> LiteralHead:
         """The same numbers as scores, softmax and values."""
