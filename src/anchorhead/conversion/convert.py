@@ -23,6 +23,7 @@ from anchorhead.compiler.method import check_tol
 from anchorhead.conversion.calibrate import calibrated
 from anchorhead.conversion.linear import around, row_sum
 from anchorhead.conversion.place_heads import put
+from anchorhead.conversion.pretrained import forbid_saving
 from anchorhead.conversion.report import ConversionReport, Replaced
 from anchorhead.conversion.sites import Site, find_sites
 from anchorhead.conversion.trial import try_out
@@ -91,6 +92,7 @@ def convert(
             found.replaced.append(described(model, site, compiled, graphs.get(site.owner)))
             made.append((site, placed(site, compiled, outside)))
     model = put(model, made, graphs)
+    forbid_saving(model)
     model.report = found
     report("watching it run")
     given = measured[0] if inputs is None and measured else inputs
@@ -108,6 +110,7 @@ def placed(site: Site, compiled: CompiledModel, outside: str) -> ActivationHead 
     """A head for a site, as it stands in the model."""
     head = (GateHead if site.gated else ActivationHead)(compiled.head, site.formula, *compiled.certificate.domain[0])
     head.outside = outside
+    head.remember(compiled)
     return head
 
 

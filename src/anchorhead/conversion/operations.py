@@ -76,9 +76,10 @@ class Operations:
         self.states[key] = (held, state)
 
     def get(self, tensor: Tensor) -> State:
-        """The state of a tensor; one that is neither the model's nor made by an operation comes from nowhere."""
+        """The state of a tensor; one that is neither the model's nor made by an operation comes from nowhere, but for
+        single numbers, which scripted code makes unseen."""
         found = self.states.get(_storage(tensor)[0])
-        return found[1] if found is not None else State(NOWHERE if tensor.numel() else 0)
+        return found[1] if found is not None else State(NOWHERE if tensor.ndim and tensor.numel() else 0)
 
     def head(self, args: Any, output: Any) -> None:
         """A head took these and returned that."""

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anchorhead.conversion.activations import PASSIVE
 from anchorhead.conversion.inputs import example, run, tried
 from anchorhead.conversion.operations import Event, tensors_in
 from anchorhead.conversion.place_heads import head_at
@@ -144,21 +145,15 @@ def _rows(seen: Watched) -> list[tuple[str, str]]:
 
 
 def _idle(model: nn.Module, seen: Watched) -> list[str]:
-    """Modules with code of their own that were never called, each with all that it holds."""
-    containers = (nn.ModuleList, nn.ModuleDict, nn.Identity, nn.Dropout)
+    """Modules of which nothing ran, each with all that it holds; parts of torch's attention run without a call."""
     found: list[str] = []
     for name, module in model.named_modules():
-        ran = id(module) in seen.ran or isinstance(module, containers)
-        inside = any(name.startswith(f"{other}.") for other in found) or _in_one_that_ran(model, name, seen)
-        if not ran and not inside:
+        parent = name.rpartition(".")[0]
+        inside = isinstance(model.get_submodule(parent), (*HEADS, nn.MultiheadAttention))
+        ran = any(id(m) in seen.ran for m in module.modules()) or isinstance(module, PASSIVE)
+        if not ran and not inside and not any(name.startswith(f"{other}.") for other in found):
             found.append(name)
     return found
-
-
-def _in_one_that_ran(model: nn.Module, name: str, seen: Watched) -> bool:
-    """Parts of heads and of torch's own modules run without being called."""
-    parent = model.get_submodule(name.rpartition(".")[0])
-    return isinstance(parent, (*HEADS, nn.MultiheadAttention)) and id(parent) in seen.ran
 
 
 def _described(item: Any) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,6 +20,9 @@ from anchorhead.head.evaluation import Evaluation
 from anchorhead.head.head import Head
 from anchorhead.head.module import HeadModule, LiteralHead
 from anchorhead.model.outside import Watched
+
+if TYPE_CHECKING:
+    from anchorhead.model.compiled import CompiledModel
 
 WORTH_COMPILING = 1 << 14
 _fused: dict[Head, Evaluation | None] = {}
@@ -37,6 +40,10 @@ class _Placed(Watched):
         self.head, self.formula = head, formula
         self.low, self.high = low, high
         self.watch([(low, high)], f"the head for {formula}", CONVERTED)
+
+    def remember(self, compiled: CompiledModel) -> None:
+        """Keeps the model whose head this is, for its certificate and its file, without becoming its owner."""
+        vars(self)["compiled"] = compiled
 
     @property
     def keys(self) -> int:
