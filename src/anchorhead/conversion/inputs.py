@@ -7,16 +7,17 @@ first that the model runs on is taken.
 from __future__ import annotations
 
 import inspect
-import warnings
+import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError
 
-LENGTH = 12
+Found = TypeVar("Found")
+LENGTH = 8
 TRIES = 24
 SIZES = (32, 64, 224)
 """Of images, where the model does not say."""
@@ -40,33 +41,31 @@ def tried(model: nn.Module, item: Any, what: str) -> Any:
         ) from error
 
 
-def example(model: nn.Module) -> Any:
-    """Inputs that the model runs on, or None. The model should be one whose state does not matter."""
-    with torch.no_grad(), torch.random.fork_rng(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for number, item in enumerate(_candidates(model)):
-            if number == TRIES:
-                break
-            try:
-                run(model, item)
-            except Exception:  # another candidate may fit
-                continue
-            return item
+def example(model: nn.Module, attempt: Callable[[Any], Found]) -> tuple[Any, Found] | None:
+    """The first inputs with which an attempt succeeds, with what it gave; None if all fail."""
+    for item in itertools.islice(_candidates(model), TRIES):
+        try:
+            return item, attempt(item)
+        except Exception:  # another candidate may fit
+            continue
     return None
 
 
 def _candidates(model: nn.Module) -> Iterator[Any]:
-    config: Any = getattr(model, "config", None)
     draw = _Draw(model)
-    if hasattr(config, "to_dict"):
-        yield from _from_config(model, config, draw)
+    pretrained: Any = next((m for m in model.modules() if hasattr(m, "main_input_name") and hasattr(m, "config")), None)
+    if pretrained is not None:
+        yield from _from_config(model, pretrained.config, draw)
+        if pretrained is not model:
+            yield from ((item,) for item in _from_config(pretrained, pretrained.config, draw))  # one dictionary
     required = _required(model)
     for values in _by_layers(model, draw):
         yield (values,) * max(1, required)
 
 
 def _from_config(model: Any, config: Any, draw: _Draw) -> Iterator[dict[str, Tensor]]:
-    """Of a model of the transformers library: its main input, a decoder's tokens, and what else its forward names."""
+    """Of a model of the transformers library, or around one: its main input, a decoder's tokens, and what else its
+    forward names."""
     names = set(inspect.signature(model.forward).parameters)
     parts = [config, *(getattr(config, n, None) for n in ("text_config", "vision_config", "audio_config", "decoder"))]
 
@@ -77,6 +76,7 @@ def _from_config(model: Any, config: Any, draw: _Draw) -> Iterator[dict[str, Ten
     vocabulary = asked("vocab_size")
     if vocabulary:
         known["input_ids"] = known["decoder_input_ids"] = draw.tokens(vocabulary)
+        known["attention_mask"] = torch.ones_like(known["input_ids"])
     size, channels = asked("image_size"), asked("num_channels") or 3
     if size:
         height, width = size if isinstance(size, tuple | list) else (size, size)
@@ -89,8 +89,9 @@ def _from_config(model: Any, config: Any, draw: _Draw) -> Iterator[dict[str, Ten
         known.pop("decoder_input_ids", None)
     fitting = {name: value for name, value in known.items() if name in names}
     main = getattr(model, "main_input_name", "input_ids")
-    yield fitting
-    yield {name: value for name, value in fitting.items() if name in (main, "decoder_input_ids")}
+    if fitting:
+        yield fitting
+        yield {name: value for name, value in fitting.items() if name in (main, "decoder_input_ids")}
     dummy = getattr(model, "dummy_inputs", None)
     if isinstance(dummy, Mapping):
         yield dict(dummy)

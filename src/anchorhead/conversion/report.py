@@ -50,9 +50,9 @@ class ConversionReport:
     attention: list[tuple[str, str]] = field(default_factory=list)
     """Modules in which softmax attention ran, and their classes."""
     inputs: str = ""
-    """The inputs on which the model was watched and compared with its original; empty if it was not."""
+    """The inputs on which the model was watched and compared with its original."""
     unwatched: str = "no inputs are known that this model takes"
-    """Why the model was not watched, if it was not."""
+    """Why the model was not watched; empty if it was."""
     difference: float = float("nan")
     """The largest difference of an output from the original's on them, and `size`, the largest output."""
     size: float = float("nan")
@@ -64,7 +64,7 @@ class ConversionReport:
     @property
     def watched(self) -> bool:
         """Whether the model ran, so that `remaining` is complete for what ran."""
-        return bool(self.inputs)
+        return not self.unwatched
 
     @property
     def pure(self) -> bool:
@@ -129,14 +129,17 @@ class ConversionReport:
 
     def _seen(self) -> list[str]:
         """What watching gave, or that the model was not watched."""
+        lines = [f"  outside its interval on these inputs: {place}" for place in self.outside]
+        if self.inputs:
+            size = f"where they are up to {self.size:.3g}"
+            lines.insert(0, f"  the outputs differ by at most {self.difference:.2e}, {size}, on {self.inputs}")
         if not self.watched:
+            compared = "" if self.inputs else ", nor whether it computes what the original does"
             return [
-                f"  NOT watched, since {self.unwatched}: what else in it is nonlinear is not known, nor whether it "
-                "computes what the original does; convert with inputs= to have that"
+                *lines,
+                f"  NOT watched, since {self.unwatched}: what else in it is nonlinear is not known{compared}; convert "
+                "with inputs= to have that",
             ]
-        lines = [f"  the outputs differ by at most {self.difference:.2e}, where they are up to {self.size:.3g}, on "
-                 f"{self.inputs}"]  # fmt: skip
-        lines += [f"  outside its interval on these inputs: {place}" for place in self.outside]
         lines += _by_kind("remains", self.remaining)
         lines += _by_kind("softmax attention of its own", self.attention)
         lines += [f"  did not run, and was not seen: {_some(self.idle)}"] if self.idle else []

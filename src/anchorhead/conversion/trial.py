@@ -28,7 +28,8 @@ from anchorhead.conversion.operations import Event, tensors_in
 from anchorhead.conversion.place_heads import head_at
 from anchorhead.conversion.report import ConversionReport, Replaced
 from anchorhead.conversion.watch import HEADS, Watched, watch
-from anchorhead.errors import AnchorheadError, ConversionError
+from anchorhead.errors import ConversionError
+from anchorhead.model.activation import unfused
 
 MARGIN = 4
 ROUNDINGS = 64
@@ -37,25 +38,17 @@ ROUNDINGS = 64
 def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: ConversionReport, *, lenient: bool) -> None:
     """Completes the report by a run of the model; lenient if leaving a declared range on drawn inputs is no error."""
     drawn = inputs is None
-    item = example(_twin(original)) if drawn else inputs
-    if item is None:
+    found = example(original, lambda item: _outputs(original, item)) if drawn else (inputs, _outputs(original, inputs))
+    if found is None:
         return
-    expected, twin, given = _outputs(_twin(original), item), _twin(converted), _fresh(item)
-    with _same_numbers():
-        try:
-            seen, output = watch(twin, lambda model: run(model, given), given)
-        except AnchorheadError:
-            raise
-        except Exception as error:  # whatever torch does not do while it is watched
-            report.unwatched = f"it does not run while it is watched ({type(error).__name__}: {str(error)[:200]})"
-            return
+    (item, expected), twin = found, _twin(converted)
+    returned = _watched(twin, item, report) or _outputs(converted, item)
     report.inputs = _described(item)
-    report.remaining, report.attention, report.idle = _rows(seen), seen.attention, _idle(twin, seen)
     report.outside = [r.place for r in report.replaced if head_at(twin, r.place).outside_count]
-    report.difference, report.size = _apart(expected, tensors_in(output), converted)
+    report.difference, report.size = _apart(expected, returned, converted)
     if drawn and lenient and report.outside:
         return
-    allowed = _allowed(converted, item, report, tensors_in(output))
+    allowed = _allowed(converted, item, report, returned)
     if not report.difference <= allowed:
         left = f" Arguments left the intervals of {', '.join(report.outside[:3])}." if report.outside else ""
         raise ConversionError(
@@ -63,6 +56,20 @@ def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: Conv
             f"proved errors of its heads explain {allowed:.2g}.{left} Give ranges= or calibration= that fit, or "
             "inputs= like those that the model is for; else its forward does something that conversion misunderstands."
         )
+
+
+def _watched(twin: nn.Module, item: Any, report: ConversionReport) -> list[Tensor]:
+    """What the model returns while it is watched, and what was seen in the report; nothing if it cannot be watched."""
+    given = _fresh(item)
+    try:
+        with _same_numbers():
+            seen, output = watch(twin, lambda model: run(model, given), given)
+    except Exception as error:  # what torch does not do while it is watched; if it is the model's, it fails again
+        report.unwatched = f"it does not run while it is watched ({type(error).__name__}: {str(error)[:200]})"
+        return []
+    report.unwatched = ""
+    report.remaining, report.attention, report.idle = _rows(seen), seen.attention, _idle(twin, seen)
+    return tensors_in(output)
 
 
 def _twin(model: nn.Module) -> Any:
@@ -76,15 +83,15 @@ def _twin(model: nn.Module) -> Any:
 
 
 def _outputs(model: nn.Module, item: Any) -> list[Tensor]:
-    """All tensors that a model returns."""
+    """All tensors that a model returns, or rather a copy of it."""
     with _same_numbers():
-        return tensors_in(tried(model, _fresh(item), "input"))
+        return tensors_in(tried(_twin(model), _fresh(item), "input"))
 
 
 @contextmanager
 def _same_numbers() -> Iterator[None]:
-    """Without gradients and without warnings, and with the same random numbers every time."""
-    with torch.no_grad(), torch.random.fork_rng(), warnings.catch_warnings():
+    """Without gradients, kernels of heads and warnings, and with the same random numbers every time."""
+    with torch.no_grad(), unfused(), torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         yield
@@ -131,7 +138,9 @@ def _allowed(model: nn.Module, item: Any, report: ConversionReport, plain: list[
 
     for row in report.replaced:
         head_at(twin, row.place).register_forward_hook(lambda m, a, out, row=row: disturb(row, m, a, out))
-    moved, size = _apart(plain, _outputs(twin, item), model)
+    with _same_numbers():
+        disturbed = tensors_in(run(twin, _fresh(item)))
+    moved, size = _apart(plain, disturbed, model)
     digits = max((torch.finfo(t.dtype).eps for t in plain if t.is_floating_point()), default=0.0)
     return MARGIN * math.sqrt(count[0]) * moved + ROUNDINGS * digits * size
 

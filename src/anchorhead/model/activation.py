@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -27,6 +29,19 @@ if TYPE_CHECKING:
 WORTH_COMPILING = 1 << 14
 _fused: dict[Head, Evaluation | None] = {}
 _fused_of: WeakKeyDictionary[Evaluation, Evaluation | None] = WeakKeyDictionary()
+
+
+_unfused: ContextVar[bool] = ContextVar("unfused", default=False)
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Heads in plain torch, for a run or two that are not worth the seconds that making a kernel takes."""
+    token = _unfused.set(True)
+    try:
+        yield
+    finally:
+        _unfused.reset(token)
 
 
 CONVERTED = "Convert again with wider ranges, or calibrate with data like these"
@@ -90,7 +105,7 @@ class GateHead(_Placed):
 
 def evaluate(head: HeadModule, x: Tensor, worth: int = WORTH_COMPILING) -> Tensor:
     """The head at every element: fused where that pays, from `worth` elements on, else in plain torch."""
-    if torch.compiler.is_compiling() or x.numel() < worth or x.device.type != "cpu":
+    if torch.compiler.is_compiling() or x.numel() < worth or x.device.type != "cpu" or _unfused.get():
         return head(x)
     evaluation = head.evaluation()
     if evaluation is None or head.edited:  # compiling takes seconds, too long for numbers that change
