@@ -80,15 +80,8 @@ def convert(
     seen = calibrated(model, measured) if measured is not None else {}
     heads, made = _Heads(tol, _dtype_of(model), report), []
     for site in sites:
-        try:
-            compiled = heads.at(site, _range(site, ranges, seen), accept=accept)
-        except ToleranceError as error:
-            if not accept:
-                raise _at(site, error) from error
-            found.refused.append((site.place, str(error)))
-        except InputError as error:
-            found.refused.append((site.place, str(error)))
-        else:
+        compiled = _head_for(site, heads, _range(site, ranges, seen), found, accept=accept)
+        if compiled is not None:
             found.replaced.append(described(model, site, compiled, graphs.get(site.owner)))
             made.append((site, placed(site, compiled, outside)))
     model = put(model, made, graphs)
@@ -100,10 +93,20 @@ def convert(
     return model
 
 
-def _at(site: Site, error: ToleranceError) -> ToleranceError:
-    said = ToleranceError(f"{site.place}: {error} accept=True leaves it as it was, or with that error, and lists it.")
-    said.best = error.best
-    return said
+def _head_for(
+    site: Site, heads: _Heads, declared: Range | None, report: ConversionReport, *, accept: bool
+) -> CompiledModel | None:
+    """The head for a site, or None where there is none, with the reason in the report."""
+    try:
+        return heads.at(site, declared, accept=accept)
+    except (InputError, ToleranceError) as error:
+        if isinstance(error, ToleranceError) and not accept:
+            advice = "accept=True leaves it as it was, or with that error, and lists it."
+            refusal = ToleranceError(f"{site.place}: {error} {advice}")
+            refusal.best = error.best
+            raise refusal from error
+        report.refused.append((site.place, str(error)))
+        return None
 
 
 def placed(site: Site, compiled: CompiledModel, outside: str) -> ActivationHead | GateHead:
