@@ -65,7 +65,7 @@ def run(model, name):
 def test_outputs_do_not_change_and_every_block_is_converted(name):
     model = made(name)
     before = copy.deepcopy(model.state_dict())
-    converted = ah.convert(model)
+    converted = ah.convert(model, accept=name == "llama")
     assert (run(converted, name) - run(model, name)).abs().max() <= 1e-5
     report = converted.report
     assert len(report.blocks) == MAKERS[name][1]
@@ -73,14 +73,14 @@ def test_outputs_do_not_change_and_every_block_is_converted(name):
     assert all(r.output_bound > 0 for r in report.blocks)
     assert not any(isinstance(m, ActivationHead | GateHead) for m in model.modules())
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-    assert any("attention" in what for _, what in report.remaining)
+    assert len(report.attention) == 2
     assert any("Norm" in what for _, what in report.remaining)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_generation_with_a_cache_is_identical(name):
     model = made(name)
-    converted = ah.convert(model)
+    converted = ah.convert(model, accept=name == "llama")
     long = torch.randint(0, 100, (1, 256), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         assert (converted(long).logits - model(long).logits).abs().max() <= 1e-4
@@ -95,7 +95,7 @@ def test_generation_with_a_cache_is_identical(name):
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_saved_models_reload_without_their_class(name, tmp_path):
-    converted = ah.convert(made(name))
+    converted = ah.convert(made(name), accept=name == "llama")
     ah.save_converted(converted, tmp_path / "model")
     back = ah.load_converted(tmp_path / "model")
     assert torch.equal(run(back, name), run(converted, name))
@@ -172,7 +172,7 @@ class Branching(nn.Module):
 def test_function_calls_inside_forward_are_rewritten():
     torch.manual_seed(0)
     model = Written()
-    converted = ah.convert(model)
+    converted = ah.convert(model, accept=True)
     x = torch.randn(20, 8)
     assert (converted(x) - model(x)).abs().max() <= 1e-5
     assert [(r.formula, r.gated) for r in converted.report.replaced] == [("gelu_tanh(x)", False), ("silu(x)", True)]
@@ -194,7 +194,8 @@ def test_everything_nonlinear_that_remains_is_named():
     model = nn.Sequential(nn.Linear(4, 8), nn.GLU(), nn.Linear(4, 8), nn.Softmax(-1), nn.LayerNorm(8), nn.Hardshrink(),
                           nn.MaxPool1d(2), nn.Dropout(0.1), nn.Flatten())  # fmt: skip
     report = ah.convert(model).report
-    assert {what for _, what in report.remaining} == {"GLU", "Softmax", "LayerNorm", "MaxPool1d", "Hardshrink"}
+    kinds = ["GLU", "Softmax", "LayerNorm", "Hardshrink", "MaxPool1d"]
+    assert sorted(what.split()[0] for _, what in report.remaining) == sorted(kinds)
     assert [place for place, _ in report.refused] == ["5"]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchorhead.errors import (
     AnchorheadError,
+    ConversionError,
     DependencyError,
     DiscontinuityError,
     DtypeError,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from anchorhead.conversion.feed_forward import feed_forward_as_attention
     from anchorhead.conversion.folder import load_converted, save_converted
     from anchorhead.export.onnx_file import check_onnx, export_onnx
-    from anchorhead.file.checker import verify
+    from anchorhead.file.folder import verify
     from anchorhead.head.head import Head
     from anchorhead.lab.diagnosis import Diagnosis, diagnose
     from anchorhead.model.compiled import CompiledModel
@@ -65,7 +66,7 @@ _WHERE = {
     "load": "anchorhead.compiler.load",
     "OutsideRangeWarning": "anchorhead.model.outside",
     "plan": "anchorhead.compiler.plan",
-    "verify": "anchorhead.file.checker",
+    "verify": "anchorhead.file.folder",
     "in_context": "anchorhead.in_context",
     "theorems": "anchorhead.theorems",
     "Walk": "anchorhead.model.walker",
@@ -88,6 +89,7 @@ __all__ = [
     "AnchorheadError",
     "Certificate",
     "CompiledModel",
+    "ConversionError",
     "DependencyError",
     "Diagnosis",
     "DiscontinuityError",

@@ -93,10 +93,13 @@ def compile_(
 
 @app.command()
 def verify(
-    file: Annotated[Path, typer.Argument(help="A model saved by `anchorhead compile -o`.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A model saved by `anchorhead compile -o`, or a folder of `anchorhead convert -o`."),
+    ],
     as_json: Json = False,
 ) -> None:
-    """Check the proof in a saved model, from its numbers alone."""
+    """Check the proof in a saved model, or of every head of a converted one, from the numbers alone."""
     print(verified(str(file), as_json=as_json))
 
 
@@ -174,18 +177,25 @@ def plan(
 
 @app.command()
 def convert(
-    model: Annotated[Path, typer.Argument(help="A folder of the transformers library: config.json and safetensors.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the converted model.")],
+    model: Annotated[
+        Path,
+        typer.Argument(help="A folder of the transformers library, config.json and safetensors, or a GGUF file."),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="An empty folder for the converted model.")],
     tol: Annotated[float, typer.Option(help="The error of an activation.")] = 1e-6,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Leave activations for which --tol cannot be had, and list them.")
+    ] = False,
     low: Annotated[float, typer.Option(help="Gated blocks: the least argument that is proved.")] = -16.0,
     high: Annotated[float, typer.Option(help="Gated blocks: the largest.")] = 16.0,
     as_json: Json = False,
 ) -> None:
-    """Turn every activation of a pretrained model into attention, and report what changed."""
+    """Turn every activation of a pretrained model into attention, run it, and report what changed and what remains."""
     from anchorhead.conversion.folder import convert_folder
 
+    ranges = None if (low, high) == (-16.0, 16.0) else (low, high)
     with _progress(as_json) as report:
-        found = convert_folder(model, output, tol, (low, high), report)
+        found = convert_folder(model, output, tol, ranges, report, accept=accept)
     print(json.dumps(found.as_dict()) if as_json else found)
 
 

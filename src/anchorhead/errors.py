@@ -33,6 +33,10 @@ class StructureError(AnchorheadError):
     """A network holds something other than affine maps and softmax attention."""
 
 
+class ConversionError(AnchorheadError):
+    """A converted model is farther from its original than the proved errors of its heads explain."""
+
+
 class ExpressionError(InputError):
     """A target is not an expression that anchorhead knows."""
 

@@ -6,6 +6,8 @@ Names that torch and the transformers library use are known; any other elementwi
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -60,11 +62,15 @@ def is_activation(module: nn.Module) -> bool:
 
 def formula_of(module: nn.Module) -> str | None:
     """The formula of an activation module, or None where it is not an elementwise function."""
+    if "forward" in vars(module):
+        return None
     known = BY_CLASS.get(type(module).__name__)
     if known is not None and is_activation(module) and not list(module.parameters()):
         return known
+    bare = copy.copy(module)
+    bare._forward_hooks, bare._forward_pre_hooks = OrderedDict(), OrderedDict()  # which the head will have
     try:
-        return trace(module).text[0]
+        return trace(bare).text[0]
     except AnchorheadError:
         return None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from anchorhead.conversion.inputs import tried
 from anchorhead.conversion.place_heads import put
 from anchorhead.conversion.sites import Site, find_sites
 from anchorhead.errors import InputError
@@ -27,6 +28,7 @@ class Watch(nn.Module):
         super().__init__()
         self.expression = parse(formula, ("x",))
         self.seen: Range | None = None
+        self.in_place = False
 
     def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
         if u.numel():
@@ -34,6 +36,8 @@ class Watch(nn.Module):
             self.seen = (low, high) if self.seen is None else (min(low, self.seen[0]), max(high, self.seen[1]))
         found: Any = evaluate(self.expression, {"x": u})
         value: Tensor = (found[0] if isinstance(found, list | tuple) else found).to(u.dtype)
+        if self.in_place:
+            return u.copy_(value)
         return value if v is None else value * v
 
 
@@ -46,25 +50,10 @@ def calibrated(model: nn.Module, inputs: Iterable[Any]) -> dict[str, Range]:
     given = list(inputs)
     with torch.no_grad():
         for item in given:
-            _run(twin, item)
+            tried(twin, item, "calibration input")
     if not given:
         raise InputError("calibration holds no inputs; give some, or leave it out.")
     return {site.place: _wider(watch.seen) for site, watch in watches if isinstance(watch, Watch) and watch.seen}
-
-
-def _run(model: nn.Module, item: Any) -> None:
-    try:
-        if isinstance(item, Mapping):
-            model(**item)
-        elif isinstance(item, tuple | list):
-            model(*item)
-        else:
-            model(item)
-    except Exception as error:
-        raise InputError(
-            f"The model does not take the calibration input of type {type(item).__name__}: {error}. Give tensors, "
-            "tuples of arguments, or dictionaries of keyword arguments."
-        ) from error
 
 
 def _wider(pair: Range) -> Range:

@@ -2,7 +2,9 @@
 
 For each distinct activation one head is compiled and proved for the model's dtype, on all of R where it has asymptotes.
 A gated block, phi(u)·v, becomes a head that carries v in its values: those are constants times v, so that u must stay
-in a range, which is calibrated, declared, or by default [-16, 16], and is checked when the model runs.
+in a range, which is calibrated, declared, or by default [-16, 16], and is checked when the model runs. At the end the
+converted model runs once: what else in it is nonlinear is listed (`watch.py`), and its outputs are held against the
+original's (`trial.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ from anchorhead.compiler.method import check_tol
 from anchorhead.conversion.calibrate import calibrated
 from anchorhead.conversion.linear import around, row_sum
 from anchorhead.conversion.place_heads import put
+from anchorhead.conversion.pretrained import forbid_saving
 from anchorhead.conversion.report import ConversionReport, Replaced
-from anchorhead.conversion.sites import Site, find_sites, remaining
+from anchorhead.conversion.sites import Site, find_sites
+from anchorhead.conversion.trial import try_out
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.model.activation import ActivationHead, GateHead
 from anchorhead.model.compiled import CompiledModel
@@ -37,6 +41,8 @@ def convert(
     module: nn.Module,
     tol: float = 1e-6,
     *,
+    inputs: Any = None,
+    accept: bool = False,
     ranges: Range | Mapping[str, Range] | None = None,
     calibration: Iterable[Any] | None = None,
     outside: str = "warn",
@@ -44,7 +50,13 @@ def convert(
 ) -> nn.Module:
     """A copy of the module in which every pointwise nonlinearity is softmax attention, with `.report`.
 
-    tol: the error of an activation, half of which its approximation gets.
+    tol: the error of an activation, half of which its approximation gets. One that cannot be had raises
+        `ToleranceError`.
+    inputs: an example of what the model takes: a tensor, a tuple of arguments, or a dictionary of keyword arguments.
+        Without it one is built from the model's configuration or drawn from its forward's signature and its layers;
+        where that fails the report says that the model was not watched. A model that differs from its original on them
+        by more than the proved errors explain raises `ConversionError`.
+    accept: whether activations for which tol cannot be had are left as they were, or with a larger error, and listed.
     ranges: for gated blocks (SwiGLU, GEGLU) and activations without asymptotes, the interval of their arguments: one
         for all, or by the place that the report names. Other activations are proved on all of R, whatever is said here.
     calibration: inputs of the model (tensors, tuples or dictionaries of keyword arguments) on which such intervals are
@@ -64,26 +76,44 @@ def convert(
     sites, refused, graphs = find_sites(model)
     found = ConversionReport(tol, refused=list(refused))
     _check_ranges(ranges, sites)
-    seen = calibrated(model, calibration) if calibration is not None else {}
+    measured = None if calibration is None else list(calibration)
+    seen = calibrated(model, measured) if measured is not None else {}
     heads, made = _Heads(tol, _dtype_of(model), report), []
     for site in sites:
-        declared = _range(site, ranges, seen)
-        try:
-            compiled = heads.at(site, declared)
-        except (InputError, ToleranceError) as error:
-            found.refused.append((site.place, str(error)))
-            continue
-        found.replaced.append(_described(model, site, compiled, graphs.get(site.owner)))
-        made.append((site, _placed(site, compiled, outside)))
+        compiled = _head_for(site, heads, _range(site, ranges, seen), found, accept=accept)
+        if compiled is not None:
+            found.replaced.append(described(model, site, compiled, graphs.get(site.owner)))
+            made.append((site, placed(site, compiled, outside)))
     model = put(model, made, graphs)
-    found.remaining = remaining(model)
+    forbid_saving(model)
     model.report = found
+    report("watching it run")
+    given = measured[0] if inputs is None and measured else inputs
+    try_out(module, model, given, found, lenient=ranges is not None)
     return model
 
 
-def _placed(site: Site, compiled: CompiledModel, outside: str) -> ActivationHead | GateHead:
+def _head_for(
+    site: Site, heads: _Heads, declared: Range | None, report: ConversionReport, *, accept: bool
+) -> CompiledModel | None:
+    """The head for a site, or None where there is none, with the reason in the report."""
+    try:
+        return heads.at(site, declared, accept=accept)
+    except (InputError, ToleranceError) as error:
+        if isinstance(error, ToleranceError) and not accept:
+            advice = "accept=True leaves it as it was, or with that error, and lists it."
+            refusal = ToleranceError(f"{site.place}: {error} {advice}")
+            refusal.best = error.best
+            raise refusal from error
+        report.refused.append((site.place, str(error)))
+        return None
+
+
+def placed(site: Site, compiled: CompiledModel, outside: str) -> ActivationHead | GateHead:
+    """A head for a site, as it stands in the model."""
     head = (GateHead if site.gated else ActivationHead)(compiled.head, site.formula, *compiled.certificate.domain[0])
     head.outside = outside
+    head.remember(compiled)
     return head
 
 
@@ -94,11 +124,17 @@ class _Heads:
         self.tol, self.dtype, self.progress = tol, dtype, progress
         self.known: dict[tuple[str, Range | None, bool], CompiledModel] = {}
 
-    def at(self, site: Site, declared: Range | None) -> CompiledModel:
+    def at(self, site: Site, declared: Range | None, *, accept: bool) -> CompiledModel:
         """On all of R, and on the declared interval only where the activation has no asymptotes; if it carries a
-        partner with constant values, on an interval."""
+        partner with constant values, on an interval, where an error above tol must be accepted."""
         if site.gated:
-            return self._known(site.formula, declared or DEFAULT_RANGE, gated=True)
+            found = self._known(site.formula, declared or DEFAULT_RANGE, gated=True)
+            best = found.certificate.approximation
+            if best > self.tol and not accept:
+                error = ToleranceError(f"a head for {site.formula} times a partner reaches {best:.2g} in {self.dtype}.")
+                error.best = best
+                raise error
+            return found
         try:
             return self._known(site.formula, None, gated=False)
         except InputError:
@@ -151,7 +187,8 @@ def _check_ranges(ranges: Any, sites: list[Site]) -> None:
         raise InputError(f"ranges={ranges!r} must be a pair (low, high), or pairs by place.")
 
 
-def _described(model: nn.Module, site: Site, head: CompiledModel, graph: fx.Graph | None) -> Replaced:
+def described(model: nn.Module, site: Site, head: CompiledModel, graph: fx.Graph | None) -> Replaced:
+    """The report's row of a head at a site, its bound computed from the weights that the model has now."""
     certificate = head.certificate
     near = around(model, site, graph)
     bound = max(row_sum(m) for _, m in near.feeds) * certificate.approximation if near.direct and near.feeds else None

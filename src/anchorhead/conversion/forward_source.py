@@ -1,4 +1,4 @@
-"""What the source of a module's forward says: which nonlinear functions it calls, and whether tracing would freeze it.
+"""What the source of a module's forward says: which activations it calls, and whether tracing would freeze it.
 
 Read are the forward, the methods it calls on `self`, and the functions of the same package that it calls by name, as
 deep as they go. A trace by torch.fx follows one path and keeps the values it saw, so a forward that branches on its
@@ -16,18 +16,11 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import fx, nn
 
 from anchorhead.conversion.activations import FUNCTIONS, METHODS
 
 ACTIVATION_NAMES = {*FUNCTIONS.values(), *METHODS}
-CLASSES = {name for name in nn.modules.activation.__all__ if "Attention" not in name}
-OTHERS = (
-    "softmax log_softmax logsumexp exp exp2 expm1 log log1p log2 sqrt rsqrt erf erfc pow square norm layer_norm "
-    "rms_norm scaled_dot_product_attention glu sin cos tan abs clamp clip maximum minimum sign reciprocal"
-)
-NONLINEAR_NAMES = ACTIVATION_NAMES | set(OTHERS.split()) | CLASSES
 RANDOM = ("rand", "randn", "rand_like", "randn_like", "random", "bernoulli", "normal", "multinomial")
 DEEP = 6
 
@@ -81,33 +74,12 @@ def _callees(kind: type, parsed: ast.FunctionDef, names: dict[str, Any]) -> Iter
             yield found
 
 
-def nonlinear_calls(module: nn.Module) -> set[str]:
-    """Names of nonlinear functions that a module's own code calls; what cannot be looked into is named too."""
-    found: set[str] = set()
-    for parsed, names in sources(module):
-        for node in ast.walk(parsed):
-            if isinstance(node, ast.Call):
-                found |= _called(node, names)
-            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-                found.add("**")
-    return found
-
-
-def _called(node: ast.Call, names: dict[str, Any]) -> set[str]:
-    if isinstance(node.func, ast.Attribute) and not _is_own(node.func):
-        name = node.func.attr
-        if name == "apply" and isinstance(node.func.value, ast.Name):
-            held = names.get(node.func.value.id)
-            if isinstance(held, type) and issubclass(held, torch.autograd.Function):
-                return {f"{node.func.value.id}.apply"}
-    elif isinstance(node.func, ast.Name):
-        name = node.func.id
-        if isinstance(names.get(name), torch.jit.ScriptFunction):
-            return {f"{name} (scripted)"}
-    else:
-        return set()
-    plain = name.removesuffix("_")
-    return {plain} if plain in NONLINEAR_NAMES else set()
+def activation_calls(module: nn.Module) -> set[str]:
+    """Names of activation functions that a module's own code calls, in-place forms without their underscore."""
+    nodes = [n.func for parsed, _ in sources(module) for n in ast.walk(parsed) if isinstance(n, ast.Call)]
+    names = {f.attr for f in nodes if isinstance(f, ast.Attribute) and not _is_own(f)}
+    names |= {f.id for f in nodes if isinstance(f, ast.Name)}
+    return {name.removesuffix("_") for name in names} & ACTIVATION_NAMES
 
 
 def _is_own(function: ast.Attribute) -> bool:
@@ -132,6 +104,8 @@ def held_functions(module: nn.Module) -> Iterator[tuple[str, str]]:
 
 def frozen(module: nn.Module) -> str | None:
     """Why a trace of the forward would not be the forward; None if it would."""
+    if "forward" in vars(module):
+        return "its forward was replaced by another"
     for parsed, _ in sources(module):
         arguments = {a.arg for a in (*parsed.args.args, *parsed.args.kwonlyargs)} - {"self"}
         for node in ast.walk(parsed):

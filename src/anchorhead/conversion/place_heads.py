@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from torch import fx, nn
+from torch.fx.graph_module import _format_import_block
+from torch.package import sys_importer
 
 from anchorhead.conversion.sites import Site
+from anchorhead.errors import InputError
 
 
 def put(model: nn.Module, made: Iterable[tuple[Site, nn.Module]], graphs: dict[str, fx.Graph]) -> nn.Module:
@@ -16,24 +20,37 @@ def put(model: nn.Module, made: Iterable[tuple[Site, nn.Module]], graphs: dict[s
     for site, head in made:
         model = _replace(model, site, head, graphs, rewritten)
     for path, graph in rewritten.items():
-        model = _install(model, path, graph)
+        _install(model, path, graph)
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):
             module.enable_nested_tensor = module.use_nested_tensor = False  # torch's fast path has no heads
     return model
 
 
+def head_at(model: nn.Module, place: str) -> Any:
+    """The head that was put at a place: a child, or beside a forward that called a function."""
+    for path in (place, f"{place}_head"):
+        try:
+            return model.get_submodule(path)
+        except AttributeError:
+            continue
+    raise InputError(f"The model has no head at {place} any more; convert it again.")
+
+
 def _replace(model: nn.Module, site: Site, head: nn.Module, graphs: dict[str, fx.Graph],
              rewritten: dict[str, fx.Graph]) -> nn.Module:  # fmt: skip
     """Puts a head in its place; gates and calls change the traced forward of their owner, which is installed later."""
     owner: Any = model.get_submodule(site.owner)
+    vars(head)["in_place"] = site.in_place
     if site.kind == "module" and not site.name:
+        _keep_hooks(owner, head)
         return head
     if site.kind == "attribute":
         owner.activation = head
         owner.activation_relu_or_gelu = 0  # torch's fast path has activations of its own
         return model
     if site.kind == "module" and not site.gated:
+        _keep_hooks(getattr(owner, site.name), head)
         setattr(owner, site.name, head)
         if isinstance(owner, nn.TransformerEncoderLayer):
             owner.activation_relu_or_gelu = 0
@@ -63,13 +80,32 @@ def _rewire(graph: fx.Graph, node: fx.Node, name: str, *, gated: bool) -> None:
     graph.erase_node(node)
 
 
-def _install(model: nn.Module, path: str, graph: fx.Graph) -> nn.Module:
-    """The module at that path with the rewritten forward; it keeps its class's other methods and attributes."""
-    owner = model.get_submodule(path)
-    traced = fx.GraphModule(owner, graph, class_name=type(owner).__name__)
-    traced.train(owner.training)
-    if not path:
-        return traced
-    parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, traced)
-    return model
+def _keep_hooks(before: nn.Module, after: nn.Module) -> None:
+    """Hooks of users stay; what they compute is seen when the model is watched."""
+    for name, value in vars(before).items():
+        if name.startswith(("_forward_hooks", "_forward_pre_hooks")):
+            vars(after)[name] = value
+
+
+def _install(model: nn.Module, path: str, graph: fx.Graph) -> None:
+    """The module at that path gets its own class with the rewritten forward; nothing else of it changes."""
+    owner: Any = model.get_submodule(path)
+    code = graph.python_code(root_module="self")
+    owner.__class__ = _rewritten(cast(Any, type(owner)), _format_import_block(code.globals, sys_importer) + code.src)
+
+
+@functools.cache
+def _rewritten(base: Any, text: str) -> type[nn.Module]:
+    """A subclass with this text as its forward; its instances are copied and pickled by base and text."""
+    names: dict[str, Any] = {}
+    exec(compile(text, "<rewritten forward>", "exec"), names)
+
+    def reduced(self: nn.Module, protocol: object) -> tuple[Any, ...]:
+        return _made, (base, text), self.__dict__
+
+    return type(base.__name__, (base,), {"forward": names["forward"], "__reduce_ex__": reduced})
+
+
+def _made(base: Any, text: str) -> nn.Module:
+    kind = _rewritten(base, text)
+    return kind.__new__(kind)

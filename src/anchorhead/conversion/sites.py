@@ -1,38 +1,25 @@
 """Where a model's pointwise nonlinearities are: modules, attributes that hold functions, calls inside forward.
 
-A module's forward is read twice: its source is scanned for the names of nonlinear functions (`forward_source.py`), so
-that nothing is missed silently, and where there is something to replace, or an activation may gate a partner, it is
-traced by torch.fx with its children as they are, which gives the calls themselves and what multiplies what. A forward
-that tracing would freeze is left as it is: its child activations are still replaced, its calls are reported.
+A module's forward is read twice: its source is scanned for the names of activations (`forward_source.py`), and where
+there is something to replace, or an activation may gate a partner, it is traced by torch.fx with its children as they
+are, which gives the calls themselves and what multiplies what. A forward that tracing would freeze is left as it is:
+its child activations are still replaced, its calls are refused. This only finds what to replace. What is nonlinear and
+not found here is seen when the model runs (`watch.py`).
 """
 
 from __future__ import annotations
 
-import ast
+import inspect
 import operator
-import re
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
 
 from anchorhead.conversion.activations import FUNCTIONS, METHODS, formula_of, formula_of_call, is_activation
-from anchorhead.conversion.forward_source import (
-    ACTIVATION_NAMES,
-    NONLINEAR_NAMES,
-    frozen,
-    held_functions,
-    nonlinear_calls,
-    sources,
-)
-from anchorhead.model.activation import ActivationHead, GateHead
+from anchorhead.conversion.forward_source import activation_calls, frozen, held_functions
 
-AFFINE = re.compile(
-    "Linear|Bilinear|Conv|LazyConv|Embedding|Identity|Dropout|Alpha|FeatureAlpha|Flatten|Unflatten|Module|Sequential|"
-    "Parameter|AvgPool|AdaptiveAvg|Upsample|Pixel|ZeroPad|ConstantPad|ReflectionPad|ReplicationPad|CircularPad|Fold|Unfold|"
-    "ChannelShuffle|NonDynamically|Transformer"
-)
-"""torch.nn modules that are affine, or only hold others."""
 PRODUCTS = (operator.mul, torch.mul, "mul", operator.imul)
 
 
@@ -41,6 +28,7 @@ class Site:
     """A pointwise nonlinearity. kind: "module", "attribute" or "call" (of a traced forward); gated if it has a partner.
 
     owner: the path of the module that holds it; name: the child, the attribute, or the node's name in `graph`.
+    in_place: it overwrites its argument, which others may read; then it is not gated, whatever it is multiplied by.
     """
 
     kind: str
@@ -48,6 +36,7 @@ class Site:
     name: str
     formula: str
     gated: bool
+    in_place: bool = False
 
     @property
     def place(self) -> str:
@@ -67,7 +56,7 @@ def find_sites(model: nn.Module) -> tuple[list[Site], list[tuple[str, str]], dic
     for path, module in model.named_modules():
         if is_activation(module):
             continue
-        own = nonlinear_calls(module) & ACTIVATION_NAMES
+        own = activation_calls(module)
         children = {n: c for n, c in module._modules.items() if c is not None and is_activation(c)}  # shared ones too
         attribute = _attribute(module)
         if attribute is not None:
@@ -86,14 +75,16 @@ def find_sites(model: nn.Module) -> tuple[list[Site], list[tuple[str, str]], dic
                 why = f"{type(child).__name__} is not an elementwise function that can be read"
                 refused.append((below(path, name), why))
             else:
-                sites.append(Site("module", path, name, formula, graph is not None and _gates(graph, name)))
+                in_place = bool(getattr(child, "inplace", False))
+                gated = graph is not None and _gates(graph, name) and not in_place
+                sites.append(Site("module", path, name, formula, gated, in_place))
         if own:
             found, missed = _calls(path, graph, own, fixed)
             sites += found
             refused += missed
     if is_activation(model):
         formula = formula_of(model)
-        sites += [Site("module", "", "", formula, False)] if formula else []
+        sites += [Site("module", "", "", formula, False, bool(getattr(model, "inplace", False)))] if formula else []
     return sites, refused, graphs
 
 
@@ -120,7 +111,8 @@ def _calls(
             formula = formula_of_call(node.target, tuple(node.args[1:]), dict(node.kwargs))
             if formula is None:
                 return [], [(where, f"a call of {node.name} inside forward is not an elementwise function")]
-            sites.append(Site("call", path, node.name, formula, _partner(node) is not None))
+            in_place = _in_place(node)
+            sites.append(Site("call", path, node.name, formula, _partner(node) is not None and not in_place, in_place))
     if not sites:
         return [], [(where, f"its code calls {said} where torch.fx does not see it; use a module instead")]
     return sites, []
@@ -130,6 +122,15 @@ def _is_call(node: fx.Node) -> bool:
     return (node.op == "call_function" and node.target in FUNCTIONS) or (
         node.op == "call_method" and node.target in METHODS
     )
+
+
+def _in_place(node: fx.Node) -> bool:
+    """Whether a call overwrites its argument."""
+    try:
+        given: Any = inspect.signature(cast(Any, node.target)).bind(*node.args, **node.kwargs).arguments
+    except (TypeError, ValueError):  # a method, or a function written in C
+        return bool(node.kwargs.get("inplace", False))
+    return bool(given.get("inplace", False))
 
 
 def _gates(graph: fx.Graph, child: str) -> bool:
@@ -160,57 +161,3 @@ def traced(module: nn.Module) -> fx.Graph | None:
         return _Shallow().trace(module)
     except Exception:  # torch.fx fails in many ways on code that it cannot follow
         return None
-
-
-def remaining(model: nn.Module) -> list[tuple[str, str]]:
-    """Everything else in a model that is not affine, by name: norms, its own attention, functions in a forward."""
-    found = []
-    for path, module in model.named_modules():
-        kind, name = type(module).__name__, path or "the model"
-        if type(module).__module__.startswith("anchorhead."):
-            continue
-        if "Norm" in kind:
-            found.append((name, kind))
-        elif isinstance(module, nn.MultiheadAttention) or kind.endswith("Attention"):
-            found.append((name, f"softmax of the model's own attention ({kind})"))
-        elif type(module).__module__.startswith("torch.nn.modules"):
-            if not AFFINE.match(kind) and not list(module.children()):
-                found.append((name, kind))
-        elif isinstance(module, fx.GraphModule):
-            found += [(name, f"{what} in {kind}") for what in _left_in(module.graph)]
-        else:
-            calls = nonlinear_calls(module)
-            if calls:
-                found.append((name, f"{', '.join(sorted(calls))} in {kind}"))
-            if any(isinstance(child, ActivationHead | GateHead) for child in module.children()) and _multiplies(module):
-                found.append((name, f"a product with an activation in {kind}, whose forward cannot be traced"))
-    return found
-
-
-def _left_in(graph: fx.Graph) -> list[str]:
-    """What a rewritten forward still calls that is not affine."""
-    names = []
-    for node in graph.nodes:
-        if node.op in ("call_function", "call_method"):
-            name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-            tensors = [a for a in node.args if isinstance(a, fx.Node)]
-            if name.removesuffix("_") in NONLINEAR_NAMES or name in ("where", "gt", "lt", "ge", "le"):
-                names.append(name)
-            elif node.target in PRODUCTS and len(tensors) > 1:
-                names.append("a product of two tensors")
-            elif node.target in (operator.pow, operator.truediv, torch.div) and len(tensors) == len(node.args):
-                names.append(name)
-            elif node.target is operator.pow:
-                names.append("**")
-    return list(dict.fromkeys(names))
-
-
-def _multiplies(module: nn.Module) -> bool:
-    """Whether the forward multiplies a child's output by something."""
-    for parsed, _ in sources(module):
-        for node in ast.walk(parsed):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-                operands = (node.left, node.right)
-                if not any(isinstance(side, ast.Constant) for side in operands):
-                    return True
-    return False

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,9 +23,25 @@ from anchorhead.head.head import Head
 from anchorhead.head.module import HeadModule, LiteralHead
 from anchorhead.model.outside import Watched
 
+if TYPE_CHECKING:
+    from anchorhead.model.compiled import CompiledModel
+
 WORTH_COMPILING = 1 << 14
 _fused: dict[Head, Evaluation | None] = {}
 _fused_of: WeakKeyDictionary[Evaluation, Evaluation | None] = WeakKeyDictionary()
+
+
+_unfused: ContextVar[bool] = ContextVar("unfused", default=False)
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Heads in plain torch, for a run or two that are not worth the seconds that making a kernel takes."""
+    token = _unfused.set(True)
+    try:
+        yield
+    finally:
+        _unfused.reset(token)
 
 
 CONVERTED = "Convert again with wider ranges, or calibrate with data like these"
@@ -37,6 +55,10 @@ class _Placed(Watched):
         self.head, self.formula = head, formula
         self.low, self.high = low, high
         self.watch([(low, high)], f"the head for {formula}", CONVERTED)
+
+    def remember(self, compiled: CompiledModel) -> None:
+        """Keeps the model whose head this is, for its certificate and its file, without becoming its owner."""
+        vars(self)["compiled"] = compiled
 
     @property
     def keys(self) -> int:
@@ -53,10 +75,17 @@ class _Placed(Watched):
 
 
 class ActivationHead(_Placed):
-    """phi(x) for every element: softmax over fixed keys, values affine in x. `formula` says what phi is."""
+    """phi(x) for every element: softmax over fixed keys, values affine in x. `formula` says what phi is.
+
+    in_place: x is overwritten with it, as by nn.ReLU(inplace=True), which may be called for that alone.
+    """
+
+    in_place = False
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.value(x)
+        if not self.in_place:
+            return self.value(x)
+        return x.copy_(self.value(x.clone() if x.requires_grad else x))  # gradients need x as it was
 
     def literal(self) -> LiteralHead:
         """The same numbers as scores, softmax and values."""
@@ -76,7 +105,7 @@ class GateHead(_Placed):
 
 def evaluate(head: HeadModule, x: Tensor, worth: int = WORTH_COMPILING) -> Tensor:
     """The head at every element: fused where that pays, from `worth` elements on, else in plain torch."""
-    if torch.compiler.is_compiling() or x.numel() < worth or x.device.type != "cpu":
+    if torch.compiler.is_compiling() or x.numel() < worth or x.device.type != "cpu" or _unfused.get():
         return head(x)
     evaluation = head.evaluation()
     if evaluation is None or head.edited:  # compiling takes seconds, too long for numbers that change

@@ -1,0 +1,73 @@
+"""Which of torch's operations are affine in which of their arguments; whatever is not listed here is not.
+
+Names are those of the dispatcher, without the underscore of the in-place form. An operation of `AFFINE` is affine in
+all of its tensors together, but for those that steer it: where to look, what to choose, by what to divide. One of
+`FACTORS` is affine in the tensors that it adds, and in one of its factors if the others are constants. Rounding to a
+shorter floating dtype counts as affine: it is the rounding of the number format, not a function of the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+KEEPS_WEIGHTS = set(
+    "alias clone detach view _unsafe_view reshape permute transpose t unsqueeze squeeze expand select slice split "
+    "split_with_sizes unbind _to_copy lift_fresh contiguous _reshape_alias index index_select flip roll".split()
+)
+"""Rearrangements: attention weights are attention weights after them."""
+
+AFFINE = KEEPS_WEIGHTS | set(
+    "copy unsafe_split unsafe_chunk narrow diagonal diag_embed as_strided unfold repeat repeat_interleave cat stack "
+    "tril triu rot90 constant_pad_nd neg _neg_view _conj conj_physical real imag view_as_real view_as_complex complex "
+    "sum mean cumsum trace _fft_r2c _fft_c2c _fft_c2r pixel_shuffle pixel_unshuffle im2col col2im channel_shuffle "
+    "native_channel_shuffle add sub rsub div fill zero where masked_fill masked_scatter gather take embedding "
+    "_embedding_bag index_put _index_put_impl _unsafe_index _unsafe_index_put index_add index_copy index_fill scatter "
+    "scatter_add select_scatter slice_scatter diagonal_scatter as_strided_scatter grid_sampler_2d grid_sampler_3d "
+    "_native_batch_norm_legit_no_training native_batch_norm _native_batch_norm_legit _batch_norm_no_update set "
+    "resize".split()
+)
+FAMILIES = ("avg_pool", "_adaptive_avg_pool", "adaptive_avg_pool", "upsample_", "_upsample_", "reflection_pad",
+            "replication_pad")  # fmt: skip
+"""Beginnings of the names of operations that are affine too, in one to three dimensions."""
+
+STEERING = set("condition mask index indices offsets per_sample_weights grid repeats running_mean running_var".split())
+STEERING_OF = {
+    "div": {"other"},
+    "_native_batch_norm_legit_no_training": {"weight"},
+    "native_batch_norm": {"weight"},
+    "_native_batch_norm_legit": {"weight"},
+    "_batch_norm_no_update": {"weight"},
+}
+
+FACTORS = {
+    "mul": ("self", "other"), "mm": ("self", "mat2"), "bmm": ("self", "mat2"), "matmul": ("self", "other"),
+    "mv": ("self", "vec"), "dot": ("self", "tensor"), "vdot": ("self", "other"), "addmm": ("mat1", "mat2"),
+    "baddbmm": ("batch1", "batch2"), "addbmm": ("batch1", "batch2"), "addmv": ("mat", "vec"), "addr": ("vec1", "vec2"),
+    "linear": ("input", "weight"), "convolution": ("input", "weight"), "addcmul": ("tensor1", "tensor2"),
+    "_trilinear": ("i1", "i2", "i3"), "linalg_cross": ("self", "other"), "_sparse_mm": ("sparse", "dense"),
+}  # fmt: skip
+"""The arguments that are multiplied with each other."""
+
+MATRIX = ("mm", "bmm", "matmul", "addmm", "baddbmm", "mv", "addmv")
+"""Products that sum over the last axis of the first factor and the last but one, or only one, of the second."""
+
+SOFTMAX = ("_softmax", "_safe_softmax", "softmax")
+
+ATTENTION = (
+    "scaled_dot_product_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable", "_native_multi_head_attention",
+)  # fmt: skip
+
+SHAPE_ONLY = set(
+    "empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty new_zeros new_ones new_full "
+    "new_empty_strided empty sym_size sym_stride sym_numel sym_storage_offset _fused_sdp_choice is_pinned "
+    "is_same_size".split()
+)
+"""They look at shapes and dtypes alone."""
+
+
+def is_affine(name: str, data: Collection[str]) -> bool:
+    """Whether an operation is affine where these of its arguments depend on the data, and no two are multiplied."""
+    listed = name in FACTORS or name in AFFINE or name.startswith(FAMILIES)
+    return listed and not (STEERING | STEERING_OF.get(name, set())).intersection(data)

@@ -1,0 +1,174 @@
+"""A converted model is tried out: watched while it runs, and compared with its original on the same inputs.
+
+How far apart may they be? The heads' proofs bound what each head may add to each number that it returns: its error,
+the rounding of its evaluation, and that of the model's dtype. How far such additions move the outputs is measured: the
+converted model runs once more with additions of just that size and of random sign. To first order an output moves by
+sum_j s_j e_j for additions e_j = ±r_j, whose root mean square over the signs is (sum_j s_j² r_j²)^(1/2); any additions
+|e_j| <= r_j move it by sum_j |s_j| r_j at most, by Cauchy and Schwarz the square root of their number N times as much.
+`MARGIN` sqrt(N) times what was measured, and the roundings of the outputs themselves, is what the difference may be.
+What is beyond that is not the heads' proved error but a mistake of the conversion, or an argument outside the interval
+of a head, and is an error.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.conversion.activations import PASSIVE
+from anchorhead.conversion.inputs import example, run, tried
+from anchorhead.conversion.operations import Event, tensors_in
+from anchorhead.conversion.place_heads import head_at
+from anchorhead.conversion.report import ConversionReport, Replaced
+from anchorhead.conversion.watch import HEADS, Watched, watch
+from anchorhead.errors import ConversionError
+from anchorhead.model.activation import unfused
+
+MARGIN = 4
+ROUNDINGS = 64
+
+
+def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: ConversionReport, *, lenient: bool) -> None:
+    """Completes the report by a run of the model; lenient if leaving a declared range on drawn inputs is no error."""
+    drawn = inputs is None
+    found = example(original, lambda item: _outputs(original, item)) if drawn else (inputs, _outputs(original, inputs))
+    if found is None:
+        return
+    (item, expected), twin = found, _twin(converted)
+    returned = _watched(twin, item, report) or _outputs(converted, item)
+    report.inputs = _described(item)
+    report.outside = [r.place for r in report.replaced if head_at(twin, r.place).outside_count]
+    report.difference, report.size = _apart(expected, returned, converted)
+    if drawn and lenient and report.outside:
+        return
+    allowed = _allowed(converted, item, report, returned)
+    if not report.difference <= allowed:
+        left = f" Arguments left the intervals of {', '.join(report.outside[:3])}." if report.outside else ""
+        raise ConversionError(
+            f"The converted model differs from the original by {report.difference:.3g} on {report.inputs}, where the "
+            f"proved errors of its heads explain {allowed:.2g}.{left} Give ranges= or calibration= that fit, or "
+            "inputs= like those that the model is for; else its forward does something that conversion misunderstands."
+        )
+
+
+def _watched(twin: nn.Module, item: Any, report: ConversionReport) -> list[Tensor]:
+    """What the model returns while it is watched, and what was seen in the report; nothing if it cannot be watched."""
+    given = _fresh(item)
+    try:
+        with _same_numbers():
+            seen, output = watch(twin, lambda model: run(model, given), given)
+    except Exception as error:  # what torch does not do while it is watched; if it is the model's, it fails again
+        report.unwatched = f"it does not run while it is watched ({type(error).__name__}: {str(error)[:200]})"
+        return []
+    report.unwatched = ""
+    report.remaining, report.attention, report.idle = _rows(seen), seen.attention, _idle(twin, seen)
+    return tensors_in(output)
+
+
+def _twin(model: nn.Module) -> Any:
+    """A copy to run, with the same parameters, so that whatever a forward changes stays in it."""
+    memo: dict[int, Any] = {id(p): p for p in model.parameters()}
+    twin = copy.deepcopy(model, memo).eval()
+    for module in twin.modules():
+        if isinstance(module, HEADS):
+            module.__dict__["_outside"] = "warn"  # it counts
+    return twin
+
+
+def _outputs(model: nn.Module, item: Any) -> list[Tensor]:
+    """All tensors that a model returns, or rather a copy of it."""
+    with _same_numbers():
+        return tensors_in(tried(_twin(model), _fresh(item), "input"))
+
+
+@contextmanager
+def _same_numbers() -> Iterator[None]:
+    """Without gradients, kernels of heads and warnings, and with the same random numbers every time."""
+    with torch.no_grad(), unfused(), torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        yield
+
+
+def _fresh(item: Any) -> Any:
+    """The same inputs again, since a forward may change them."""
+    if isinstance(item, Tensor):
+        return item.detach().clone()
+    if isinstance(item, Mapping):
+        return {name: _fresh(value) for name, value in item.items()}
+    return type(item)(map(_fresh, item)) if type(item) in (list, tuple) else item
+
+
+def _apart(first: list[Tensor], second: list[Tensor], model: nn.Module) -> tuple[float, float]:
+    """The largest difference of outputs, and the largest output; infinite where only one of two is a number."""
+    if [t.shape for t in first] != [t.shape for t in second]:
+        raise ConversionError(
+            f"The converted {type(model).__name__} returns tensors of other shapes than the original; its forward does "
+            "something that conversion does not understand."
+        )
+    far = size = 0.0
+    for a, b in zip(first, second, strict=True):
+        if a.numel() and a.is_floating_point():
+            x, y = a.double().flatten(), b.double().flatten()
+            apart = torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, (x - y).abs()).nan_to_num(nan=math.inf)
+            far, size = max(far, float(apart.max())), max(size, float(x.nan_to_num(0.0, 0.0, 0.0).abs().max()))
+    return far, size
+
+
+def _allowed(model: nn.Module, item: Any, report: ConversionReport, plain: list[Tensor]) -> float:
+    """What the proved errors explain, as the top of this file says."""
+    twin, count = _twin(model), [0]
+    signs = torch.Generator().manual_seed(1)
+
+    def disturb(row: Replaced, head: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
+        u, v = args[0], args[1] if len(args) > 1 else torch.ones((), dtype=out.dtype)
+        reach = 1.0 if math.isfinite(row.domain[1] - row.domain[0]) else 1 + u.abs()
+        room = (row.error + row.rounding * reach) * v.abs() + torch.finfo(out.dtype).eps * out.abs()
+        count[0] += out.numel()
+        sign = torch.randint(0, 2, out.shape, generator=signs).to(out) * 2 - 1
+        moved = out + room * sign
+        return out.copy_(moved) if getattr(head, "in_place", False) else moved
+
+    for row in report.replaced:
+        head_at(twin, row.place).register_forward_hook(lambda m, a, out, row=row: disturb(row, m, a, out))
+    with _same_numbers():
+        disturbed = tensors_in(run(twin, _fresh(item)))
+    moved, size = _apart(plain, disturbed, model)
+    digits = max((torch.finfo(t.dtype).eps for t in plain if t.is_floating_point()), default=0.0)
+    return MARGIN * math.sqrt(count[0]) * moved + ROUNDINGS * digits * size
+
+
+def _rows(seen: Watched) -> list[tuple[str, str]]:
+    """One row a module: what is nonlinear in it, with the lines."""
+    by_place: dict[tuple[str, str], list[Event]] = {}
+    for event in seen.left:
+        by_place.setdefault((event.place, event.module), []).append(event)
+    return [(place, f"{kind} ({', '.join(map(str, events))})") for (place, kind), events in by_place.items()]
+
+
+def _idle(model: nn.Module, seen: Watched) -> list[str]:
+    """Modules of which nothing ran, each with all that it holds; parts of torch's attention run without a call."""
+    found: list[str] = []
+    for name, module in model.named_modules():
+        parent = name.rpartition(".")[0]
+        inside = isinstance(model.get_submodule(parent), (*HEADS, nn.MultiheadAttention))
+        ran = any(id(m) in seen.ran for m in module.modules()) or isinstance(module, PASSIVE)
+        if not ran and not inside and not any(name.startswith(f"{other}.") for other in found):
+            found.append(name)
+    return found
+
+
+def _described(item: Any) -> str:
+    """input_ids (2, 12), or the shapes of what is given by position."""
+    named = item.items() if isinstance(item, Mapping) else enumerate(item if isinstance(item, tuple | list) else [item])
+    shapes = [(name, tuple(v.shape)) for name, v in named if isinstance(v, Tensor)]
+    return (
+        ", ".join(f"{name} {shape}" if isinstance(name, str) else f"{shape}" for name, shape in shapes) or "its inputs"
+    )

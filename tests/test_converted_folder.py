@@ -1,0 +1,293 @@
+"""Folders of converted models: every tensor comes back, no file can change unseen, every head's proof is checked."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import anchorhead as ah
+from anchorhead.conversion.folder import convert_folder, load_folder
+from anchorhead.file.container import digest
+from anchorhead.file.folder import record_digest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Net(nn.Module):
+    """A module called head, a tied weight, a buffer that is not persistent, and a tensor that is a plain attribute."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.net = nn.Module()
+        self.net.first, self.net.act, self.net.head = nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 2)
+        self.again = nn.Linear(4, 6)
+        self.again.weight = self.net.first.weight
+        self.net.register_buffer("shift", torch.randn(2), persistent=False)
+        self.scale = torch.rand(2)
+
+    def forward(self, x):
+        net = self.net
+        return (net.head(net.act(net.first(x)) + self.again(x)) + net.shift) * self.scale
+
+
+@pytest.fixture
+def saved(tmp_path):
+    converted = ah.convert(Net(), inputs=X)
+    ah.save_converted(converted, tmp_path / "out")
+    return converted, tmp_path / "out"
+
+
+def rewritten(folder, change):
+    """The folder with its record changed and every digest made to fit again."""
+    record = json.loads((folder / "anchorhead.json").read_text())
+    change(record)
+    record["files"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in record["files"]}
+    record["digest"] = record_digest(record)
+    (folder / "anchorhead.json").write_text(json.dumps(record))
+
+
+def test_every_tensor_comes_back_whatever_it_is_called(saved):
+    converted, folder = saved
+    back = ah.load_converted(folder, Net(seed=1))
+    assert torch.equal(back(X), converted(X))
+    assert back.again.weight is back.net.first.weight
+    assert back.report == converted.report
+    stored = load_file(folder / "weights.safetensors")
+    assert {"net.head.weight", "net.head.bias", "net.shift", "scale"} <= set(stored)
+    assert not any(name.startswith("net.act") for name in stored)
+
+
+def test_a_model_with_other_tensors_is_not_filled(saved):
+    class More(Net):
+        def __init__(self):
+            super().__init__()
+            self.more = nn.Linear(2, 2)
+
+    with pytest.raises(ah.FileError, match="do not fit the model"):
+        ah.load_converted(saved[1], More())
+    other = Net()
+    other.net.act = nn.Tanh()
+    with pytest.raises(ah.FileError, match="no such activation"):
+        ah.load_converted(saved[1], other)
+    with pytest.raises(ah.InputError, match="class of yours"):
+        ah.load_converted(saved[1])
+
+
+@pytest.mark.parametrize("name", ["anchorhead.json", "weights.safetensors", "heads/0.safetensors", "README.md"])
+def test_no_file_can_be_edited(saved, name):
+    data = bytearray((saved[1] / name).read_bytes())
+    data[-20] ^= 1
+    (saved[1] / name).write_bytes(data)
+    for look in (ah.verify, lambda folder: ah.load_converted(folder, Net())):
+        with pytest.raises(ah.FileError, match=f"{name}.* is not the file that was saved|not a converted model"):
+            look(saved[1])
+
+
+def test_no_file_can_be_added_or_removed(saved):
+    (saved[1] / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ah.FileError, match="was not saved with it"):
+        ah.load_converted(saved[1], Net())
+    (saved[1] / "model.safetensors").unlink()
+    (saved[1] / ".gitattributes").write_text("")
+    assert ah.verify(saved[1]).level == "proved"
+    (saved[1] / "README.md").unlink()
+    with pytest.raises(ah.FileError, match="not the file that was saved"):
+        ah.verify(saved[1])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("error", 1e-300), ("formula", "relu(x)"), ("domain", [-1, 1]), ("rounding", 0.0)]
+)
+def test_a_report_that_says_more_than_was_proved_is_refuted(saved, field, value):
+    rewritten(saved[1], lambda record: record["report"]["replaced"][0].update({field: value}))
+    with pytest.raises(ah.VerificationError, match="something else of the head at net"):
+        ah.verify(saved[1])
+    assert ah.load_converted(saved[1], Net()).report == saved[0].report  # what is said is what the heads say
+
+
+def test_bounds_are_computed_from_the_weights_that_are_loaded(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 2))
+    converted = ah.convert(model)
+    ah.save_converted(converted, tmp_path)
+    weights = load_file(tmp_path / "weights.safetensors")
+    weights["2.weight"] = 1024 * weights["2.weight"]
+    save_file(weights, tmp_path / "weights.safetensors", metadata={"format": "pt"})
+    rewritten(tmp_path, lambda record: None)
+    back = ah.load_converted(tmp_path, model)
+    assert back.report.replaced[0].output_bound == 1024 * converted.report.replaced[0].output_bound
+
+
+def test_proofs_of_heads_are_checked_and_not_their_digests(saved):
+    from safetensors import safe_open
+
+    path = saved[1] / "heads" / "0.safetensors"
+    with safe_open(path, framework="pt") as file:
+        record = json.loads(file.metadata()["anchorhead"])
+    tensors = load_file(path)
+    tensors["constants"] = tensors["constants"] + 1e-3
+    record["digest"] = digest(record, {name: t.numpy().tobytes() for name, t in tensors.items()})
+    save_file(tensors, path, metadata={"anchorhead": json.dumps(record, sort_keys=True)})
+    rewritten(saved[1], lambda record: None)
+    with pytest.raises(ah.VerificationError):
+        ah.verify(saved[1])
+
+
+def test_a_folder_is_verified_without_torch(saved):
+    hidden = "".join(f"sys.modules[{n!r}] = None; " for n in ("torch", "numpy", "safetensors", "transformers", "rich"))
+    script = f"import sys; {hidden}sys.argv[0] = 'anchorhead'; from anchorhead.__main__ import main; main()"
+
+    def command(*arguments):
+        return subprocess.run([sys.executable, "-c", script, "verify", str(saved[1]), *arguments],
+                              capture_output=True, text=True, check=False)  # fmt: skip
+
+    done = command()
+    assert done.returncode == 0, done.stderr
+    assert "net.act: proved: |gelu(x) - model| <= " in done.stdout
+    found = json.loads(command("--json").stdout)
+    assert (found["verified"], list(found["heads"])) == (True, ["net.act"])
+    assert found["heads"]["net.act"]["level"] == "proved"
+
+
+def test_the_card_holds_the_report(saved):
+    text = (saved[1] / "README.md").read_text(encoding="utf-8")
+    assert str(saved[0].report) in text
+    assert "load_converted" in text
+
+
+def test_folders_of_others_are_left_alone_and_earlier_conversions_are_replaced(saved, tmp_path):
+    ah.save_converted(saved[0], saved[1])
+    assert ah.verify(saved[1]).level == "proved"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("x")
+    with pytest.raises(ah.FileError, match="give an empty folder"):
+        ah.save_converted(saved[0], tmp_path / "mine")
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["notes"]
+
+
+def test_heads_that_were_changed_after_their_proof_are_not_saved(tmp_path):
+    converted = ah.convert(Net(), inputs=X)
+    with torch.no_grad():
+        converted.net.act.head.constants += 1e-3
+    with pytest.raises(ah.InputError, match="changed after their proof"):
+        ah.save_converted(converted, tmp_path)
+
+
+IDS = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    return pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def language_model(transformers):
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=50, bos_token_id=0, eos_token_id=1)
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def test_the_transformers_library_does_not_load_a_model_without_its_heads(transformers, language_model, tmp_path):
+    converted = ah.convert(language_model)
+    ah.save_converted(converted, tmp_path / "out")
+    for kind in (transformers.AutoModel, transformers.AutoModelForCausalLM, transformers.GPT2LMHeadModel):
+        with pytest.raises(OSError, match="no file named model"):
+            kind.from_pretrained(tmp_path / "out")
+    back = ah.load_converted(tmp_path / "out")
+    assert torch.equal(back(IDS).logits, converted(IDS).logits)
+    assert back.lm_head.weight is back.transformer.wte.weight
+    for model in (converted, back, converted.transformer):
+        with pytest.raises(ah.InputError, match="save_converted"):
+            model.save_pretrained(tmp_path / "without")
+    assert not (tmp_path / "without").exists()
+    language_model.save_pretrained(tmp_path / "original")  # which it still does
+
+
+def test_sentence_transformers_do_not_load_a_model_without_its_heads(transformers, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=60
+    )
+    ah.save_converted(ah.convert(transformers.BertModel(config)), tmp_path)
+    with pytest.raises(OSError, match=r"safetensors|config|tokenizer"):
+        library.SentenceTransformer(str(tmp_path), local_files_only=True)
+
+
+def test_a_folder_of_safetensors_is_converted_with_its_tokenizer(language_model, tmp_path):
+    language_model.save_pretrained(tmp_path / "in")
+    (tmp_path / "in" / "vocab.json").write_text("{}")
+    report = convert_folder(tmp_path / "in", tmp_path / "out", 1e-6, None, None)
+    assert report.watched
+    assert (tmp_path / "out" / "vocab.json").read_text() == "{}"
+    assert ah.verify(tmp_path / "out").level == "proved"
+    assert (load_folder(tmp_path / "out")(IDS).logits - language_model(IDS).logits).abs().max() < 1e-5
+    shutil.copytree(tmp_path / "in", tmp_path / "bin", ignore=shutil.ignore_patterns("*.safetensors"))
+    with pytest.raises(ah.FileError, match="other formats can hold code"):
+        load_folder(tmp_path / "bin")
+
+
+def test_gguf_files_are_read(transformers, tmp_path):
+    gguf = pytest.importorskip("gguf")
+    pytest.importorskip("accelerate")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
+                                      num_key_value_heads=4, vocab_size=40, max_position_embeddings=64)  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval()
+    write_gguf(gguf, model, tmp_path / "model.gguf")
+    found = load_folder(tmp_path / "model.gguf")
+    ids = IDS % 40
+    assert (found(ids).logits - model(ids).logits).abs().max() < 1e-4
+    report = convert_folder(tmp_path / "model.gguf", tmp_path / "out", 1e-4, None, None)
+    assert len(report.blocks) == 1
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ah.FileError, match="cannot be loaded"):
+        load_folder(tmp_path / "broken.gguf")
+
+
+def write_gguf(gguf, model, path):
+    """A Llama as llama.cpp stores it: queries and keys with their rotary halves interleaved."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([f"t{i}" for i in range(config.vocab_size)])
+    writer.add_token_scores([0.0] * config.vocab_size)
+    writer.add_token_types([1] * config.vocab_size)
+    names = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+             "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+             "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
+             "post_attention_layernorm": "ffn_norm"}  # fmt: skip
+    state = model.state_dict()
+    writer.add_tensor("token_embd.weight", state["model.embed_tokens.weight"].numpy())
+    writer.add_tensor("output_norm.weight", state["model.norm.weight"].numpy())
+    writer.add_tensor("output.weight", state["lm_head.weight"].numpy())
+    for layer in range(config.num_hidden_layers):
+        for ours, theirs in names.items():
+            weight = state[f"model.layers.{layer}.{ours}.weight"]
+            if theirs in ("attn_q", "attn_k"):
+                heads = config.num_attention_heads
+                weight = weight.reshape(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+            writer.add_tensor(f"blk.{layer}.{theirs}.weight", weight.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
