@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anchorhead as ah
-from benchmarks.functions import cases
+from anchorhead.lab.grammar import cases
 from benchmarks.several import CASES
 
 UNIT = (-1, 1)

@@ -4,6 +4,9 @@
 network* of k units interpolates at k + 1 even places (3k + 1 numbers), which for these targets is within a constant of
 the best. *Trained* is a head of k keys with affine values, every number of it fitted by Adam for 5,000 steps from a
 spread-out start.
+
+Then the other way round: a hundred functions that a grammar writes, each to a millionth of its size (keys = 0: as many
+as that takes), beside Chebyshev coefficients and the nodes of AAA.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from torch import Tensor
 import anchorhead as ah
 from anchorhead.lab.experiment import Finding, Row, Rows, Setting, Table, Task, known
 from anchorhead.lab.figures import COLOURS, MARKS, Figures, curve
+from anchorhead.lab.grammar import aaa_count, cases, chebyshev_count
 
 TITLE = "The cost of accuracy"
 ABOUT = (
     "How many keys, and how many numbers, does an error cost? A smooth function, an activation, and a function with "
-    "kinks, each by every way of making it."
+    "kinks, each by every way of making it. And how many keys do functions take that nobody chose?"
 )
 TARGETS = {"sin(3*x)": (-1.0, 1.0), "gelu(x)": (-6.0, 6.0), "clip(x, -1, 1)": (-2.0, 2.0)}
 SIZES = {
@@ -36,16 +40,24 @@ QUICK = {"trained": (4,), "gated": (2, 4, 8), "smooth": (4, 8, 16), "nearest": (
          "ReLU network": (4, 16, 64)}  # fmt: skip
 STEPS = 5000
 POINTS = 8001
+FUNCTIONS, FEW = 100, 8
+ERROR = 1e-6
+COUNTED = ("keys", "Chebyshev coefficients", "AAA nodes")
 
 
 def tasks(quick: bool) -> list[Task]:
-    return [Task({"target": target, "how": how, "keys": k}, 0) for how, sizes in (QUICK if quick else SIZES).items()
-            for target in TARGETS for k in sizes if how != "kinked" or "clip" in target]  # fmt: skip
+    unchosen = [Task({"target": f"function {i + 1}", "how": how, "keys": 0}, 0)
+                for i in range(FEW if quick else FUNCTIONS) for how in COUNTED]  # fmt: skip
+    sized = [Task({"target": target, "how": how, "keys": k}, 0) for how, sizes in (QUICK if quick else SIZES).items()
+             for target in TARGETS for k in sizes if how != "kinked" or "clip" in target]  # fmt: skip
+    return sized + unchosen
 
 
 def run(setting: Setting, seed: int) -> list[Row]:
     """Sup error on a fine grid, and the proved bound where there is one; nan where the method refuses."""
     text, how, keys = str(setting["target"]), str(setting["how"]), int(setting["keys"])
+    if how in COUNTED:
+        return [_counted(int(text.split()[1]), how)]
     low, high = TARGETS[text]
     x = torch.linspace(low, high, POINTS, dtype=torch.float64)
     if how in ("trained", "ReLU network"):
@@ -61,6 +73,21 @@ def run(setting: Setting, seed: int) -> list[Row]:
     return [
         {"parameters": model.resources.parameters, "sup": error.abs().max().item(), "bound": model.certificate.bound}
     ]
+
+
+def _counted(number: int, how: str) -> Row:
+    """How many a function of the grammar takes; nan where it is refused, or the peer does not reach the error."""
+    *_, case = cases(number)
+    bound, count = ERROR * case.scale, None
+    if how == COUNTED[0]:
+        try:
+            model = ah.compile(case.text, (case.low, case.high), tol=bound)
+            count, bound = model.resources.keys, model.certificate.bound
+        except ah.AnchorheadError:
+            pass
+    else:
+        count = (chebyshev_count if how == COUNTED[1] else aaa_count)(case, bound)
+    return {"parameters": math.nan if count is None else count, "sup": math.nan, "bound": bound}
 
 
 def _exact(text: str, x: Tensor) -> Tensor:
@@ -98,7 +125,8 @@ def _trained(x: Tensor, y: Tensor, keys: int) -> Tensor:
 
 def figures(rows: Rows) -> Figures:
     found = Figures()
-    for i, (target, mine) in enumerate(rows.by("target"), 1):
+    unchosen, chosen = _parted(rows)
+    for i, (target, mine) in enumerate(chosen.by("target"), 1):
         for size, said, ticks in (
             ("keys", "keys, or units", (2, 4, 8, 16, 32, 64, 128, 256)),
             ("parameters", "parameters", (10, 30, 100, 300, 1000)),
@@ -107,12 +135,24 @@ def figures(rows: Rows) -> Figures:
                 for mark, (how, part) in zip(MARKS, mine.by("how"), strict=False):
                     style = {"ms": 4, "lw": 1.3, "color": COLOURS[how], "label": how}
                     curve(axes, part, size, "sup", mark + "-", floor=1e-16, **style)
+    with found.panel("cost_unchosen", f"Functions that nobody chose, to {ERROR:g} of their size",
+                     "functions, each curve in its own order", "how many", log="y") as axes:  # fmt: skip
+        for how, part in unchosen.by("how"):
+            counts = np.sort(part.column("parameters"))
+            axes.plot(range(1, len(counts) + 1), counts, lw=1.6, label=how)
     return found
+
+
+def _parted(rows: Rows) -> tuple[Rows, Rows]:
+    """The functions that nobody chose, and the others."""
+    return Rows(r for r in rows if r["how"] in COUNTED), Rows(r for r in rows if r["how"] not in COUNTED)
 
 
 def findings(rows: Rows) -> list[Finding]:
     table = []
-    for target, how, part in rows.by("target", "how"):
+    unchosen, chosen = _parted(rows)
+    counts = {how: part.column("parameters") for how, part in unchosen.by("how")}
+    for target, how, part in chosen.by("target", "how"):
         best = min((r for r in part if r["sup"] == r["sup"]), key=lambda r: float(r["sup"]), default=None)
         if best is None:
             table.append([target, how, "", "", "refused", ""])
@@ -124,4 +164,12 @@ def findings(rows: Rows) -> list[Finding]:
         "and the ReLU network of four, for twice the size. Training the same head stalls: its error is that of the "
         "optimiser. The best of each:",
         Table(["target", "how", "keys", "parameters", "sup error", "proved"], table),
+        f"Of {len(counts[COUNTED[0]])} functions that a grammar wrote, at scales from 1e-3 to 1e3 and with kinks, to "
+        f"{ERROR:g} of their size: " + "; ".join(_told(how, found) for how, found in counts.items()) + ".",
     ]
+
+
+def _told(how: str, counts: np.ndarray) -> str:
+    """The median, where what is not reached counts as more than any number, and how many are not reached."""
+    missing = int(np.isnan(counts).sum())
+    return f"{np.median(np.nan_to_num(counts, nan=np.inf)):g} {how} in the median, {missing} not reached"
