@@ -110,6 +110,43 @@ def test_box_bounds_of_many_keys_hold(head, interval, share):
     assert least <= error <= most
 
 
+STEPS = st.tuples(st.floats(-1, 1), st.floats(0, 6)).map(lambda p: (p[0], p[0] + p[1] * 2 / 79))
+
+
+def steps_at_random(seed, dtype="float64"):
+    """A staircase of 80 keys whose steps go up and down, or only up."""
+    random = np.random.default_rng(seed)
+    values = random.normal(size=80) if seed % 2 else np.cumsum(random.random(80))
+    return staircase(80, 20.0, lambda u: values, dtype)
+
+
+@given(st.integers(0, 1000), STEPS, st.lists(st.floats(0, 1), min_size=6, max_size=6))
+def test_the_range_of_a_staircase_holds_its_values(seed, interval, shares):
+    head, (low, high) = steps_at_random(seed), interval
+    with precision():
+        found = head.balls.over(low, high, head.balls.near(low, high))
+    values = [exactly(head, min(max(low + s * (high - low), low), high)) for s in (0, 1, *shares)]
+    assert float(found.lower()) - 1e-15 <= min(values)
+    assert max(values) <= float(found.upper()) + 1e-15
+    if seed % 2 == 0:  # and is no wider, where it rises
+        assert float(found.upper() - found.lower()) <= (max(values) - min(values)) * (1 + 1e-8) + 1e-14
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 1000), STEPS, st.floats(0, 1))
+def test_rounding_over_many_steps_holds(seed, interval, share):
+    head, (low, high) = steps_at_random(seed, "float32"), (float(np.float32(end)) for end in interval)
+    rounding = Rounding(HeadClaim(parse("sin(x)").node, "x", low, high, head))
+    rough, bound = rounding.on_box(low, high, math.inf), rounding.on_box(low, high)
+    turns = (np.arange(79) + 0.5) * 2 / 79 - 1  # where neighbours share the weight, and its rounding shows
+    places = [low + share * (high - low), *turns[(turns > low) & (turns < high)]]
+    x = torch.tensor(places, dtype=torch.float32).clamp(low, high)
+    module = HeadModule(head)
+    for place, *found in zip(x.tolist(), module(x).tolist(), module.literal()(x).tolist(), strict=True):
+        assert all(abs(mp.mpf(value) - exactly(head, place)) <= min(rough, bound) for value in found)
+    assert rough < 0.2
+
+
 @given(st.sampled_from([4.0, 20.0]), st.floats(-0.9, 0.9), st.floats(-6, -1))
 def test_leaving_out_far_keys_costs_nothing(sharpness, low, size):
     head = staircase(100, sharpness, np.sin)
