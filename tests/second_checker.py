@@ -10,6 +10,8 @@ decided on balls, so what it calls proved is proved up to flint and this file. H
 error at a midpoint is certainly larger. Where the sign of what a kink looks at is open on a box, E is, at each point,
 one of its branches: all are bounded. Where derivatives do not exist (sqrt at 0), the plain enclosure of E serves.
 
+A relative claim is one on 1 - head/target, by the same boxes.
+
 *A far side*, x >= b (or -x >= b): sub-formulas are polynomials in x plus a rest <= r exp(-λ(x - b)) (`Tail`), the
 weights of all keys but the last likewise; x exp(-λ(x-b)) <= b exp(-(λ - 1/b)(x-b)) serves products. Slopes of target
 and end key differ by the rounding of the stored gain; times |x|, that is counted under the claimed rounding (1 + |x|).
@@ -579,7 +581,9 @@ class Head:
         return total
 
 
-def check_head(tree: Tree, name: str, head: Head, domain: list[arb], claim: arb, rounding: arb, what: str) -> int:
+def check_head(
+    tree: Tree, name: str, head: Head, domain: list[arb], claim: arb, rounding: arb, what: str, relative: bool = False
+) -> int:
     edges, boxes = head.edges, 0
     if len(edges) < 2 or any(not a < b for a, b in itertools.pairwise(edges)):
         raise Refused(f"the edges of {what} do not increase")
@@ -588,8 +592,11 @@ def check_head(tree: Tree, name: str, head: Head, domain: list[arb], claim: arb,
             raise Refused(f"the boxes of {what} do not cover its domain")
 
     def error(x: Any, choose: Branches) -> Any:
-        return evaluate(tree, {name: x}, choose) - head(x)
+        exact = evaluate(tree, {name: x}, choose)
+        return 1 - head(x) / exact if relative else exact - head(x)
 
+    if relative and not all(end.is_finite() for end in domain):
+        raise Refused("a relative error is claimed on an unbounded domain")
     for low, high in itertools.pairwise(edges):
         boxes += keeps(error, low, high, claim, what)
     for end, edge, side in ((domain[0], edges[0], -1), (domain[1], edges[-1], 1)):
@@ -1274,6 +1281,8 @@ def check(path: str | Path) -> Verdict:
         level = record["certificate"]["level"]
         if level not in ("proved", "unproved") or record["kind"] not in CHECKS:
             raise NotChecked(f"a {record['kind']} whose claim is {level}: there is no proof to check")
+        if is_relative(record["certificate"]) and record["kind"] != "head":
+            raise Refused("only the claim of a head may be relative")
         CHECKS[record["kind"]](record, tensors, verdict)
         if tensors.unread:
             raise Refused(f"the file has tensors that no model reads: {', '.join(sorted(tensors.unread))}")
@@ -1311,6 +1320,13 @@ def claims(record: dict[str, Any]) -> tuple[list[list[arb]], arb, arb]:
     return domain, bounds[0], bounds[1]
 
 
+def is_relative(claim: dict[str, Any]) -> bool:
+    """Whether a claim is one of multiples of the target."""
+    if type(claim.get("relative", False)) is not bool:
+        raise Refused("a claim is neither relative nor not")
+    return claim.get("relative", False)
+
+
 def formulas(record: dict[str, Any]) -> list[str]:
     if not record.get("expressions"):
         raise NotChecked("there are no formulas in the file")
@@ -1327,8 +1343,10 @@ def check_single(record: dict[str, Any], tensors: Tensors, verdict: Verdict) -> 
     (text,), (name,) = formulas(record), record["variables"]
     head = Head.read(tensors, "", record)
     count_boxes(record, [head])
-    boxes = check_head(parse(text, [name]), name, head, domain, claim, rounding, "the head")
-    verdict.checked.append(f"|{text} - head| <= {float(claim):.3g} on the domain, proved on {boxes} boxes")
+    relative = is_relative(record["certificate"])
+    boxes = check_head(parse(text, [name]), name, head, domain, claim, rounding, "the head", relative)
+    said = f"|head/({text}) - 1|" if relative else f"|{text} - head|"
+    verdict.checked.append(f"{said} <= {float(claim):.3g} on the domain, proved on {boxes} boxes")
 
 
 CHECKS: dict[str, Callable[[dict[str, Any], Tensors, Verdict], None]] = {

@@ -11,7 +11,7 @@ from anchorhead.compiler.circuit_target import CircuitTarget, elementwise
 from anchorhead.compiler.compose import Composed, argument_ranges, compose
 from anchorhead.compiler.method import Method, Wish
 from anchorhead.compiler.target import Target
-from anchorhead.errors import AnchorheadError, SingularityError, ToleranceError
+from anchorhead.errors import AnchorheadError, InputError, SingularityError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.layered_core import LayeredCore
 from anchorhead.proof.certificate import Certificate
@@ -37,6 +37,8 @@ class Graph(Method):
         With `apart`, never as one step: what a single head is for.
         """
         if isinstance(target, Target):
+            if target.relative:
+                raise InputError("method='graph' keeps absolute errors; leave relative=True out, or use method='auto'.")
             target = elementwise(target)
         tol = wish.tolerance(1e-6)
         found: list[tuple[Composed, bool, tuple[Angle, ...]]] = []

@@ -23,6 +23,7 @@ def compile(
     domain: Any = None,
     *,
     tol: float | None = None,
+    relative: bool = False,
     method: str | Method = "auto",
     dtype: torch.dtype = torch.float64,
     keys: int | None = None,
@@ -42,10 +43,13 @@ def compile(
         of first appearance; `model.certificate.variables` says it.
     tol: the error to keep, 1e-6 unless given. On a bounded domain it covers approximation and rounding; on an
         unbounded one the approximation, and rounding is stated as a multiple of 1 + |x|.
-    method: auto; for one variable gated (values affine in x), smooth (constant values), kinked (pieces joined by
-        gates at kinks), pieces (cut wherever that saves keys) or nearest (the paper's); for any number graph (a head
-        for each node); for several grid (one layer, p^m keys). With grid or two_layer (the paper's two layers) a
-        callable is not looked into but sampled. Or a `Method` of your own (docs/extending.md).
+    relative: of one variable, on a bounded domain where the target has no zero: tol and all bounds of the certificate
+        are multiples of |target|, |model/target - 1| <= tol.
+    method: auto; for one variable gated (values affine in x), smooth (constant values), gamma (keys in geometric
+        progression, for powers over many decades), kinked (pieces joined by gates at kinks), pieces (cut wherever that
+        saves keys) or nearest (the paper's); for any number graph (a head for each node); for several grid (one layer,
+        p^m keys). With grid or two_layer (the paper's two layers) a callable is not looked into but sampled. Or a
+        `Method` of your own (docs/extending.md).
     keys: for one variable, a number of keys instead of a tolerance: the best error that is proved with at most so many.
     shape: the shape of one input of a function or module of tensors, such as (64,) or (20, 5), where the domain does
         not say it. A callable is taken to map batches, (batch, *shape), if it can, and single inputs otherwise.
@@ -60,7 +64,7 @@ def compile(
     """
     check_policy(outside)
     chosen, wish = named(method), Wish(tol, keys, dtype, lipschitz, progress or (lambda text: None), limit)
-    found = read(target, domain, shape, chosen, sampled=lipschitz is not None)
+    found = read(target, domain, shape, chosen, sampled=lipschitz is not None, relative=relative)
     with threadpool_limits(1):  # thousands of small least squares: threads would only wait for each other
         try:
             model = chosen.compile(found, wish)

@@ -1,4 +1,4 @@
-"""Four ways to fit a head to a function of one variable: gated, smooth, kinked, and the paper's nearest anchor."""
+"""The ways to fit a head to a function of one variable: gated, smooth, gamma, kinked, pieces, and the paper's."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from functools import lru_cache
 import numpy as np
 from flint import arb
 
+from anchorhead.arithmetic import exp_of
 from anchorhead.compiler.joined import Joined
-from anchorhead.compiler.method import Fit, HeadMethod
+from anchorhead.compiler.method import Fit, Goal, HeadMethod
 from anchorhead.compiler.piece import Layout, PieceFit, crowding_places
+from anchorhead.compiler.prove import sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.pieces import Piece
 from anchorhead.errors import InputError
+from anchorhead.head.gamma import Gamma as GammaHeads
+from anchorhead.head.gamma import gamma
 from anchorhead.head.nearest import nearest
 from anchorhead.head.smooth import smooth
 
@@ -23,6 +27,10 @@ MOST_KEYS = 128
 MOST_JOINED = 4096
 MOST_ANCHORS = 256
 FAR_TOO_MANY = 1e18
+DECADES = 1.5
+"""From so many on keys in geometric progression are looked at, with relative errors."""
+GLANCE = 16, Goal(1e-6, 1e3)
+"""The size and the goal at which methods are compared."""
 
 
 class Gated(HeadMethod):
@@ -45,9 +53,33 @@ class Smooth(HeadMethod):
         _require_bounded(self, target)
         f = target.function()
         layout = Layout(lambda keys, goal, crowd: smooth(f, target.low, target.high, keys, crowd=crowd, goal=goal.error,
-                                                          limit=goal.limit, extra=goal.extra),
+                                                          limit=goal.limit, extra=goal.extra,
+                                                          relative=target.relative),
                         crowding_places(f, target.low, target.high))  # fmt: skip
         return Fit(self.name, 1, MOST_KEYS, layout.build, estimate=layout.estimate, large_values=False)
+
+
+class Gamma(HeadMethod):
+    """Keys in geometric progression: functions that go like powers, over many decades. `constant`: of its values."""
+
+    name = "gamma"
+
+    def __init__(self, *, constant: bool = False) -> None:
+        self.constant = constant
+
+    def fit(self, target: Target) -> Fit:
+        if not target.bounded or target.low <= 0 <= target.high:
+            raise InputError(
+                "method='gamma' has keys in geometric progression and needs a bounded domain without zero, such as "
+                "(1e-6, 1e4); use method='auto' or give such a domain."
+            )
+
+        def family(keys: int, goal: Goal) -> GammaHeads:
+            return gamma(target.function(), target.low, target.high, keys, affine=not self.constant, goal=goal.error,
+                         limit=goal.limit, extra=goal.extra, relative=target.relative)  # fmt: skip
+
+        return Fit(self.name, 3, MOST_KEYS, lambda keys, goal: family(keys, goal).best()[1],
+                   estimate=lambda keys, goal: exp_of(family(keys, goal).first()), large_values=False)  # fmt: skip
 
 
 class Nearest(HeadMethod):
@@ -57,6 +89,8 @@ class Nearest(HeadMethod):
 
     def fit(self, target: Target) -> Fit:
         _require_bounded(self, target)
+        if target.relative:
+            raise InputError("method='nearest' is the paper's, whose error is absolute; leave relative=True out.")
         f = target.function()
         build = lambda keys, goal: nearest(f, target.low, target.high, keys)[1]
         size = lambda goal: nearest_keys(target, goal.error)
@@ -86,7 +120,11 @@ class Pieces(HeadMethod):
 
 def usual(target: Target) -> HeadMethod:
     """The method for one variable that is taken where none is asked for."""
-    return Kinked() if target.kinks else Gated()
+    if target.kinks:
+        return Kinked()
+    if not target.relative or not target.decades >= DECADES:
+        return Gated()
+    return min((Gamma(), Gated()), key=lambda way: sampled_error(target, way.fit(target).build(*GLANCE), []))
 
 
 @lru_cache(maxsize=100)

@@ -74,7 +74,7 @@ def least_keys(problem: Problem) -> int:
     turns = 0
     for share in (0.2, 0.35, 0.5, 0.65, 0.8):
         off = problem.target - (low + share * (high - low))
-        signs = np.sign(off[np.abs(off) > problem.goal])
+        signs = np.sign(off[problem.measured(np.abs(off)) > problem.goal])
         turns = max(turns, int(np.count_nonzero(np.diff(signs))))
     return (turns + 2) // 2 if problem.affine else turns + 1
 
@@ -99,7 +99,7 @@ class PieceFit:
     """A gated head for one smooth piece, fitted a little past its kinks, or to its asymptotes where it is infinite."""
 
     def __init__(self, target: Target, piece: Piece, *, pins: bool = True) -> None:
-        self.piece = piece
+        self.piece, self.relative = piece, target.relative
         self.unpinned: PieceFit | None = None
         self.f = target.function(piece.node)
         self.affine = affine_form(piece.node, target.variable, piece.low, piece.high)
@@ -187,7 +187,9 @@ class PieceFit:
         low, high = self._interval(goal.error / 10)
         u = np.concatenate([np.linspace(low, high, 1501), low + (high - low) * geometric(1e-6, 0.1, 100),
                             high - (high - low) * geometric(1e-6, 0.1, 100)])  # fmt: skip
-        return float(np.abs(head(u) - self.f(u)).max())
+        exact = self.f(u)
+        errors = np.abs(head(u) - exact)
+        return float((errors / np.abs(exact) if self.relative else errors).max())
 
     def _layout(self) -> Layout:
         if self._free and not self.layout.places:
@@ -198,7 +200,8 @@ class PieceFit:
         low, high = self._interval(goal.error / 10)
         rates = [rate for rate in dict.fromkeys(self.rates)]
         return gated(self.f, low, high, keys, left=self.left, right=self.right, rates=rates, crowd=crowd,
-                     centre=self._centre(low, high), goal=goal.error, limit=goal.limit, extra=goal.extra)  # fmt: skip
+                     centre=self._centre(low, high), goal=goal.error, limit=goal.limit, extra=goal.extra,
+                     relative=self.relative)  # fmt: skip
 
     def _interval(self, error: float) -> tuple[float, float]:
         """Where to fit: the piece, cut on infinite sides where the target has settled."""

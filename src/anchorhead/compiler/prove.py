@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from anchorhead.arithmetic import geometric
+from anchorhead.arithmetic import decades, geometric
 from anchorhead.compiler.target import Target
 from anchorhead.errors import InputError
 from anchorhead.head.head import Head
@@ -23,25 +23,29 @@ FAR = geometric(2.0, 8e8, 110).tolist()
 
 
 def sampled_error(target: Target, head: Head, cuts: Sequence[float]) -> float:
-    """The largest error on a fine sample: what a proof can hope for."""
+    """The largest error on a fine sample, relative if the target's is: what a proof can hope for."""
     low, high = target.window
     near = (high - low) * geometric(1e-8, 1.0, 300)
     centre = min(max(0.0, low), high)
     points = [np.linspace(low, high, 4001), centre + near, centre - near]
+    if target.relative:
+        points.append(decades(low, high, 2001))
     if cuts:
         points += [np.linspace(a, b, 200) for a, b in zip(sorted(cuts), sorted(cuts)[1:], strict=False)]
     u = np.concatenate(points)
     u = u[(u >= target.low) & (u <= target.high)]
-    return float(np.abs(head(u) - target.function()(u)).max())
+    exact = target.function()(u)
+    errors = np.abs(head(u) - exact)
+    return float((errors / np.abs(exact) if target.relative else errors).max())
 
 
 def prove_head(
     target: Target, head: Head, goal: float, cuts: Sequence[float], method: str = ""
 ) -> HeadClaim | Refutation:
-    """Proves |target - head| <= goal for the head's numbers, as tightly as sampling suggests."""
+    """Proves |target - head| <= goal, times |target| if relative, for these numbers: as tightly as samples show."""
     if len(head.sizes) == 1 and (head.gate_slopes, head.gate_levels) != ((0.0,), (0.0,)):
         raise InputError("A head of one piece has no gate; leave gate_slopes and gate_levels out.")
-    claim = HeadClaim(target.node, target.variable, target.low, target.high, head, method)
+    claim = HeadClaim(target.node, target.variable, target.low, target.high, head, method, relative=target.relative)
     sampled = sampled_error(target, head, cuts)
     if not sampled <= goal:
         return Refutation(math.nan, sampled, True)
@@ -58,7 +62,7 @@ def prove_head(
         return found
     sides = [s for s, end in ((-1, target.low), (1, target.high)) if math.isinf(end)]
     distant = [far(claim, sign, abs(low if sign < 0 else high)) for sign in sides]
-    rounding = rounding_on(claim, found.edges, relative=bool(sides))
+    rounding = rounding_on(claim, found.edges)
     for sign, d in zip(sides, distant, strict=True):
         rounding = max(rounding, Rounding(claim).beyond(sign, abs(low if sign < 0 else high)) + d.drift)
     approximation = max([found.bound, *(d.error for d in distant)])
@@ -77,6 +81,7 @@ def certificate(target: Target, claim: HeadClaim) -> Certificate:
         boxes=len(claim.edges) - 1,
         assumptions=(*ASSUMPTIONS, *target.assumptions),
         variables=(target.variable,),
+        relative=claim.relative,
     )
 
 

@@ -46,6 +46,8 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     if claimed.level not in ("proved", "unproved"):
         raise VerificationError(f"{path} is {claimed.level}, not proved: there is no proof to check.")
     _check_claim(claimed)
+    if claimed.relative and found.record["kind"] != "head":
+        raise VerificationError("The file claims a relative error, which is proved of single heads only.")
     checked = CHECKS[found.record["kind"]](found, claimed, progress)
     if claimed.boxes != checked.boxes:
         raise VerificationError(f"The certificate counts {claimed.boxes} boxes, and the proof has {checked.boxes}.")
@@ -201,7 +203,7 @@ def _check_far(claim: HeadClaim, low: float, high: float) -> list[tuple[int, flo
 
 def _check_rounding(claim: HeadClaim, distant: list[tuple[int, float, Far]]) -> None:
     with precision():
-        rounding = rounding_on(claim, claim.edges, relative=bool(distant))
+        rounding = rounding_on(claim, claim.edges)
         for sign, start, found in distant:
             rounding = max(rounding, Rounding(claim).beyond(sign, start) + found.drift)
     if not rounding <= claim.rounding:

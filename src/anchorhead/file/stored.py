@@ -61,7 +61,10 @@ def head_claim(found: ModelFile) -> HeadClaim:
     certificate = certificate_of(found)
     head = _head(found, "", found.record)
     claim = HeadClaim(expression.outputs[0], expression.variables[0], *box[0], head, method_of(found.record),
-                      found.numbers["edges"], certificate.approximation, certificate.rounding)  # fmt: skip
+                      found.numbers["edges"], certificate.approximation, certificate.rounding,
+                      certificate.relative)  # fmt: skip
+    if claim.relative and not claim.bounded:
+        raise FileError("The file claims a relative error on an unbounded domain, where none is proved.")
     _require_bounded_work([claim])
     return claim
 
@@ -260,6 +263,7 @@ def certificate_of(found: ModelFile) -> Certificate:
         assumptions=tuple(said),
         outputs=tuple(real(v, "the bound of an output") for v in listed(claimed, "outputs")),
         source=source,
+        relative=flag(claimed, "relative"),
         **_title(record),
     )
 
@@ -314,6 +318,14 @@ def listed(record: dict[str, Any], name: str) -> list[Any]:
     value = record.get(name)
     if not isinstance(value, list):
         raise FileError(f"The record in the file lacks {name!r}.")
+    return value
+
+
+def flag(record: dict[str, Any], name: str) -> bool:
+    """An entry of the record that is true or false: the latter where it is absent."""
+    value = record.get(name, False)
+    if type(value) is not bool:
+        raise FileError(f"The file's {name} is {value!r:.40}, and must be true or false.")
     return value
 
 

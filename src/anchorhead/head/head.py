@@ -45,6 +45,9 @@ class Reflection(NamedTuple):
     tilt: float
 
 
+EVEN = Reflection(False, 0.0, 0.0)
+
+
 @dataclass(frozen=True)
 class Head:
     """slopes, intercepts, constants, gains: one for each key. sizes: keys of each piece, all in one unless given.

@@ -10,6 +10,8 @@ The terms of f·D and N cancel at m to their difference, which is what makes the
 without it need a thousand times as many boxes. Where f has a kink inside the box only J = 1 is used, with
 generalised slopes, and where it has an infinite slope J = 0.
 
+A relative claim is about |f - h|/|f|: the same, over the least |f| on the box, which must not hold a zero of f.
+
 The interval is bisected until every box is below the goal. A midpoint at which the error certainly exceeds
 the goal ends the search at once: the head is refuted there.
 """
@@ -49,7 +51,7 @@ class Refutation:
 
 
 def box_error(claim: HeadClaim, low: float, high: float) -> float:
-    """An upper bound of |target - head| on [low, high]; infinity if none was found."""
+    """An upper bound of |target - head| on [low, high], over |target| if relative; infinity if none was found."""
     middle, radius = (arb(low) + arb(high)) / 2, (arb(high) - arb(low)) / 2
     box = ball(low, high)
     wide_f = jet(claim.function, claim.variable, box, ORDER)
@@ -68,7 +70,8 @@ def box_error(claim: HeadClaim, low: float, high: float) -> float:
         if len(near_f) < order:
             return math.inf
     least = wide_d[0].lower()
-    return upper(total / least if least > 1 else total)
+    total = total / least if least > 1 else total
+    return upper(total / wide_f[0].abs_lower() if claim.relative else total)
 
 
 def point_error(claim: HeadClaim, place: float) -> tuple[float, float]:
@@ -77,6 +80,8 @@ def point_error(claim: HeadClaim, place: float) -> tuple[float, float]:
     value = jet(claim.function, claim.variable, x, 0)[0]
     denominator, numerator = claim.head.balls.taylor(x, claim.head.balls.leader(place), 0, ctx.prec)
     error = abs(value - numerator[0] / denominator[0])
+    if claim.relative:
+        error = error / abs(value)
     if not error.is_finite():
         return 0.0, math.inf
     return max(0.0, float(error.lower())), upper(error)

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known about |target - model|.
+    """What is known about |target - model|, or, where it is relative, about |model/target - 1|.
 
     level: `proved` (every box was checked in ball arithmetic), `conditional` (under a constant that the caller
         declared), `measured` (sampled only), `trivial` (nothing useful is known: the bound is what the declared ranges
@@ -18,6 +18,7 @@ class Certificate:
     rounding: bound on what evaluation in `dtype` adds; on an unbounded domain, that bound over 1 + |x|.
     bound: on a bounded domain approximation + rounding; on an unbounded one the approximation.
     boxes: how many boxes the proof has.
+    relative: whether all bounds are multiples of |target|, which has no zero in the domain.
     outputs: where there are several, the bound of each.
     variables: names of the inputs in the order of the model's last dimension, which is that of `domain`; empty if they
         have none.
@@ -37,6 +38,7 @@ class Certificate:
     variables: tuple[str, ...] = ()
     circuit: str = ""
     source: str = ""
+    relative: bool = False
 
     @property
     def bounded(self) -> bool:
@@ -47,6 +49,12 @@ class Certificate:
     def bound(self) -> float:
         """The error that the model keeps; see the class."""
         return sum_above(self.approximation, self.rounding) if self.bounded else self.approximation
+
+    def allowed(self, x: Any, target: Any) -> Any:
+        """The error that is kept at inputs x, numbers or tensors, where the target has these values."""
+        if self.relative:
+            return self.bound * abs(target)
+        return self.bound if self.bounded else self.approximation + self.rounding * (1 + abs(x))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; infinite ends become strings."""
@@ -77,8 +85,9 @@ class Certificate:
                 f"{self.bound:.3g} follows from the declared bounds alone"
             )
         extra = "" if self.bounded else " (1 + |x|)"
+        what = f"|model/({self.expression}) - 1|" if self.relative else f"|{self.expression} - model|"
         return (
-            f"{self.level}: |{self.expression} - model| <= {self.bound:.3g} on {where}, {self.dtype} "
+            f"{self.level}: {what} <= {self.bound:.3g} on {where}, {self.dtype} "
             f"(approximation {self.approximation:.3g}, rounding {self.rounding:.3g}{extra}, {self.boxes} boxes)"
         )
 

@@ -54,6 +54,7 @@ from collections.abc import Sequence
 from flint import arb
 
 from anchorhead.dtypes import LARGEST, LEAST_NORMAL
+from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.precision import ball, precision, upper
 from anchorhead.proof.far import decreasing
 from anchorhead.proof.head_claim import HeadClaim
@@ -269,8 +270,8 @@ def _grown(error: arb) -> arb:
     return error if error < 1e-3 else error.expm1()
 
 
-def rounding_on(claim: HeadClaim, edges: Sequence[float], *, relative: bool) -> float:
-    """The largest bound over the boxes; with `relative`, of the bound divided by 1 + |x|.
+def rounding_on(claim: HeadClaim, edges: Sequence[float]) -> float:
+    """The largest bound over the boxes: as it is, or over |function| of a relative claim, or over 1 + |x| on R.
 
     On a wide box the weights are not known well and the bound is far too large, so boxes are cut until they are
     within half of what the worst of their own middles shows.
@@ -279,7 +280,10 @@ def rounding_on(claim: HeadClaim, edges: Sequence[float], *, relative: bool) -> 
 
     def bound(low: float, high: float) -> float:
         found = rounding.on_box(low, high)
-        if not relative:
+        if claim.relative:
+            with precision(ROUNDING_PRECISION):
+                return upper(arb(found) / jet(claim.function, claim.variable, ball(low, high), 0)[0].abs_lower())
+        if claim.bounded:
             return found
         least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
         return math.nextafter(found / (1 + least), math.inf)
