@@ -50,6 +50,8 @@ def print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> Non
         ("level", f"{certificate.level}, {certificate.boxes} boxes"),
     ):
         table.add_row(name, value)
+    if certificate.evaluation:
+        table.add_row("bound of the literal form", f"{model.literal_certificate().bound:.3e}")
     _show(table)
     if file:
         print(f"file: {file}")

@@ -13,6 +13,7 @@ from anchorhead.compiler.methods import named
 from anchorhead.compiler.read import read
 from anchorhead.compiler.search import Interrupted
 from anchorhead.compiler.target import Domain, read_target
+from anchorhead.errors import InputError
 from anchorhead.expression.graph import Expression
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.outside import check_policy
@@ -30,6 +31,7 @@ def compile(
     shape: tuple[int, ...] | int | None = None,
     lipschitz: float | None = None,
     outside: str = "warn",
+    evaluation: str = "fast",
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> CompiledModel:
@@ -58,12 +60,18 @@ def compile(
         error is measured only, and the certificate says so.
     outside: what an input outside the domain does when the model is run: "warn", once, "error" or "ignore";
         `model.outside` is the same and can be changed.
+    evaluation: for which evaluation products and squares are built: "fast", what the model computes, where they take
+        two keys and lose no digits; or "literal", the softmax written out, for `literal()`, ONNX and other exports,
+        which in float32 takes more keys and a larger tol. `model.literal_certificate()` says what that form keeps.
     limit: the most keys that a model may have; what takes more is refused.
     progress: called with a line of text for each step. Ctrl-C ends with the smallest head that was proved to keep the
         tolerance, if there is one, and else in a KeyboardInterrupt that says how far the search came.
     """
     check_policy(outside)
-    chosen, wish = named(method), Wish(tol, keys, dtype, lipschitz, progress or (lambda text: None), limit)
+    if evaluation not in ("fast", "literal"):
+        raise InputError(f'evaluation={evaluation!r:.40} must be "fast" or "literal".')
+    chosen, wish = named(method), Wish(tol, keys, dtype, lipschitz, progress or (lambda text: None), limit,
+                                       literal=evaluation == "literal")  # fmt: skip
     found = read(target, domain, shape, chosen, sampled=lipschitz is not None, relative=relative)
     with threadpool_limits(1):  # thousands of small least squares: threads would only wait for each other
         try:

@@ -45,7 +45,8 @@ def prove_head(
     """Proves |target - head| <= goal, times |target| if relative, for these numbers: as tightly as samples show."""
     if len(head.sizes) == 1 and (head.gate_slopes, head.gate_levels) != ((0.0,), (0.0,)):
         raise InputError("A head of one piece has no gate; leave gate_slopes and gate_levels out.")
-    claim = HeadClaim(target.node, target.variable, target.low, target.high, head, method, relative=target.relative)
+    claim = HeadClaim(target.node, target.variable, target.low, target.high, head, method, relative=target.relative,
+                      evaluation=target.evaluation)  # fmt: skip
     sampled = sampled_error(target, head, cuts)
     if not sampled <= goal:
         return Refutation(math.nan, sampled, True)

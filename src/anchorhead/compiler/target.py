@@ -38,6 +38,8 @@ class Target:
     """Of the parameters of a module that it was traced from."""
     relative: bool = False
     """Whether its error is measured in units of |f|, which then has no zero on the bounded domain."""
+    evaluation: str = ""
+    """Of which evaluation rounding is to be proved: `fast`, or both."""
 
     @property
     def node(self) -> Node:

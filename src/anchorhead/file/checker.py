@@ -29,6 +29,7 @@ from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.far import Far, far
 from anchorhead.proof.head_claim import HeadClaim
 from anchorhead.proof.network_claim import NetworkClaim, output_errors
+from anchorhead.proof.odd import is_odd, odd_bounds
 from anchorhead.proof.rounding import ASSUMPTIONS, Rounding, rounding_on
 
 Progress = Callable[[int, int], None]
@@ -86,7 +87,7 @@ def _check_network_file(found: ModelFile, claimed: Certificate, progress: Progre
         check_head(head, report)
         done += len(head.edges) - 1
     _check_composition(claim, claimed)
-    checked = _checked(claimed, claim.boxes)
+    checked = replace(_checked(claimed, claim.boxes), evaluation=claim.evaluation)
     if found.record.get("expressions") is not None:
         return checked
     digest = circuit_digest(claim.circuit)
@@ -118,9 +119,24 @@ CHECKS: dict[str, Callable[[ModelFile, Certificate, Progress | None], Certificat
 def check_head(claim: HeadClaim, progress: Progress | None = None) -> None:
     """Everything that is claimed of one head."""
     low, high = _check_cover(claim)
+    if is_odd(claim):
+        _check_odd(claim, progress)
+        return
     _check_defined(claim)
     _check_boxes(claim, progress)
     _check_rounding(claim, _check_far(claim, low, high))
+
+
+def _check_odd(claim: HeadClaim, progress: Progress | None) -> None:
+    """The claim of an odd head, which needs no boxes."""
+    approximation, rounding = odd_bounds(claim)
+    if not approximation <= claim.approximation or not rounding <= claim.rounding:
+        raise VerificationError(
+            f"An odd head keeps {approximation:.3g} and rounds by {rounding:.3g}, relative to {claim.function}, and "
+            f"{claim.approximation:.3g} and {claim.rounding:.3g} are claimed."
+        )
+    if progress is not None:
+        progress(len(claim.edges) - 1, len(claim.edges) - 1)
 
 
 def _check_composition(claim: NetworkClaim, certificate: Certificate) -> None:

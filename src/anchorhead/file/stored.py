@@ -189,7 +189,10 @@ def _stored_head(found: ModelFile, index: int, part: Any) -> HeadClaim:
     if not low < high:
         raise FileError(f"The interval of head {index} in the file is empty.")
     head, edges = _head(found, f"heads.{index}.", part), found.numbers[f"heads.{index}.edges"]
-    return HeadClaim(target, "u", low, high, head, method_of(part), edges, approximation, rounding)
+    if part.get("evaluation", "") not in ("", "fast"):
+        raise FileError(f"The evaluation of head {index} in the file is neither both, an empty text, nor fast.")
+    return HeadClaim(target, "u", low, high, head, method_of(part), edges, approximation, rounding,
+                     flag(part, "relative"), part.get("evaluation", ""))  # fmt: skip
 
 
 def _head(found: ModelFile, prefix: str, part: dict[str, Any]) -> Head:

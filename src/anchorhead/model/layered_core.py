@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -22,8 +23,8 @@ from anchorhead.model.layered import LayeredNetwork, build, exact_wires
 from anchorhead.model.network import Resources
 from anchorhead.model.report import Report, report
 from anchorhead.model.self_attention import SelfAttention, layers_on_sequences
-from anchorhead.proof.certificate import Certificate
-from anchorhead.proof.network_claim import PlacedNetwork
+from anchorhead.proof.certificate import Certificate, rest_above
+from anchorhead.proof.network_claim import PlacedNetwork, literal_errors
 
 
 class LayeredCore(FlatCore):
@@ -54,6 +55,16 @@ class LayeredCore(FlatCore):
     def exact(self, x: Tensor) -> Tensor:
         self.check(x)
         return shaped(exact_wires(self.circuit, x)[1], self.output_shape)
+
+    def literal_certificate(self, certificate: Certificate) -> Certificate:
+        if certificate.evaluation != "fast" or certificate.level != "proved":
+            return certificate
+        try:
+            total = literal_errors(self.placed.claim)
+        except OutsideDomain:
+            return replace(certificate.unproved(), evaluation="literal")
+        rounding = rest_above(max(total), certificate.approximation)
+        return replace(certificate, rounding=rounding, outputs=tuple(total), evaluation="literal")
 
     def on_sequences(self, tokens: int) -> SelfAttention:
         return layers_on_sequences(self.layered, len(self.circuit.inputs), tokens)
@@ -99,6 +110,8 @@ class LayeredCore(FlatCore):
                 "high": h.high,
                 "approximation": h.approximation,
                 "rounding": h.rounding,
+                "relative": h.relative,
+                "evaluation": h.evaluation,
                 "method": h.method,
                 "uniform": heads[i].horner,
                 "sizes": list(heads[i].sizes),

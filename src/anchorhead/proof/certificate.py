@@ -23,6 +23,8 @@ class Certificate:
     variables: names of the inputs in the order of the model's last dimension, which is that of `domain`; empty if they
         have none.
     circuit: for a traced module the digest of what was traced, which the checker prints as the target's name.
+    evaluation: `fast` where the bounds hold for what the model computes, and the softmax written out has others
+        (`literal_certificate`); `literal` where they are those; empty where they hold for both.
     source: for a module the digest of its parameters when it was traced (`source_digest`); no checker can confirm it.
     """
 
@@ -39,6 +41,7 @@ class Certificate:
     circuit: str = ""
     source: str = ""
     relative: bool = False
+    evaluation: str = ""
 
     @property
     def bounded(self) -> bool:
@@ -73,6 +76,11 @@ class Certificate:
         return replace(self, level="unproved", approximation=math.inf, rounding=math.inf, outputs=unknown)
 
     def __str__(self) -> str:
+        if self.level == "unproved" and self.evaluation == "literal":
+            return (
+                f"unproved: nothing is known of the literal softmax of the model of {self.expression}, where rounding "
+                'may lead out of the domain of a head; compile it with evaluation="literal"'
+            )
         if self.level == "unproved":
             return (
                 f"unproved: the model's numbers were changed since its error for {self.expression} was proved; save it "
@@ -88,7 +96,8 @@ class Certificate:
         what = f"|model/({self.expression}) - 1|" if self.relative else f"|{self.expression} - model|"
         return (
             f"{self.level}: {what} <= {self.bound:.3g} on {where}, {self.dtype} "
-            f"(approximation {self.approximation:.3g}, rounding {self.rounding:.3g}{extra}, {self.boxes} boxes)"
+            f"(approximation {self.approximation:.3g}, rounding {self.rounding:.3g}{extra}, {self.boxes} boxes"
+            + (f", {self.evaluation} evaluation)" if self.evaluation else ")")
         )
 
 
@@ -96,6 +105,11 @@ def sum_above(a: float, b: float) -> float:
     """The sum of two bounds as a float that is not below it."""
     total, large, small = a + b, max(a, b), min(a, b)
     return total if total - large >= small else math.nextafter(total, math.inf)
+
+
+def rest_above(total: float, part: float) -> float:
+    """What is left of a bound beside a part of it, as a float that is not below it; zero if nothing is."""
+    return math.nextafter(total - part, math.inf) if total > part else 0.0
 
 
 def _where(domain: tuple[tuple[float, float], ...], variables: tuple[str, ...]) -> str:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.layout import LayerPlan, lay_out
 from anchorhead.circuit.rows import StoredMap, Wiring, maps_of
+from anchorhead.circuit.step import Kept
 from anchorhead.enclosure.precision import precision
 from anchorhead.proof.flow import Flow, Pair, Tracker
 from anchorhead.proof.head_claim import HeadClaim
+from anchorhead.proof.rounding import rounding_on
 
 CELLS = {1: 32, 2: 8, 3: 4}
 """Cells along each axis, by the number of inputs."""
@@ -31,6 +33,11 @@ class NetworkClaim:
     dtype: str
     heads: tuple[HeadClaim, ...]
     wiring: Wiring
+
+    @property
+    def evaluation(self) -> str:
+        """`fast` where a head's rounding is that of its fast evaluation alone; empty where it is that of both."""
+        return "fast" if any(head.evaluation for head in self.heads) else ""
 
     @property
     def boxes(self) -> int:
@@ -72,6 +79,20 @@ def flows(tracker: Tracker, box: Sequence[Pair], *, whole: bool = False) -> list
 def worst(found: Sequence[Sequence[float]]) -> list[float]:
     """For each entry the largest over all cells."""
     return [max(column) for column in zip(*found, strict=True)]
+
+
+def literal_errors(claim: NetworkClaim) -> list[float]:
+    """A bound for each output of the network whose heads are evaluated as a softmax, rounding included."""
+    facts = [_literal(head) for head in claim.heads]
+    tracker = Tracker(claim.circuit, claim.dtype, claim.wiring, facts)
+    return worst([flow.output_errors for flow in flows(tracker, claim.box)])
+
+
+def _literal(head: HeadClaim) -> Kept:
+    if not head.evaluation:
+        return head
+    plain = replace(head, relative=False, evaluation="", approximation=head.absolute[0])
+    return replace(plain, rounding=rounding_on(plain, plain.edges))
 
 
 def output_errors(claim: NetworkClaim, *, rounding: bool) -> list[float]:
