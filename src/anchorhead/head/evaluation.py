@@ -51,10 +51,11 @@ def _tanh(odd: Odd) -> Evaluation:
 
 def of_two_keys(numbers: dict[str, Tensor], x: Tensor) -> Tensor:
     """As a tanh with the parameters themselves, for gradients with respect to them."""
-    slopes, intercepts, constants, gains = (numbers[name] for name in NUMBERS[:4])
+    slopes, intercepts, constants, gains, gate_slopes, gate_levels = (numbers[name] for name in NUMBERS)
+    gate = x * gate_slopes[0] + gate_levels[0]
     middle, half = (constants[1] + constants[0]) / 2, (constants[1] - constants[0]) / 2
     centre, rise = (gains[1] + gains[0]) / 2, (gains[1] - gains[0]) / 2
-    turn = torch.tanh(x * ((slopes[1] - slopes[0]) / 2) + (intercepts[1] - intercepts[0]) / 2)
+    turn = torch.tanh(x * ((slopes[1] - slopes[0]) / 2) + (intercepts[1] - intercepts[0]) / 2 + (gate - gate))
     return turn * half + turn * rise * x + (middle + centre * x)
 
 

@@ -24,7 +24,7 @@ from anchorhead.model.network import Resources
 from anchorhead.model.report import Report, report
 from anchorhead.model.self_attention import SelfAttention, layers_on_sequences
 from anchorhead.proof.certificate import Certificate, rest_above
-from anchorhead.proof.network_claim import PlacedNetwork, literal_errors
+from anchorhead.proof.network_claim import PlacedNetwork, output_errors
 
 
 class LayeredCore(FlatCore):
@@ -60,7 +60,7 @@ class LayeredCore(FlatCore):
         if certificate.evaluation != "fast" or certificate.level != "proved":
             return certificate
         try:
-            total = literal_errors(self.placed.claim)
+            total = output_errors(self.placed.claim.literal(), rounding=True)
         except OutsideDomain:
             return replace(certificate.unproved(), evaluation="literal")
         rounding = rest_above(max(total), certificate.approximation)
@@ -80,6 +80,14 @@ class LayeredCore(FlatCore):
                 f"No errors can be told node by node: with the model's numbers the argument of {label} leaves the "
                 "domain of its head, so that its claim does not hold."
             ) from None
+
+    def literal_wire_errors(self) -> tuple[float, ...]:
+        """The errors of all wires in the literal evaluation; those of the fast one where they have no bound."""
+        claim = self.placed.claim
+        try:
+            return report(claim.literal()).wire_errors if claim.evaluation else self.report.wire_errors
+        except OutsideDomain:
+            return self.report.wire_errors
 
     def resources(self, certificate: Certificate) -> Resources:
         """Keys are counted for every head of every layer."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.layout import LayerPlan, lay_out
 from anchorhead.circuit.rows import StoredMap, Wiring, maps_of
-from anchorhead.circuit.step import Kept
 from anchorhead.enclosure.precision import precision
 from anchorhead.proof.flow import Flow, Pair, Tracker
 from anchorhead.proof.head_claim import HeadClaim
@@ -38,6 +37,10 @@ class NetworkClaim:
     def evaluation(self) -> str:
         """`fast` where a head's rounding is that of its fast evaluation alone; empty where it is that of both."""
         return "fast" if any(head.evaluation for head in self.heads) else ""
+
+    def literal(self) -> NetworkClaim:
+        """The claim of the same network with its heads evaluated as a softmax."""
+        return replace(self, heads=tuple(map(_literal, self.heads)))
 
     @property
     def boxes(self) -> int:
@@ -81,14 +84,7 @@ def worst(found: Sequence[Sequence[float]]) -> list[float]:
     return [max(column) for column in zip(*found, strict=True)]
 
 
-def literal_errors(claim: NetworkClaim) -> list[float]:
-    """A bound for each output of the network whose heads are evaluated as a softmax, rounding included."""
-    facts = [_literal(head) for head in claim.heads]
-    tracker = Tracker(claim.circuit, claim.dtype, claim.wiring, facts)
-    return worst([flow.output_errors for flow in flows(tracker, claim.box)])
-
-
-def _literal(head: HeadClaim) -> Kept:
+def _literal(head: HeadClaim) -> HeadClaim:
     if not head.evaluation:
         return head
     plain = replace(head, relative=False, evaluation="", approximation=head.absolute[0])
