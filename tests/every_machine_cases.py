@@ -28,6 +28,7 @@ CASES: dict[str, Callable[[], ah.CompiledModel]] = {
     "sin(3x)": lambda: ah.compile("sin(3*x)", (-1, 1), tol=1e-6),
     "1/(1+25x²)": lambda: ah.compile("1/(1 + 25*x**2)", (-1, 1), tol=1e-5),
     "1/x, keys crowded": lambda: ah.compile("1/x", (0.1, 10), tol=1e-4),
+    "relative, over decades": lambda: ah.compile("x**-0.5", (1e-3, 1e3), tol=1e-4, relative=True),
     "kinked": lambda: ah.compile("max(sin(x), x**2 - 1)", (-2, 2), tol=1e-4),
     "the paper's": lambda: ah.compile("sin(x)", (-1, 1), tol=0.05, method="nearest"),
     "float32": lambda: ah.compile("gelu(x)", tol=1e-4, dtype=torch.float32),

@@ -10,6 +10,9 @@ decided on balls, so what it calls proved is proved up to flint and this file. H
 error at a midpoint is certainly larger. Where the sign of what a kink looks at is open on a box, E is, at each point,
 one of its branches: all are bounded. Where derivatives do not exist (sqrt at 0), the plain enclosure of E serves.
 
+A relative claim is one on 1 - head/target, by the same boxes; at a zero, which only heads for u and u² may have, by
+c tanh(su) = csu(1 - θ) with 0 <= θ <= (su)²/3.
+
 *A far side*, x >= b (or -x >= b): sub-formulas are polynomials in x plus a rest <= r exp(-λ(x - b)) (`Tail`), the
 weights of all keys but the last likewise; x exp(-λ(x-b)) <= b exp(-(λ - 1/b)(x-b)) serves products. Slopes of target
 and end key differ by the rounding of the stored gain; times |x|, that is counted under the claimed rounding (1 + |x|).
@@ -580,7 +583,9 @@ class Head:
         return total
 
 
-def check_head(tree: Tree, name: str, head: Head, domain: list[arb], claim: arb, rounding: arb, what: str) -> int:
+def check_head(
+    tree: Tree, name: str, head: Head, domain: list[arb], claim: arb, rounding: arb, what: str, relative: bool = False
+) -> int:
     edges, boxes = head.edges, 0
     if len(edges) < 2 or any(not a < b for a, b in itertools.pairwise(edges)):
         raise Refused(f"the edges of {what} do not increase")
@@ -589,14 +594,31 @@ def check_head(tree: Tree, name: str, head: Head, domain: list[arb], claim: arb,
             raise Refused(f"the boxes of {what} do not cover its domain")
 
     def error(x: Any, choose: Branches) -> Any:
-        return evaluate(tree, {name: x}, choose) - head(x)
+        exact = evaluate(tree, {name: x}, choose)
+        return 1 - head(x) / exact if relative else exact - head(x)
 
+    if relative and not all(end.is_finite() for end in domain):
+        raise Refused("a relative error is claimed on an unbounded domain")
     for low, high in itertools.pairwise(edges):
         boxes += keeps(error, low, high, claim, what)
     for end, edge, side in ((domain[0], edges[0], -1), (domain[1], edges[-1], 1)):
         if not end.is_finite():
             boxes += check_tail(tree, name, head, abs(edge), side, claim, rounding, what, error)
     return boxes
+
+
+def check_odd(text: str, head: Head, domain: list[arb], claim: arb, what: str) -> int:
+    """c tanh(su) for u, or cu tanh(su) for u**2, relative to it: tanh(t)/t lies between 1 - t²/3 and 1."""
+    ends, zeros = (head.constants, head.gains) if text == "u" else (head.gains, head.constants)
+    mirrored = len(head.slopes) == 2 and head.slopes[0] == -head.slopes[1] and head.levels[0] == head.levels[1]
+    if text not in ("u", "u**2") or not mirrored or ends[0] != -ends[1] or any(zero != 0 for zero in zeros):
+        raise Refused(f"{what} claims a relative error at a zero of its function, and is no odd head for u or u**2")
+    if len(head.edges) != 2 or [*head.edges] != domain:
+        raise Refused(f"the boxes of {what} do not cover its domain")
+    slope, reach = ends[1] * head.slopes[1], head.slopes[1] * max(abs(end) for end in domain)
+    if not abs(slope - 1) + abs(slope) * reach**2 / 3 <= claim:
+        raise Refused(f"{what} could not be shown to keep {float(claim):.3g}")
+    return 1
 
 
 def check_tail(
@@ -949,7 +971,7 @@ class Cell:
         near, alpha, beta, gamma = t.widened(e), net.scales[i], net.tilts[i], net.shifts[i]
         if not (index >= 0 and radius > 0 and near.low >= described["low"] and near.high <= described["high"]):
             raise TooCoarse(f"step {i} may look at a head outside the head's domain")
-        own = abs(alpha) * arb(described["approximation"])
+        own, relative = abs(alpha) * arb(described["approximation"]), is_relative(described)
         text = {"plain": None, "identity": "u", "square": "u**2"}[kind]
         if parse(described["function"], ["u"]) != phi or (text and parse(text, ["u"]) != phi):
             raise Refused(f"the head of step {i} is one for another function")
@@ -964,17 +986,19 @@ class Cell:
                 value, drift = self.extents.moves(phi, reach, (shift + e).upper())
                 if not (u.low >= domain.low - 2.0**-99 and u.high <= domain.high + 2.0**-99):
                     raise Refused(f"the head of step {i} does not reach as far as what it is for")
+            own = own * (value.size() if relative else 1)
             return value, (drift + abs(alpha - 1) * value.size() + abs(beta) * near.size() + abs(gamma) + own).upper()
         u = t * radius + Range(centre, centre)
         if kind == "identity":
             wrong = abs(alpha + beta - radius) * near.size() + abs(gamma - centre)
-            return u, (radius * e + wrong + own).upper()
+            return u, (radius * e + wrong + own * (near.size() if relative else 1)).upper()
         wrong = abs(alpha - radius * radius) * near.size() ** 2 + abs(beta - 2 * centre * radius) * near.size()
         wrong += abs(gamma - centre * centre)
         squares = [u.low * u.low, u.high * u.high]
         value = Range(
             arb(0) if u.low < 0 < u.high else min(s.lower() for s in squares), max(s.upper() for s in squares)
         )
+        own = own * near.size() ** 2 if relative else own
         return value, ((2 * u.size() + radius * e) * radius * e + wrong + own).upper()
 
 
@@ -1101,7 +1125,11 @@ def check_network(record: dict[str, Any], tensors: Tensors, verdict: Verdict) ->
     boxes = 0
     for i, (head, described) in enumerate(zip(net.heads, net.described, strict=True)):
         on, tree = [arb(described["low"]), arb(described["high"])], parse(described["function"], ["u"])
-        boxes += check_head(tree, "u", head, on, arb(described["approximation"]), rounding, f"head {i}")
+        claim, relative = arb(described["approximation"]), is_relative(described)
+        if relative and on[0] <= 0 <= on[1]:
+            boxes += check_odd(described["function"], head, on, claim, f"head {i}")
+        else:
+            boxes += check_head(tree, "u", head, on, claim, rounding, f"head {i}", relative)
     verdict.checked.append(f"the claim of each of {len(net.heads)} heads on its own domain, proved on {boxes} boxes")
     cells = compose(net, domain, allowed)
     verdict.checked.append(f"the composed error of each output, proved on {cells} cells")
@@ -1311,6 +1339,8 @@ def check(path: str | Path) -> Verdict:
         level = record["certificate"]["level"]
         if level not in ("proved", "unproved") or record["kind"] not in CHECKS:
             raise NotChecked(f"a {record['kind']} whose claim is {level}: there is no proof to check")
+        if is_relative(record["certificate"]) and record["kind"] != "head":
+            raise Refused("only the claim of a head may be relative")
         CHECKS[record["kind"]](record, tensors, verdict)
         if tensors.unread:
             raise Refused(f"the file has tensors that no model reads: {', '.join(sorted(tensors.unread))}")
@@ -1348,6 +1378,13 @@ def claims(record: dict[str, Any]) -> tuple[list[list[arb]], arb, arb]:
     return domain, bounds[0], bounds[1]
 
 
+def is_relative(claim: dict[str, Any]) -> bool:
+    """Whether a claim is one of multiples of the target."""
+    if type(claim.get("relative", False)) is not bool:
+        raise Refused("a claim is neither relative nor not")
+    return claim.get("relative", False)
+
+
 def formulas(record: dict[str, Any]) -> list[str]:
     if not record.get("expressions"):
         raise NotChecked("there are no formulas in the file")
@@ -1364,8 +1401,10 @@ def check_single(record: dict[str, Any], tensors: Tensors, verdict: Verdict) -> 
     (text,), (name,) = formulas(record), record["variables"]
     head = Head.read(tensors, "", record)
     count_boxes(record, [head])
-    boxes = check_head(parse(text, [name]), name, head, domain, claim, rounding, "the head")
-    verdict.checked.append(f"|{text} - head| <= {float(claim):.3g} on the domain, proved on {boxes} boxes")
+    relative = is_relative(record["certificate"])
+    boxes = check_head(parse(text, [name]), name, head, domain, claim, rounding, "the head", relative)
+    said = f"|head/({text}) - 1|" if relative else f"|{text} - head|"
+    verdict.checked.append(f"{said} <= {float(claim):.3g} on the domain, proved on {boxes} boxes")
 
 
 CHECKS: dict[str, Callable[[dict[str, Any], Tensors, Verdict], None]] = {

@@ -55,12 +55,12 @@ def test_bound_holds_at_points_nobody_chose(index, dtype, shares):
     model, texts = compiled(index, dtype), CASES[index][0]
     point = inside(model, shares[: len(model.certificate.domain)], dtype)
     values = dict(zip(CASES[index][1], point.tolist(), strict=True))
-    fast, literal = model(point), model.literal()(point)
+    fast, literal, kept = model(point), model.literal()(point), model.literal_certificate().outputs
     with mp.workdps(50):
         for i, text in enumerate(texts):
             exact = formula_at(text, values)
             assert abs(exact - mp.mpf(fast[i].item())) <= model.certificate.outputs[i]
-            assert abs(exact - mp.mpf(literal[i].item())) <= 1.01 * model.certificate.outputs[i]
+            assert abs(exact - mp.mpf(literal[i].item())) <= 1.01 * kept[i]
 
 
 @pytest.mark.parametrize("index", range(len(CASES)))
@@ -244,7 +244,7 @@ REFUSALS = [
     (lambda: ah.compile("log(x*y)", SQUARE), ah.SingularityError, r"log.*\[-1, 1\]"),
     (lambda: ah.compile("log(x*x + y*y)", SQUARE), ah.SingularityError, r"\[0, 2\]"),
     (lambda: ah.compile("sin(3*x*y)", SQUARE, tol=1e-16), ah.ToleranceError, "rounding"),
-    (lambda: ah.compile("sin(3*x*y)", SQUARE, tol=1e-5, dtype=torch.float32), ah.ToleranceError, r"x\*y dominates"),
+    (lambda: ah.compile("sin(3*x*y)", SQUARE, tol=3e-6, dtype=torch.float32), ah.ToleranceError, r"sin.* dominates"),
     (lambda: ah.compile("x*y"), ah.InputError, "bounded domain"),
     (lambda: ah.compile("x*y", {"x": (0, 1)}), ah.InputError, "no interval for y"),
     (lambda: ah.compile("x*y", {"x": (0, 1), "y": (0, 1), 3: (0, 1)}), ah.InputError, "names 3"),

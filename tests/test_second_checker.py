@@ -54,9 +54,14 @@ MADE: dict[str, Callable[[], Any]] = {
     "sin on an interval": lambda: ah.compile("sin(3*x)", (-1, 1)),
     "kinks and curves": lambda: ah.compile("abs(x - 0.3) + sin(x)", (-1, 1), tol=1e-4),
     "a root at its end": lambda: ah.compile("sqrt(x)", (0, 1), tol=1e-2),
+    "a power, relative": lambda: ah.compile("x**-0.5", (1e-3, 1e3), tol=1e-4, relative=True),
     "nearest keys": lambda: ah.compile("x**2", (0, 1), tol=0.1, method="nearest"),
+    "a product in float32": lambda: ah.compile("x*y", SQUARE, dtype=torch.float32, method="graph"),
     "a product": lambda: ah.compile("x*y", SQUARE, method="graph"),
-    "squares": lambda: ah.compile("x**2 + y**2", {"x": (3, 5), "y": (1, 2)}, tol=1e-4, method="graph"),
+    "squares": lambda: ah.compile(
+        "x**2 + y**2", {"x": (3, 5), "y": (1, 2)}, tol=1e-4, method="graph", evaluation="literal"
+    ),
+    "odd squares": lambda: ah.compile("x**2 + y**2", {"x": (3, 5), "y": (1, 2)}, tol=1e-4, method="graph"),
     "max and closed constants": lambda: ah.compile(
         ["max(x, y, x*y) + sqrt(2)*x", "abs(x - y)*tanh(pi*x)/(2 + y)"], SQUARE, tol=1e-4
     ),
@@ -182,6 +187,12 @@ EDITS: list[tuple[str, str, Edit]] = [
     ("a product", "the formula in the last digit", says("expressions", 0, by=lambda text: "x*(y + 1e-30)")),
     ("a product", "a bias", becomes("maps.0.bias", 0, 1e-3)),
     ("a product", "the gains of its head", becomes("heads.0.gains", 0, 1e-12)),
+    ("a product in float32", "its unit", says("heads", 0, "relative", by=lambda _: False)),
+    ("a product in float32", "its height", times("heads.0.constants", 0, 1.001)),
+    ("a product in float32", "its head's bound", says("heads", 0, "approximation", by=halved)),
+    ("odd squares", "a tilt", becomes("tilts", 1, 1e-3)),
+    ("odd squares", "the domain", says("domain", 0, by=lambda pair: [-9.0, 5.0])),
+    ("odd squares", "its rate", times("heads.0.slopes", 1, 1.001)),
     ("squares", "a scale", times("scales", 0, 1.01)),
     ("squares", "a tilt", times("tilts", 1, 1.01)),
     ("squares", "a shift", becomes("shifts", 0, 0.0)),

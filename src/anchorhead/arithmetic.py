@@ -77,6 +77,13 @@ def geometric(low: float, high: float, count: int) -> Array:
     return found
 
 
+def decades(low: float, high: float, count: int) -> Array:
+    """Numbers in geometric progression from end to end of an interval; none where it holds zero."""
+    if low <= 0 <= high:
+        return np.zeros(0)
+    return geometric(low, high, count) if low > 0 else -geometric(-low, -high, count)
+
+
 def _constants(text: Callable[[], arb], bits: int, parts: int) -> list[float]:
     """A constant as a sum of floats, all but the last of that many bits, so that products with them are exact."""
     with ctx.workprec(300):

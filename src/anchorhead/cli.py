@@ -36,6 +36,7 @@ Domain = Annotated[
     ),
 ]
 Dtype = Annotated[str, typer.Option(help="float64 or float32.")]
+Relative = Annotated[bool, typer.Option("--relative", help="--tol is a multiple of the function's own size.")]
 
 
 def _version(asked: bool) -> None:
@@ -60,10 +61,12 @@ def compile_(
     ],
     domain: Domain = None,
     tol: Annotated[float | None, typer.Option(help="The error to keep; 1e-6 unless --keys is given.")] = None,
+    relative: Relative = False,
     method: Annotated[
         str,
         typer.Option(
-            help="auto; of one variable gated, smooth, kinked, pieces, nearest or graph; of several graph or grid."
+            help="auto; of one variable gated, smooth, gamma, kinked, pieces, nearest or graph; of several graph or "
+            "grid."
         ),
     ] = "auto",
     dtype: Dtype = "float64",
@@ -80,6 +83,7 @@ def compile_(
             _read_formulas(expression),
             _read_domain(domain),
             tol=tol,
+            relative=relative,
             method=method,
             dtype=_read_dtype(dtype),
             keys=keys,
@@ -139,6 +143,7 @@ def plan(
     tol: Annotated[
         float | None, typer.Option(help="The error to keep: 1e-6 for a formula, 1e-2 for a theorem.")
     ] = None,
+    relative: Relative = False,
     tokens: Annotated[int | None, typer.Option(help="Theorem: length of the sequence, n.")] = None,
     features: Annotated[int | None, typer.Option(help="Theorem: features of a token, d.")] = None,
     lipschitz: Annotated[float | None, typer.Option(help="Theorem: Lipschitz constant of f, for the last two.")] = None,
@@ -157,6 +162,7 @@ def plan(
                 _read_formulas(expression or []),
                 _read_domain(domain),
                 tol=1e-6 if tol is None else tol,
+                relative=relative,
                 dtype=_read_dtype(dtype),
                 progress=report,
             )

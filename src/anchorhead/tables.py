@@ -33,7 +33,8 @@ def print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> Non
     table = Table(title=plain(f"{certificate.expression} as attention"), title_justify="left")
     table.add_column("quantity")
     table.add_column("value", justify="right")
-    scale = "" if certificate.bounded else " (1 + |x|)"
+    scale = " |target|" if certificate.relative else "" if certificate.bounded else " (1 + |x|)"
+    whole = scale if certificate.relative else ""
     for name, value in (
         ("method", plain(model.method)),
         ("layers, heads", f"{cost.layers}, {cost.heads}"),
@@ -43,12 +44,14 @@ def print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> Non
         ("logit range" + ("" if certificate.bounded else ", |x| <= 100"), f"±{cost.logit_range:.4g}"),
         ("largest value", f"{model.largest_value:.4g}"),
         ("dtype", certificate.dtype),
-        ("approximation", f"{certificate.approximation:.3e}"),
+        ("approximation", f"{certificate.approximation:.3e}{whole}"),
         ("rounding", f"{certificate.rounding:.3e}{scale}"),
-        ("bound", f"{certificate.bound:.3e}"),
+        ("bound", f"{certificate.bound:.3e}{whole}"),
         ("level", f"{certificate.level}, {certificate.boxes} boxes"),
     ):
         table.add_row(name, value)
+    if certificate.evaluation:
+        table.add_row("bound of the literal form", f"{model.literal_certificate().bound:.3e}")
     _show(table)
     if file:
         print(f"file: {file}")
@@ -101,7 +104,8 @@ def print_plan(found: Plan) -> None:
     """What each construction costs at a tolerance."""
     domain = " x ".join(f"[{low:g}, {high:g}]" for low, high in found.domain[:4])
     domain += f" and {len(found.domain) - 4} more" if len(found.domain) > 4 else ""
-    table = Table(title=plain(f"{found.expression} on {domain} to within {found.tol:g}, {found.dtype}"),
+    within = f"{found.tol:g} of its size" if found.relative else f"{found.tol:g}"
+    table = Table(title=plain(f"{found.expression} on {domain} to within {within}, {found.dtype}"),
                   title_justify="left")  # fmt: skip
     for name in ("method", "layers", "heads", "keys", "beta", "logit range", "largest value", "error"):
         table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name in ("keys", "error"))

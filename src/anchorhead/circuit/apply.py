@@ -5,14 +5,15 @@ its domain, where phi(u) = α g(t) + β t + γ exactly, computed it adds b, and 
 e = L r e_t + |α'|(a + b) + |α' - α||g| + |β' - β||t| + |γ' - γ|, and 4ρ(|α' h| + |β' t| + |γ'|) for computing the sum,
 if the domain holds every t + [-e_t, e_t]. Three kinds: as it is (c = 0, r = 1, α = 1, β = γ = 0); the identity
 (g = t, α = r, γ = c); the square (g = t², α = r², β = 2cr, γ = c²). The latter two let one head on [-1, 1] serve every
-product and every square.
+product and every square. Where a head keeps relative errors, (a + b)|g| is in the place of a + b; with c = 0 and r a
+power of two scaling is exact, so that u·v and u² err by a few ρ of themselves.
 
 *Squeezed.* Where phi ends at an end of the interval that u may reach, as sqrt at 0, errors would lead beyond it. The
 head is then one for phi itself, at t = (u - c)/r a little inside. With d = |t - u| + e_t, in place of L r e_t stands
 the most that phi moves within d, which is finite for every continuous phi.
 
-*A partner.* With E the error of phi(u), phi(u)·v errs by  e = E(|v| + e_v) + |phi| e_v, and rounding the product 2ρ of
-its size.
+*A partner.* With E the error of phi(u), phi(u)·v errs by  e = E(|v| + e_v) + |phi| e_v, and rounding the product ρ of
+its size; literally it is the values constant·v that are rounded, which the head's own rounding counts.
 """
 
 from __future__ import annotations
@@ -103,13 +104,19 @@ class FunctionStep(Step):
             raise OutsideDomain(wide)
         # where tilts are added to the values, or a scale rounds them, they have two roundings more
         evaluation = facts.rounding * (1 if kept[1] == 0 and math.frexp(kept[0])[0] == 0.5 else 2)
-        total = abs(arb(kept[0])) * (arb(facts.approximation) + (evaluation if computed.unit else 0.0))
         sizes = self._size_of_head(use, wide), size(wide), 1.0
+        total = arb(facts.approximation) + (evaluation if computed.unit else 0.0)
+        if facts.relative:
+            total = total * sizes[0] + (facts.least if computed.unit else 0.0)
+        total = abs(arb(kept[0])) * total
         for factor, meant, largest in zip(kept, use.values, sizes, strict=True):
             if factor != meant:
                 total = total + abs(arb(factor) - as_ball(meant)) * largest
         total = total + self._drift(use, query[1], argument, wide, facts)
-        if computed.unit and kept != PLAIN:
+        exact = kept[1:] == (0.0, 0.0) and abs(math.frexp(kept[0])[0]) == 0.5
+        if computed.unit and exact and kept != PLAIN:
+            total = total + computed.tiny
+        elif computed.unit and kept != PLAIN:
             # |α h| <= |phi| + |β t| + |γ| + error
             beside = abs(arb(kept[1])) * size(wide) + abs(arb(kept[2]))
             total = total + 4 * computed.unit * (size(values) + 2 * beside + total) + computed.tiny
@@ -144,7 +151,13 @@ class FunctionStep(Step):
             near = steepest(self.function, *sizes[0])
         if use.kind == "plain":
             near = min(near, steepest(self.function, *domain))
-        return float(use.values[0]) * own + near * lines[0]
+        return self.own_share(use, sizes[0]) * own + near * lines[0]
+
+    def own_share(self, use: Use, argument: Pair) -> float:
+        """Of an odd head, which has centre 0, as much as its result is large."""
+        if use.kind == "plain" or use.centre:
+            return float(use.values[0])
+        return size(value_range(self.function, *argument) or (0.0, 0.0))
 
     def keys(self, heads: Sequence[ProvedHead], use: Use) -> int:
         return heads[use.head].keys
@@ -216,7 +229,7 @@ class Times(FunctionStep):
             return [(exact, 0.0)]
         phi, v = arb(size(values)), arb(size(partner))
         total = error * (v + partner_error) + phi * partner_error
-        total = total + 2 * computed.unit * (phi + error) * (v + partner_error) + computed.tiny
+        total = total + computed.unit * (phi + error) * (v + partner_error) + computed.tiny
         return [(exact, computed.within(total, max(size(exact), upper(v + partner_error))))]
 
     def arrives(self, own: Any, use: Use, sizes: Sequence[Pair], lines: Sequence[Any], domain: Pair,

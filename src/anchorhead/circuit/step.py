@@ -75,7 +75,10 @@ class Use:
 
 
 class Kept(Protocol):
-    """Of a head, or one to be found: its domain, and its error there in exact arithmetic and from rounding."""
+    """Of a head, or one to be found: its domain, and its error there in exact arithmetic and from rounding.
+
+    relative: both are multiples of its function's absolute value, and evaluation may add `least` more.
+    """
 
     @property
     def low(self) -> float: ...
@@ -85,6 +88,10 @@ class Kept(Protocol):
     def approximation(self) -> float: ...
     @property
     def rounding(self) -> float: ...
+    @property
+    def relative(self) -> bool: ...
+    @property
+    def least(self) -> float: ...
 
 
 class ProvedHead(Kept, Protocol):
@@ -108,6 +115,8 @@ class HeadFacts:
     high: float
     approximation: float
     rounding: float
+    relative: bool = False
+    least: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -222,6 +231,10 @@ class Step(ABC):
         own: one, for the head that the step uses. sizes: the lines' ranges. domain: the head's. most: the largest of
         each entry.
         """
+
+    def own_share(self, use: Use, argument: Pair) -> float:
+        """How much of its head's error arrives at its result, where its first line is in this interval."""
+        return float(use.values[0])
 
     def beta_for(self, error: float) -> float:
         """Of a step with a β of its own: at which computing it adds at most so much; zero for others."""

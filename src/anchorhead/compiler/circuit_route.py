@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.doubling import Angle, doubled, has_angles, large_angles
 from anchorhead.circuit.program import circuit_digest
@@ -11,10 +9,10 @@ from anchorhead.compiler.circuit_target import CircuitTarget, elementwise
 from anchorhead.compiler.compose import Composed, argument_ranges, compose
 from anchorhead.compiler.method import Method, Wish
 from anchorhead.compiler.target import Target
-from anchorhead.errors import AnchorheadError, SingularityError, ToleranceError
+from anchorhead.errors import AnchorheadError, InputError, SingularityError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.layered_core import LayeredCore
-from anchorhead.proof.certificate import Certificate
+from anchorhead.proof.certificate import Certificate, rest_above
 from anchorhead.proof.network_claim import PlacedNetwork
 from anchorhead.proof.rounding import ASSUMPTIONS
 
@@ -37,6 +35,8 @@ class Graph(Method):
         With `apart`, never as one step: what a single head is for.
         """
         if isinstance(target, Target):
+            if target.relative:
+                raise InputError("method='graph' keeps absolute errors; leave relative=True out, or use method='auto'.")
             target = elementwise(target)
         tol = wish.tolerance(1e-6)
         found: list[tuple[Composed, bool, tuple[Angle, ...]]] = []
@@ -49,7 +49,9 @@ class Graph(Method):
                 if self.apart and len(circuit.steps) < 2:
                     continue
                 wish.progress("through the graph" + ("" if fuse else ", a head for every function by itself"))
-                found.append((compose(circuit, target.box, tol, wish.dtype, wish.progress, wish.limit), fuse, angles))
+                composed = compose(circuit, target.box, tol, wish.dtype, wish.progress, wish.limit,
+                                   literal=wish.literal)  # fmt: skip
+                found.append((composed, fuse, angles))
             except (ToleranceError, SingularityError) as problem:
                 refusal = problem if fuse or isinstance(refusal, ToleranceError) else refusal
         if not found:
@@ -81,11 +83,12 @@ def _certificate(target: CircuitTarget, composed: Composed) -> Certificate:
         dtype=composed.claim.dtype,
         level="proved",
         approximation=approximation,
-        rounding=math.nextafter(total - approximation, math.inf) if total > approximation else 0.0,
+        rounding=rest_above(total, approximation),
         boxes=composed.claim.boxes,
         assumptions=(*ASSUMPTIONS, *target.assumptions),
         outputs=tuple(composed.total),
         variables=target.variables,
         circuit="" if target.expression is not None else circuit_digest(composed.claim.circuit),
         source=target.digest,
+        evaluation=composed.claim.evaluation,
     )

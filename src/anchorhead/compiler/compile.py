@@ -13,6 +13,7 @@ from anchorhead.compiler.methods import named
 from anchorhead.compiler.read import read
 from anchorhead.compiler.search import Interrupted
 from anchorhead.compiler.target import Domain, read_target
+from anchorhead.errors import InputError
 from anchorhead.expression.graph import Expression
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.outside import check_policy
@@ -23,12 +24,14 @@ def compile(
     domain: Any = None,
     *,
     tol: float | None = None,
+    relative: bool = False,
     method: str | Method = "auto",
     dtype: torch.dtype = torch.float64,
     keys: int | None = None,
     shape: tuple[int, ...] | int | None = None,
     lipschitz: float | None = None,
     outside: str = "warn",
+    evaluation: str = "fast",
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> CompiledModel:
@@ -42,10 +45,13 @@ def compile(
         of first appearance; `model.certificate.variables` says it.
     tol: the error to keep, 1e-6 unless given. On a bounded domain it covers approximation and rounding; on an
         unbounded one the approximation, and rounding is stated as a multiple of 1 + |x|.
-    method: auto; for one variable gated (values affine in x), smooth (constant values), kinked (pieces joined by
-        gates at kinks), pieces (cut wherever that saves keys) or nearest (the paper's); for any number graph (a head
-        for each node); for several grid (one layer, p^m keys). With grid or two_layer (the paper's two layers) a
-        callable is not looked into but sampled. Or a `Method` of your own (docs/extending.md).
+    relative: of one variable, on a bounded domain where the target has no zero: tol and all bounds of the certificate
+        are multiples of |target|, |model/target - 1| <= tol.
+    method: auto; for one variable gated (values affine in x), smooth (constant values), gamma (keys in geometric
+        progression, for powers over many decades), kinked (pieces joined by gates at kinks), pieces (cut wherever that
+        saves keys) or nearest (the paper's); for any number graph (a head for each node); for several grid (one layer,
+        p^m keys). With grid or two_layer (the paper's two layers) a callable is not looked into but sampled. Or a
+        `Method` of your own (docs/extending.md).
     keys: for one variable, a number of keys instead of a tolerance: the best error that is proved with at most so many.
     shape: the shape of one input of a function or module of tensors, such as (64,) or (20, 5), where the domain does
         not say it. A callable is taken to map batches, (batch, *shape), if it can, and single inputs otherwise.
@@ -54,13 +60,19 @@ def compile(
         error is measured only, and the certificate says so.
     outside: what an input outside the domain does when the model is run: "warn", once, "error" or "ignore";
         `model.outside` is the same and can be changed.
+    evaluation: for which evaluation products and squares are built: "fast", what the model computes, where they take
+        two keys and lose no digits; or "literal", the softmax written out, for `literal()`, ONNX and other exports,
+        which in float32 takes more keys and a larger tol. `model.literal_certificate()` says what that form keeps.
     limit: the most keys that a model may have; what takes more is refused.
     progress: called with a line of text for each step. Ctrl-C ends with the smallest head that was proved to keep the
         tolerance, if there is one, and else in a KeyboardInterrupt that says how far the search came.
     """
     check_policy(outside)
-    chosen, wish = named(method), Wish(tol, keys, dtype, lipschitz, progress or (lambda text: None), limit)
-    found = read(target, domain, shape, chosen, sampled=lipschitz is not None)
+    if evaluation not in ("fast", "literal"):
+        raise InputError(f'evaluation={evaluation!r:.40} must be "fast" or "literal".')
+    chosen, wish = named(method), Wish(tol, keys, dtype, lipschitz, progress or (lambda text: None), limit,
+                                       literal=evaluation == "literal")  # fmt: skip
+    found = read(target, domain, shape, chosen, sampled=lipschitz is not None, relative=relative)
     with threadpool_limits(1):  # thousands of small least squares: threads would only wait for each other
         try:
             model = chosen.compile(found, wish)

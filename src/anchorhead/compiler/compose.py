@@ -53,7 +53,7 @@ def argument_ranges(circuit: Circuit, box: Sequence[Pair], dtype: str) -> list[P
 
 
 def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progress: Progress,
-            most: int | None = None) -> Composed:  # fmt: skip
+            most: int | None = None, *, literal: bool = False) -> Composed:  # fmt: skip
     """Heads for every step such that every output keeps tol, proved; ToleranceError with the node that prevents it."""
     tracker = Tracker(circuit, dtype)
     try:
@@ -61,7 +61,7 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
     except SingularityError:
         flows(tracker, box, whole=True)  # says the same of the whole box, where that fails too
         raise
-    work = _prepared(circuit, tuple(box), found, tol, dtype, progress, most)
+    work = _prepared(circuit, tuple(box), found, tol, dtype, progress, most, literal=literal)
     aim, refusal = tol, ToleranceError("")
     for _ in range(ROUNDS):
         choices, sharpness = work.choices(aim)
@@ -78,10 +78,10 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
 
 
 def _prepared(circuit: Circuit, box: tuple[Pair, ...], found: Sequence[Flow], tol: float, dtype: str,
-              progress: Progress, most: int | None) -> _Work:  # fmt: skip
+              progress: Progress, most: int | None, *, literal: bool) -> _Work:  # fmt: skip
     """The heads that are wanted; functions that end at an end of their interval squeezed as little as tol allows."""
     for squeeze in SQUEEZES:
-        wanted = assign(circuit, found, squeeze)
+        wanted = assign(circuit, found, squeeze, literal=literal)
         arrives = sensitivities(circuit, wanted.uses, [(r.low, r.high) for r in wanted.requests], found)
         work = _Work(circuit, box, dtype, wanted, arrives, tol, progress, most)
         if not wanted.squeezed or work.rounding < tol / 2:
@@ -105,25 +105,35 @@ class _Work:
     def _cost(self, g: int) -> float:
         """What a digit costs: keys for each of the steps, none where all pieces are straight."""
         request = self.wanted.requests[g]
-        return 0.0 if request.target.is_straight and not request.carries else float(len(request.steps))
+        free = request.odd or (request.target.is_straight and not request.carries)
+        return 0.0 if free else float(len(request.steps))
 
     def choices(self, aim: float) -> tuple[list[Choice], float]:
         """Heads for a total of `aim`; a head that cannot keep its share gets what it needs, from the others."""
         budget = aim - 1.05 * self.rounding
         fixed: dict[int, float] = {}
+        held: dict[int, Choice] = {}
         for _ in range(3 * len(self.wanted.requests) + 2):
             wanted = shares(self.arrives, self.costs, budget, fixed)
             if not wanted and fixed:
                 raise self.refusal(self._spending(fixed), aim - budget + max(self._spending(fixed), default=0.0))
-            found = self._choose_all(wanted, fixed)
+            found = self._choose_all(wanted, fixed, held)
             if found is not None:
                 top = wanted.get(len(self.wanted.requests), math.inf)
                 return found, self._sharpness(top)
         raise self.refusal(self._spending(fixed), math.inf)
 
-    def _choose_all(self, wanted: dict[int, float], fixed: dict[int, float]) -> list[Choice] | None:
+    def _choose_all(self, wanted: dict[int, float], fixed: dict[int, float],
+                    held: dict[int, Choice]) -> list[Choice] | None:  # fmt: skip
+        """A head for every request; None where one could not keep its share, which is then fixed at what it can.
+
+        held: heads of such requests; what they do keep is what they are given.
+        """
         found = []
         for g, request in enumerate(self.wanted.requests):
+            if g in held:
+                found.append(held[g])
+                continue
             error = min(wanted.get(g, 1.0), LARGEST_ERROR)
             try:
                 found.append(choose(request, error, self.dtype, self._named(request), self.most))
@@ -133,6 +143,8 @@ class _Work:
                     raise self._unreachable(g, error, refusal) from refusal
                 fixed[g] = max(1.1 * best, 2 * fixed.get(g, 0.0))
                 return None
+            if g in fixed:
+                held[g], fixed[g] = found[-1], found[-1].error
         return found
 
     def _named(self, request: Request) -> Progress:

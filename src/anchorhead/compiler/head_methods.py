@@ -1,4 +1,4 @@
-"""Ways to fit a head to a function of one variable; the paper's nearest anchor is in `nearest_anchors.py`."""
+"""The ways to fit a head to a function of one variable: gated, smooth, gamma, kinked, pieces, and the paper's."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from anchorhead.arithmetic import exp_of
 from anchorhead.compiler.joined import Joined
 from anchorhead.compiler.method import Fit, Goal, HeadMethod
 from anchorhead.compiler.piece import Layout, PieceFit
+from anchorhead.compiler.prove import sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.enclosure.pieces import Piece
 from anchorhead.errors import InputError
+from anchorhead.head.gamma import Gamma as GammaHeads
+from anchorhead.head.gamma import gamma
 from anchorhead.head.smooth import smooth
 from anchorhead.head.solve import Crowd
 from anchorhead.head.uniform_keys import Uniform
@@ -19,6 +23,10 @@ from anchorhead.head.warped_keys import Warped
 
 MOST_KEYS = 128
 MOST_JOINED = 4096
+DECADES = 1.5
+"""From so many on keys in geometric progression are looked at, with relative errors."""
+GLANCE = 32, Goal(1e-8, 1e3)
+"""The size and the goal at which methods are compared."""
 
 
 class Gated(HeadMethod):
@@ -43,12 +51,34 @@ class Smooth(HeadMethod):
 
         def family(keys: int, goal: Goal, crowds: Sequence[Crowd]) -> Uniform | Warped:
             extra = np.concatenate([goal.extra, places.needed(goal.error)])
-            return smooth(
-                f, target.low, target.high, keys, crowds=crowds, goal=goal.error, limit=goal.limit, extra=extra
-            )
+            return smooth(f, target.low, target.high, keys, crowds=crowds, goal=goal.error, limit=goal.limit,
+                          extra=extra, relative=target.relative)  # fmt: skip
 
         layout = Layout(family, lambda goal: places.crowds(goal.error))
         return Fit(self.name, 1, MOST_KEYS, layout.build, estimate=layout.estimate, large_values=False)
+
+
+class Gamma(HeadMethod):
+    """Keys in geometric progression: functions that go like powers, over many decades. `constant`: of its values."""
+
+    name = "gamma"
+
+    def __init__(self, *, constant: bool = False) -> None:
+        self.constant = constant
+
+    def fit(self, target: Target) -> Fit:
+        if not target.bounded or target.low <= 0 <= target.high:
+            raise InputError(
+                "method='gamma' has keys in geometric progression and needs a bounded domain without zero, such as "
+                "(1e-6, 1e4); use method='auto' or give such a domain."
+            )
+
+        def family(keys: int, goal: Goal) -> GammaHeads:
+            return gamma(target.function(), target.low, target.high, keys, affine=not self.constant, goal=goal.error,
+                         limit=goal.limit, extra=goal.extra, relative=target.relative)  # fmt: skip
+
+        return Fit(self.name, 3, MOST_KEYS, lambda keys, goal: family(keys, goal).best()[1],
+                   estimate=lambda keys, goal: exp_of(family(keys, goal).first()), large_values=False)  # fmt: skip
 
 
 class Kinked(HeadMethod):
@@ -74,7 +104,13 @@ class Pieces(HeadMethod):
 
 def usual(target: Target) -> HeadMethod:
     """The method for one variable that is taken where none is asked for."""
-    return Kinked() if target.kinks else Gated()
+    if target.kinks:
+        return Kinked()
+    if not target.relative or not target.decades >= DECADES:
+        return Gated()
+    return min(
+        (Gamma(), Gated()), key=lambda way: sampled_error(target, way.fit(target).build(*GLANCE), [], GLANCE[1].error)
+    )
 
 
 def _require_bounded(method: HeadMethod, target: Target) -> None:

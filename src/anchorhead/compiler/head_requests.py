@@ -2,7 +2,8 @@
 
 Steps with the same function share a head on the hull of their intervals, unless that is much wider than each of them
 and the function has no asymptotes: then every cluster of similar intervals has its own. Every product looks at its
-argument centred and scaled to [-1, 1], and so does every square, so that one head serves all of them. A function that
+argument scaled to [-1, 1], and so does every square, so that one odd head serves all of them (`proof/odd.py`). Where
+the literal softmax is what counts, both look at it centred too, and their heads are fitted like others. A function that
 ends at an end of its interval, as sqrt at 0, is looked up a little inside (`circuit/apply.py`).
 """
 
@@ -28,7 +29,10 @@ MARGIN = 1e-3
 
 @dataclass
 class Request:
-    """A head that is wanted: a function of u on an interval; `carries` if its values must carry a partner."""
+    """A head that is wanted: a function of u on an interval; `carries` if its values must carry a partner.
+
+    kind: of its use. literal: whether it is to be good as a softmax.
+    """
 
     function: Node
     low: float
@@ -37,6 +41,13 @@ class Request:
     steps: list[int] = field(default_factory=list)
     ends: bool = False
     """Whether the function ends at an end of the interval."""
+    kind: str = "plain"
+    literal: bool = False
+
+    @property
+    def odd(self) -> bool:
+        """Whether it is u or u² on [-1, 1], relative to it."""
+        return self.kind != "plain" and not self.literal
 
     @property
     def target(self) -> Target:
@@ -58,8 +69,11 @@ class Wanted:
         return any(use.is_squeezed for use in self.uses)
 
 
-def assign(circuit: Circuit, found: Sequence[Flow], squeeze: float) -> Wanted:
-    """The heads that a circuit needs, given its ranges on every cell; squeeze: by how much, a power of two."""
+def assign(circuit: Circuit, found: Sequence[Flow], squeeze: float, *, literal: bool = False) -> Wanted:
+    """The heads that a circuit needs, given its ranges on every cell; for the literal evaluation where that is said.
+
+    squeeze: by how much, a power of two, functions that end are looked up inside.
+    """
     ranges = [_hull([flow.arguments[i][0] for flow in found]) for i in range(len(circuit.steps))]
     uses: list[Use] = [Use(step.name) for step in circuit.steps]
     clusters: dict[tuple[Node, bool], list[int]] = {}
@@ -67,22 +81,29 @@ def assign(circuit: Circuit, found: Sequence[Flow], squeeze: float) -> Wanted:
         wanted = step.wanted()
         if wanted is not None:
             kind, function, carries = wanted
-            uses[i] = Use(kind) if kind == "plain" else _scaled(kind, ranges[i])
+            uses[i] = Use(kind) if kind == "plain" else (_centred if literal else _scaled)(kind, ranges[i])
             clusters.setdefault((function, carries), []).append(i)
     requests: list[Request] = []
     for (function, carries), steps in clusters.items():
         for members in _clusters(function, steps, uses, ranges):
-            request = _request(circuit, function, carries, members, uses, ranges)
+            kind = uses[members[0]].kind
+            request = (_request(circuit, function, carries, members, ranges) if kind == "plain"
+                       else Request(function, -1.0, 1.0, carries, members, kind=kind))  # fmt: skip
             for i in members:
                 uses[i] = replace(uses[i], head=len(requests))
                 if request.ends:
                     uses[i] = replace(uses[i], centre=-squeeze * (request.low + request.high) / 2, radius=1 + squeeze)
-            requests.append(request)
+            requests.append(replace(request, literal=literal))
     sharp = [i for i, step in enumerate(circuit.steps) if step.beta_for(1.0)]
     return Wanted(requests, uses, sharp)
 
 
 def _scaled(kind: str, pair: Pair) -> Use:
+    """A radius, a power of two, with [-radius, radius] a little wider than the interval."""
+    return Use(kind, -1, 0.0, binary_ceiling(max(abs(pair[0]), abs(pair[1]), 2.0**-60) * (1 + 2.0**-9)))
+
+
+def _centred(kind: str, pair: Pair) -> Use:
     """Centre and radius, in few bits, with [centre - radius, centre + radius] a little wider than the interval."""
     low, high = pair
     half = max((high - low) / 2, 2.0**-60, 2.0**-40 * max(abs(low), abs(high)))
@@ -117,10 +138,7 @@ def _settles(function: Node) -> bool:
     return all(whole.asymptote(sign) is not None for sign in (-1, 1))
 
 
-def _request(circuit: Circuit, function: Node, carries: bool, members: list[int], uses: Sequence[Use],
-             ranges: Sequence[Pair]) -> Request:  # fmt: skip
-    if uses[members[0]].kind != "plain":
-        return Request(function, -1.0, 1.0, carries, members)
+def _request(circuit: Circuit, function: Node, carries: bool, members: list[int], ranges: Sequence[Pair]) -> Request:
     low, high = _hull([ranges[i] for i in members])
     if all(_is_input(circuit, i) for i in members) and low < high:
         return Request(function, low, high, carries, members)

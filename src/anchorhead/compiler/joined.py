@@ -13,6 +13,7 @@ import itertools
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 from flint import arb
 
 from anchorhead.arithmetic import log_of
@@ -86,7 +87,7 @@ class Joined:
         inner = replace(goal, error=goal.error * (SPARE - GATE_SHARE if len(pieces) > 1 else SPARE))
         self.rest = 30.0 + max(0.0, log_of(max(goal.limit, 1.0) * 1e-10 / goal.error))
         kinks = [kink_between(self.target, left, right) for left, right in itertools.pairwise(pieces)]
-        sharp = {k.place: max(k.sharpness(gate), self._softest(a, b)) for k, (a, b) in
+        sharp = {k.place: max(k.sharpness(gate * self._unit(k.place)), self._softest(a, b)) for k, (a, b) in
                  zip(kinks, itertools.pairwise(pieces), strict=True)}  # fmt: skip
         if self.halving:
             pieces = [part for piece in pieces for part in self._halved(piece, sharp, inner)]
@@ -102,6 +103,10 @@ class Joined:
             heads.append(found)
         places = [piece.low for piece in pieces[1:]]
         return heads[0] if not places else kinked(heads, places, [sharp[p] for p in places])
+
+    def _unit(self, place: float) -> float:
+        """What errors are measured in there."""
+        return abs(float(self.target.function()(np.array([place]))[0])) if self.target.relative else 1.0
 
     def _softest(self, left: Piece, right: Piece) -> float:
         """The β of a gate that goes over within the room that both sides have."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from anchorhead.compiler.two_layer_route import stored_two_layer
@@ -45,6 +46,7 @@ def _network(found: ModelFile, certificate: Certificate) -> CompiledModel:
         raise FileError("The file does not claim a bound for each output of its network.")
     names = ("expressions", "variables", "fused", "doubled", "name")
     source: dict[str, Any] = {name: record[name] for name in names if name in record}
+    certificate = replace(certificate, evaluation=stored.claim.evaluation)
     return CompiledModel(LayeredCore(stored, source), certificate, method_of(record))
 
 

@@ -46,6 +46,8 @@ class Wish:
     limit: int | None = None
     hurried: bool = False
     """Whether other routes wait: a large head that hardly gains by more keys is then given up."""
+    literal: bool = False
+    """Whether the bound is to hold for the softmax written out."""
 
     def __post_init__(self) -> None:
         if self.keys is not None and self.tol is not None:

@@ -1,4 +1,4 @@
-"""The methods by their short names: five ways to fit a head, three routes for everything else, and the usual choice."""
+"""The methods by their short names: the ways to fit a head, three routes for everything else, and the usual choice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from anchorhead.compiler.circuit_route import Graph
 from anchorhead.compiler.circuit_target import CircuitTarget
 from anchorhead.compiler.grid_route import Grid, over_grid, worth_trying
-from anchorhead.compiler.head_methods import Gated, Kinked, Pieces, Smooth
+from anchorhead.compiler.head_methods import Gamma, Gated, Kinked, Pieces, Smooth
 from anchorhead.compiler.method import HeadMethod, Method, Wish
 from anchorhead.compiler.nearest_anchors import Nearest
 from anchorhead.compiler.one_variable import best_route
@@ -32,7 +32,7 @@ class Auto(Method):
         return Graph().compile(target, wish) if not over_grid(target) else _cheaper(target, wish)
 
 
-HEADS: list[HeadMethod] = [Gated(), Smooth(), Kinked(), Pieces(), Nearest()]
+HEADS: list[HeadMethod] = [Gated(), Smooth(), Gamma(), Kinked(), Pieces(), Nearest()]
 METHODS: dict[str, Method] = {"auto": Auto(), **{m.name: m for m in HEADS}}
 METHODS |= {"graph": Graph(), "grid": Grid(), "two_layer": TwoLayer()}
 

@@ -44,6 +44,8 @@ class Nearest(HeadMethod):
             raise InputError(
                 "method='nearest' has constant values and needs a bounded domain; use 'gated' or give a domain."
             )
+        if target.relative:
+            raise InputError("method='nearest' is the paper's, whose error is absolute; leave relative=True out.")
         f = target.function()
         return Fit(self.name, 2, MOST_ANCHORS, lambda keys, goal: nearest(f, target.low, target.high, keys), steps,
                    size=lambda goal: _keys_in(target, goal.error, dtype), exact=True,

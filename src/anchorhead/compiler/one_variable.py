@@ -40,7 +40,7 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
             refusals.append(refusal)
             return None
 
-    small = replace(wish, limit=min(WORTH, wish.limit or WORTH), hurried=True)
+    small = wish if target.relative else replace(wish, limit=min(WORTH, wish.limit or WORTH), hurried=True)
     head = tried(lambda: usual(target).compile(target, small))
     if head is not None and head.resources.keys <= ENOUGH:
         return head
@@ -62,6 +62,8 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
 
 def _taken_apart(target: Target, wish: Wish, head: CompiledModel | None) -> CompiledModel:
     """Through the graph, with a third fewer keys than the head."""
+    if target.relative:
+        raise ToleranceError("Errors are carried through a graph as they are, not in units of the target.")
     several = elementwise(target)
     if len(several.circuit(False).steps) > MANY:
         raise ToleranceError(f"{target.expression} is made of more than {MANY} functions, too many to take it apart.")

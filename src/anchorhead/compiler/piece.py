@@ -108,7 +108,7 @@ def least_keys(problem: Problem) -> int:
     turns = 0
     for share in (0.2, 0.35, 0.5, 0.65, 0.8):
         off = problem.target - (low + share * (high - low))
-        signs = np.sign(off[np.abs(off) > problem.goal])
+        signs = np.sign(off[problem.measured(np.abs(off)) > problem.goal])
         turns = max(turns, int(np.count_nonzero(np.diff(signs))))
     return (turns + 2) // 2 if problem.affine else turns + 1
 
@@ -117,7 +117,7 @@ class PieceFit:
     """A gated head for one smooth piece, fitted a little past its kinks, or to its asymptotes where it is infinite."""
 
     def __init__(self, target: Target, piece: Piece, *, pins: bool = True) -> None:
-        self.piece = piece
+        self.piece, self.relative = piece, target.relative
         self.unpinned: PieceFit | None = None
         self.f = target.function(piece.node)
         self.affine = affine_form(piece.node, target.variable, piece.low, piece.high)
@@ -212,7 +212,9 @@ class PieceFit:
                             high - (high - low) * geometric(1e-6, 0.1, 100)])  # fmt: skip
         if not self._is_unbounded:
             u = np.concatenate([u, self.places.fine(goal.error)])
-        return float(np.abs(head(u) - self.f(u)).max())
+        exact = self.f(u)
+        errors = np.abs(head(u) - exact)
+        return float((errors / np.abs(exact) if self.relative else errors).max())
 
     @cached_property
     def places(self) -> Places:
@@ -224,7 +226,8 @@ class PieceFit:
         rates = [rate for rate in dict.fromkeys(self.rates)]
         extra = goal.extra if self._is_unbounded else np.concatenate([goal.extra, self.places.needed(goal.error)])
         return gated(self.f, low, high, keys, left=self.left, right=self.right, rates=rates, crowds=crowds,
-                     centre=self._centre(low, high), goal=goal.error, limit=goal.limit, extra=extra)  # fmt: skip
+                     centre=self._centre(low, high), goal=goal.error, limit=goal.limit, extra=extra,
+                     relative=self.relative)  # fmt: skip
 
     def _interval(self, error: float) -> tuple[float, float]:
         """Where to fit: the piece, cut where the target has settled on infinite sides, and long before an end."""

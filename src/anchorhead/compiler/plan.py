@@ -34,6 +34,7 @@ ROUTES = ("graph", "grid")
 ORDER = ("kinked", "gated", "smooth", "pieces", "nearest")
 MOST_BUILT = 1024
 """Anchors of the paper's head that a plan builds; of more it states the theorem's numbers."""
+RELATIVE = ("kinked", "gated", "smooth", "gamma", "pieces")
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Plan:
     tol: float
     dtype: str
     options: tuple[Option, ...]
+    relative: bool = False
 
     @property
     def best(self) -> Option | None:
@@ -74,7 +76,7 @@ class Plan:
         """Plain values for JSON; infinite ends become strings."""
         ends = [[e if math.isfinite(e) else str(e) for e in pair] for pair in self.domain]
         return {"expression": self.expression, "domain": ends, "tol": self.tol, "dtype": self.dtype,
-                "options": [option.as_dict() for option in self.options]}  # fmt: skip
+                "relative": self.relative, "options": [option.as_dict() for option in self.options]}  # fmt: skip
 
 
 def plan(
@@ -82,26 +84,27 @@ def plan(
     domain: Any = None,
     *,
     tol: float = 1e-6,
+    relative: bool = False,
     dtype: torch.dtype = torch.float64,
     shape: tuple[int, ...] | int | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """Every construction that reaches `tol` for the target, and what each costs. Arguments as for `compile`."""
     tol = check_tol(tol)
-    given = read(target, domain, shape, METHODS["auto"])
+    given = read(target, domain, shape, METHODS["auto"], relative=relative)
     box: tuple[tuple[float, float], ...]
     wish = Wish(tol, None, dtype, None, progress or (lambda text: None))
     with threadpool_limits(1):
         if isinstance(given, Target):
-            found = [_head(given, method, tol, wish) for method in ORDER]
+            found = [_head(given, method, tol, wish) for method in (RELATIVE if relative else ORDER)]
             name, box = str(given.expression), ((given.low, given.high),)
-            if given.bounded:
+            if given.bounded and not relative:
                 found.append(_option(elementwise(given), Graph(apart=True), wish))
         else:
             found = [_option(given, METHODS[method], wish) for method in ROUTES]
             name, box = given.name, given.box
     found.sort(key=lambda o: (o.keys is None, o.keys))
-    return Plan(name, box, tol, str(dtype).removeprefix("torch."), tuple(found))
+    return Plan(name, box, tol, str(dtype).removeprefix("torch."), tuple(found), relative)
 
 
 def _option(target: Any, method: Method, wish: Wish) -> Option:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from anchorhead.arithmetic import geometric
+from anchorhead.arithmetic import decades, geometric
 from anchorhead.compiler.target import Target
 from anchorhead.errors import InputError
 from anchorhead.head.head import Head
@@ -25,30 +25,36 @@ MOST_SAMPLES = 20_000
 
 
 def sampled_error(target: Target, head: Head, cuts: Sequence[float], goal: float) -> float:
-    """The largest error on a sample that is fine enough for a goal: what a proof can hope for."""
+    """The largest error on a sample that is fine enough for a goal, relative if the target's is: what a proof can hope
+    for."""
     low, high = target.window
     near = (high - low) * geometric(1e-8, 1.0, 300)
     centre = min(max(0.0, low), high)
     points = [np.linspace(low, high, 4001), centre + near, centre - near, target.places.fine(goal)]
+    if target.relative:
+        points.append(decades(low, high, 2001))
     if len(cuts) > 1:
         marks = np.sort(cuts)
         points.append(np.linspace(marks[:-1], marks[1:], min(200, max(8, MOST_SAMPLES // len(cuts)))).T.reshape(-1))
     u = np.concatenate(points)
     u = u[(u >= target.low) & (u <= target.high)]
-    return float(np.abs(head(u) - target.function()(u)).max())
+    exact = target.function()(u)
+    errors = np.abs(head(u) - exact)
+    return float((errors / np.abs(exact) if target.relative else errors).max())
 
 
 def prove_head(
     target: Target, head: Head, goal: float, cuts: Sequence[float], method: str = ""
 ) -> HeadClaim | Refutation:
-    """Proves |target - head| <= goal for the head's numbers, as tightly as sampling suggests.
+    """Proves |target - head| <= goal, times |target| if relative, for these numbers: as tightly as samples show.
 
     Of a staircase not quite: two boxes an anchor are enough for the theorem's bound, h/2 times the slope, and it would
     take ten to show what samples do, about four fifths of that.
     """
     if len(head.sizes) == 1 and (head.gate_slopes, head.gate_levels) != ((0.0,), (0.0,)):
         raise InputError("A head of one piece has no gate; leave gate_slopes and gate_levels out.")
-    claim = HeadClaim(target.node, target.variable, target.low, target.high, head, method)
+    claim = HeadClaim(target.node, target.variable, target.low, target.high, head, method, relative=target.relative,
+                      evaluation=target.evaluation)  # fmt: skip
     sampled = sampled_error(target, head, cuts, goal)
     if not sampled <= goal:
         return Refutation(math.nan, sampled, True)
@@ -67,7 +73,7 @@ def prove_head(
     distant = [far(claim, sign, abs(low if sign < 0 else high)) for sign in sides]
     approximation = max([found.bound, *(d.error for d in distant)])
     claim = replace(claim, edges=tuple(found.edges), approximation=approximation)
-    rounding = rounding_on(claim, claim.edges, relative=bool(sides))
+    rounding = rounding_on(claim, claim.edges)
     for sign, d in zip(sides, distant, strict=True):
         rounding = max(rounding, Rounding(claim).beyond(sign, abs(low if sign < 0 else high)) + d.drift)
     return replace(claim, rounding=rounding)
@@ -85,6 +91,7 @@ def certificate(target: Target, claim: HeadClaim) -> Certificate:
         boxes=len(claim.edges) - 1,
         assumptions=(*ASSUMPTIONS, *target.assumptions),
         variables=(target.variable,),
+        relative=claim.relative,
     )
 
 

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, Decimal
 
+import numpy as np
+
+from anchorhead.arithmetic import binary_ceiling
 from anchorhead.compiler.head_methods import Pieces, Smooth, usual
 from anchorhead.compiler.head_requests import Request
 from anchorhead.compiler.method import Progress
+from anchorhead.compiler.prove import prove_head
 from anchorhead.compiler.search import BelowDtype, Search
+from anchorhead.compiler.target import Target
+from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.singularities import singularities
 from anchorhead.errors import ToleranceError
 from anchorhead.expression.graph import Node
+from anchorhead.head.head import Head, Odd
 from anchorhead.proof.head_claim import HeadClaim
+from anchorhead.proof.odd import odd_bounds, relative_rounding
 
-_known: dict[tuple[Node, float, float, bool, str, float], Choice] = {}
+_known: dict[tuple[Node, float, float, bool, bool, str, float], Choice] = {}
+_nearest: dict[tuple[Node, float, float, bool, bool, str], HeadClaim | None] = {}
+"""For each request the head that rounds least, where rounding prevented what was asked."""
+SIZES, LIMITS = (4, 6, 8, 10, 12, 14, 16), (2.0, 1.0)
 MOST_KNOWN = 2000
 SMALLEST, LARGEST = 1e-300, 1e100
 """Of errors that are asked for: below no float is left to say so, above it makes no difference."""
@@ -45,33 +57,91 @@ def choose(request: Request, error: float, dtype: str, progress: Progress, most:
     if not error > SMALLEST:
         raise ToleranceError(f"An error of {error:.3g} was asked of {request.function}, and none so small is proved.")
     error = _two_digits(min(error, LARGEST))
-    key = (request.function, request.low, request.high, request.carries, dtype, error)
+    key = (request.function, request.low, request.high, request.carries, request.literal, dtype, error)
     found = _known.get(key)
     if found is None:
-        found = _search(request, error, dtype, progress, most)
+        found = _odd(request, error, dtype) if request.odd else _search(request, error, dtype, progress, most)
         if len(_known) >= MOST_KNOWN:
             _known.clear()
+            _nearest.clear()
         _known[key] = found
     return found
 
 
+def _odd(request: Request, error: float, dtype: str) -> Choice:
+    """Two keys with c a power of two: as small as half of the error allows, for that is best for other evaluations.
+
+    In exact arithmetic they err by 1/3c², and evaluating them rounds by a number that does not depend on c.
+    """
+    alone = float(relative_rounding(Odd(1.0, 1.0, not request.carries), dtype))
+    share = max(min(error / 2, error - 1.01 * alone), UNIT[dtype] / 8)
+    height = binary_ceiling(math.sqrt(1 / (3 * share)))
+    still, own = (0.0, 0.0), (-height, height)
+    values = (own, still) if request.carries else (still, own)
+    head = Head((-1 / height, 1 / height), still, *values, horner=True, dtype=dtype)
+    claim = HeadClaim(request.function, "u", request.low, request.high, head, "odd", (request.low, request.high),
+                      relative=True, evaluation="fast")  # fmt: skip
+    approximation, rounding = odd_bounds(claim)
+    claim = replace(claim, approximation=approximation, rounding=rounding)
+    if not claim.bound <= error:
+        refusal = ToleranceError(
+            f"A relative error of {error:.3g} was asked of {request.function}, and evaluating it in {dtype} rounds by "
+            f"{rounding:.3g}."
+        )
+        refusal.best = claim.bound
+        raise refusal
+    return Choice(claim, math.inf)
+
+
 def _search(request: Request, error: float, dtype: str, progress: Progress, most: int | None) -> Choice:
-    target = request.target
+    """The smallest head; where rounding prevents it, the one that rounds least, if that keeps the error."""
+    # in float64 the bound for both evaluations is small enough; in float32 that of the fast one is what is needed
+    fast = dtype == "float32" and not request.literal
+    target = replace(request.target, evaluation="fast" if fast else "")
     singularities(request.function, "u", request.low, request.high)
-    first = Smooth() if request.carries else usual(target)
-    search = Search(target, first.fit(target), error, dtype, progress, most, hurried=True)
+    fit = (Smooth() if request.carries else usual(target)).fit(target)
     try:
+        search = Search(target, fit, error, dtype, progress, most, hurried=True)
         claim = search.run()
     except ToleranceError as refusal:
         hopeless = not math.isfinite(search.best) and search.rounding > 0  # below the dtype: nothing was even tried
         refusal.best = 3 * search.rounding if hopeless else search.best
-        if request.carries or isinstance(refusal, BelowDtype):
+        if hopeless or (request.carries and not isinstance(refusal, BelowDtype)):
             raise
-        try:
-            claim = Search(target, Pieces().fit(target), error, dtype, progress, most).run()
-        except ToleranceError:
-            raise refusal from None
+        if not isinstance(refusal, BelowDtype):
+            return Choice(_in_pieces(target, error, dtype, progress, most, refusal), math.inf)
+        key = request.function, request.low, request.high, request.carries, request.literal, dtype
+        if key not in _nearest:
+            _nearest[key] = _least_rounding(search, error)
+        nearest = _nearest[key]
+        if nearest is None or not nearest.bound <= error:
+            refusal.best = refusal.best if nearest is None else nearest.bound
+            raise
+        return Choice(nearest, math.inf)
     return Choice(claim, search.errors.get(claim.head.keys - 1, math.inf))
+
+
+def _in_pieces(target: Target, error: float, dtype: str, progress: Progress, most: int | None,
+               refusal: ToleranceError) -> HeadClaim:  # fmt: skip
+    """A head of pieces, where one by itself is refused."""
+    try:
+        return Search(target, Pieces().fit(target), error, dtype, progress, most).run()
+    except ToleranceError:
+        raise refusal from None
+
+
+def _least_rounding(search: Search, error: float) -> HeadClaim | None:
+    """Of heads of some sizes and some limits on their values the one with the smallest bound, within four errors."""
+    proved = []
+    for keys, limit in itertools.product(SIZES, LIMITS):
+        search.goal.error, search.goal.limit = error / 4, limit
+        try:
+            found = prove_head(search.target, search.head(keys), 4 * error, [], search.fit.method)
+        except (np.linalg.LinAlgError, FloatingPointError):
+            continue
+        if isinstance(found, HeadClaim):
+            proved.append(found)
+    return min(proved, key=lambda claim: claim.bound, default=None)
 
 
 def _two_digits(error: float) -> float:

@@ -18,15 +18,21 @@ from anchorhead.compiler.circuit_target import (
 )
 from anchorhead.compiler.method import Method
 from anchorhead.compiler.target import Target, expression_of, read_target
+from anchorhead.compiler.target import relative as in_relative_units
 from anchorhead.errors import ExpressionError, InputError
 from anchorhead.expression.graph import Expression
 from anchorhead.tracing.opaque import Opaque, read_opaque
 
 
 def read(
-    target: Any, domain: Any, shape: Any, method: Method, *, sampled: bool = False
+    target: Any, domain: Any, shape: Any, method: Method, *, sampled: bool = False, relative: bool = False
 ) -> Target | CircuitTarget | Opaque:
-    """The target; with `sampled`, or for a method that samples, a callable is not looked into."""
+    """The target; with `sampled`, or for a method that samples, a callable is not looked into.
+
+    relative: its error is to be measured in units of its own size.
+    """
+    if relative:
+        return in_relative_units(read(target, domain, shape, method, sampled=sampled))
     function = callable(target) and not isinstance(target, Expression)
     if sampled and not function:
         raise InputError(

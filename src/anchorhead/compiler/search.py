@@ -16,7 +16,7 @@ from anchorhead.compiler.prove import prove_head, sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.dtypes import BITS, UNIT
 from anchorhead.errors import InputError, ToleranceError
-from anchorhead.head.head import Head
+from anchorhead.head.head import EVEN, Head
 from anchorhead.head.symmetry import symmetric
 from anchorhead.proof.approximation import Refutation
 from anchorhead.proof.head_claim import HeadClaim
@@ -73,6 +73,8 @@ class Search:
         self.best_keys = 0
 
     def _scale(self) -> float:
+        if self.target.relative:
+            return 1.0
         return float(np.abs(self.target.function()(np.linspace(*self.target.window, 1001))).max())
 
     def run(self) -> HeadClaim:
@@ -209,8 +211,9 @@ class Search:
                 if found.bound <= self.tol and (found.bounded or found.rounding < 1):
                     proved = found
                     break
-                if found.rounding > 0.8 * rounding or not self._smaller_values(found.rounding):
-                    self.unproved += PATIENCE * (found.rounding > self.tol)  # rounding does not fall with the values
+                stays = keys >= LARGE and found.rounding > 0.9 * rounding  # rounding does not fall with the values
+                if stays or not self._smaller_values(found.rounding):
+                    self.unproved += PATIENCE * (keys >= LARGE and found.rounding > self.tol)
                     break
                 rounding = found.rounding
                 continue
@@ -239,7 +242,9 @@ class Search:
         if not all(np.isfinite(numbers).all() for numbers in head.arrays.values()):
             raise FloatingPointError(f"{self.fit.method} gave a head of {keys} keys with numbers that are not finite")
         if -self.target.low == self.target.high:
-            head = symmetric(head, self.target.function(), self.target.high, BITS[self.dtype]) or head
+            mirrored = symmetric(head, self.target.function(), self.target.high, BITS[self.dtype])
+            if mirrored is not None and (not self.target.relative or mirrored.reflection == EVEN):
+                head = mirrored  # a relative error at a large value is not to become one at a small value
         return head.rounded(self.dtype)
 
     def _include(self, missed: Refutation) -> None:
@@ -255,6 +260,7 @@ class Search:
 
     def _refusal(self) -> ToleranceError:
         what = f"tol={self.tol:g} for {self.target.expression} in {self.dtype}"
+        what = f"A relative {what}" if self.target.relative else what
         if self.rounding >= self.tol:
             return BelowDtype(
                 f"{what} is below what the dtype can hold: evaluating alone may round by {self.rounding:.3g}. Use a "

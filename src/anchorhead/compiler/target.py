@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from flint import arb
 
-from anchorhead.arithmetic import Array, geometric
+from anchorhead.arithmetic import Array, geometric, log_of
 from anchorhead.compiler.places import Places
 from anchorhead.enclosure.arrays import sample
 from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.pieces import Piece, pieces, singularities
 from anchorhead.enclosure.tails import tail
+from anchorhead.enclosure.zeros import zero
 from anchorhead.errors import ExpressionError, InputError
 from anchorhead.expression.domain import shown
 from anchorhead.expression.graph import Expression, Node
@@ -36,6 +37,10 @@ class Target:
     assumptions: tuple[str, ...] = ()
     digest: str = ""
     """Of the parameters of a module that it was traced from."""
+    relative: bool = False
+    """Whether its error is measured in units of |f|, which then has no zero on the bounded domain."""
+    evaluation: str = ""
+    """Of which evaluation rounding is to be proved: `fast`, or both."""
 
     @property
     def node(self) -> Node:
@@ -48,6 +53,13 @@ class Target:
     @property
     def bounded(self) -> bool:
         return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def decades(self) -> float:
+        """Over how many powers of ten the variable goes; zero where it changes its sign."""
+        if self.low <= 0 <= self.high or not self.bounded:
+            return 0.0
+        return abs(log_of(self.high / self.low)) / log_of(10.0)
 
     def function(self, node: Node | None = None) -> Callable[[Array], Array]:
         """The target, or one of its pieces, on arrays."""
@@ -161,6 +173,21 @@ def read_target(target: Any, domain: Domain) -> Target:
     low, high = _read_domain(domain, expression.variables[0])
     singularities(expression.outputs[0], expression.variables[0], low, high)
     return Target(expression, low, high, _checked(target, expression, low, high))
+
+
+def relative(target: Any) -> Target:
+    """The target with errors in units of |f|; refused where they are none, at a zero of f."""
+    if not isinstance(target, Target):
+        raise InputError("relative=True is for functions of one variable with one output; leave it out for others.")
+    if not target.bounded:
+        raise InputError("relative=True needs a bounded domain, such as (1e-6, 1e4): give one.")
+    place = zero(target.node, target.variable, target.low, target.high)
+    if place is not None:
+        raise InputError(
+            f"relative=True asks for |model/f - 1| <= tol, and {target.expression} has a zero, or comes too near one "
+            f"to tell, at {target.variable} = {place:.6g}. Choose a domain without it, or leave relative=True out."
+        )
+    return replace(target, relative=True)
 
 
 def _checked(target: Any, expression: Expression, low: float, high: float) -> tuple[str, ...]:

@@ -211,7 +211,7 @@ def _node_entry(model: CompiledModel, core: LayeredCore, index: int, notes: list
     target = read_target(parse(str(known.function), ["u"]), (known.low, known.high))
     uses = zip(wiring.uses, model.circuit.steps, strict=True)
     labels = list(dict.fromkeys(step.label for use, step in uses if use.head == index))
-    bounds = (model.certificate.level, known.approximation, known.rounding, model.certificate.dtype)
+    bounds = (model.certificate.level, *known.absolute, model.certificate.dtype)
     stated = claim((target.low, target.high), *bounds)
     shown = entry(target, [head_numbers(core.heads()[index], known.method, stated) | {"saved": True}], notes, 0)
     more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""

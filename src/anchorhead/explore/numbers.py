@@ -17,6 +17,7 @@ from anchorhead.compiler.target import Target
 from anchorhead.expression.domain import window
 from anchorhead.head.head import NUMBERS, Head
 from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.head_core import HeadCore
 
 STEPS = 800
 """Steps of the grid, one fewer than its points."""
@@ -53,8 +54,10 @@ def _close(target: Target, low: float, high: float) -> np.ndarray:
 
 def model_numbers(model: CompiledModel, tol: float | None = None) -> dict[str, Any]:
     """A compiled head, with what its certificate claims."""
-    known = model.certificate
-    stated = claim(known.domain[0], known.level, known.approximation, known.rounding, known.dtype)
+    known, core = model.certificate, model.network
+    plain = known.approximation, known.rounding
+    bounds = core.claim.absolute if known.relative and isinstance(core, HeadCore) else plain
+    stated = claim(known.domain[0], known.level, *bounds, known.dtype)
     return head_numbers(model.head.numbers, model.method, stated, tol)
 
 

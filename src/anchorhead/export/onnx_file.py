@@ -62,7 +62,7 @@ def export_onnx(
     _require("onnx", "onnxscript")
     if isinstance(model, CompiledModel):
         call, tensors, sizes = _compiled(model, example)
-        said = {CERTIFICATE: model.certificate.as_dict()}
+        said = {CERTIFICATE: model.literal_certificate().as_dict()}
     elif isinstance(report := getattr(model, "report", None), ConversionReport):
         call, tensors, sizes = _converted(model, example)
         said = {REPORT: report.as_dict()}

@@ -30,6 +30,7 @@ from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.far import Far, far
 from anchorhead.proof.head_claim import HeadClaim
 from anchorhead.proof.network_claim import NetworkClaim, output_errors
+from anchorhead.proof.odd import is_odd, odd_bounds
 from anchorhead.proof.rounding import ASSUMPTIONS, Rounding, rounding_on
 
 Progress = Callable[[int, int], None]
@@ -47,6 +48,8 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     if claimed.level not in ("proved", "unproved"):
         raise VerificationError(f"{path} is {claimed.level}, not proved: there is no proof to check.")
     _check_claim(claimed)
+    if claimed.relative and found.record["kind"] != "head":
+        raise VerificationError("The file claims a relative error, which is proved of single heads only.")
     checked = CHECKS[found.record["kind"]](found, claimed, progress)
     if claimed.boxes != checked.boxes:
         raise VerificationError(f"The certificate counts {claimed.boxes} boxes, and the proof has {checked.boxes}.")
@@ -87,7 +90,7 @@ def _check_network_file(found: ModelFile, claimed: Certificate, progress: Progre
         check_head(head, report)
         done += len(head.edges) - 1
     _check_composition(claim, claimed)
-    checked = _checked(claimed, claim.boxes)
+    checked = replace(_checked(claimed, claim.boxes), evaluation=claim.evaluation)
     if found.record.get("expressions") is not None:
         return checked
     digest = circuit_digest(claim.circuit)
@@ -129,9 +132,24 @@ def _require_bounded_work(heads: Sequence[HeadClaim]) -> None:
 def check_head(claim: HeadClaim, progress: Progress | None = None) -> None:
     """Everything that is claimed of one head."""
     low, high = _check_cover(claim)
+    if is_odd(claim):
+        _check_odd(claim, progress)
+        return
     _check_defined(claim)
     _check_boxes(claim, progress)
     _check_rounding(claim, _check_far(claim, low, high))
+
+
+def _check_odd(claim: HeadClaim, progress: Progress | None) -> None:
+    """The claim of an odd head, which needs no boxes."""
+    approximation, rounding = odd_bounds(claim)
+    if not approximation <= claim.approximation or not rounding <= claim.rounding:
+        raise VerificationError(
+            f"An odd head keeps {approximation:.3g} and rounds by {rounding:.3g}, relative to {claim.function}, and "
+            f"{claim.approximation:.3g} and {claim.rounding:.3g} are claimed."
+        )
+    if progress is not None:
+        progress(len(claim.edges) - 1, len(claim.edges) - 1)
 
 
 def _check_composition(claim: NetworkClaim, certificate: Certificate) -> None:
@@ -214,7 +232,7 @@ def _check_far(claim: HeadClaim, low: float, high: float) -> list[tuple[int, flo
 
 def _check_rounding(claim: HeadClaim, distant: list[tuple[int, float, Far]]) -> None:
     with precision():
-        rounding = rounding_on(claim, claim.edges, relative=bool(distant))
+        rounding = rounding_on(claim, claim.edges)
         for sign, start, found in distant:
             rounding = max(rounding, Rounding(claim).beyond(sign, start) + found.drift)
     if not rounding <= claim.rounding:

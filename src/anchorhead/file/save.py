@@ -38,6 +38,7 @@ def save(
             "rounding": claimed.rounding,
             "outputs": list(claimed.outputs),
             "boxes": claimed.boxes,
+            "relative": claimed.relative,
             "assumptions": list(claimed.assumptions),
         },
         "source": claimed.source,

@@ -61,7 +61,10 @@ def head_claim(found: ModelFile) -> HeadClaim:
     certificate = certificate_of(found)
     head = _head(found, "", found.record)
     claim = HeadClaim(expression.outputs[0], expression.variables[0], *box[0], head, method_of(found.record),
-                      found.numbers["edges"], certificate.approximation, certificate.rounding)  # fmt: skip
+                      found.numbers["edges"], certificate.approximation, certificate.rounding,
+                      certificate.relative)  # fmt: skip
+    if claim.relative and not claim.bounded:
+        raise FileError("The file claims a relative error on an unbounded domain, where none is proved.")
     _require_bounded_work([claim])
     return claim
 
@@ -186,7 +189,10 @@ def _stored_head(found: ModelFile, index: int, part: Any) -> HeadClaim:
     if not low < high:
         raise FileError(f"The interval of head {index} in the file is empty.")
     head, edges = _head(found, f"heads.{index}.", part), found.numbers[f"heads.{index}.edges"]
-    return HeadClaim(target, "u", low, high, head, method_of(part), edges, approximation, rounding)
+    if part.get("evaluation", "") not in ("", "fast"):
+        raise FileError(f"The evaluation of head {index} in the file is neither both, an empty text, nor fast.")
+    return HeadClaim(target, "u", low, high, head, method_of(part), edges, approximation, rounding,
+                     flag(part, "relative"), part.get("evaluation", ""))  # fmt: skip
 
 
 def _head(found: ModelFile, prefix: str, part: dict[str, Any]) -> Head:
@@ -269,6 +275,7 @@ def certificate_of(found: ModelFile) -> Certificate:
         assumptions=tuple(said),
         outputs=tuple(real(v, "the bound of an output") for v in listed(claimed, "outputs")),
         source=source,
+        relative=flag(claimed, "relative"),
         **_title(record),
     )
 
@@ -323,6 +330,14 @@ def listed(record: dict[str, Any], name: str) -> list[Any]:
     value = record.get(name)
     if not isinstance(value, list):
         raise FileError(f"The record in the file lacks {name!r}.")
+    return value
+
+
+def flag(record: dict[str, Any], name: str) -> bool:
+    """An entry of the record that is true or false: the latter where it is absent."""
+    value = record.get(name, False)
+    if type(value) is not bool:
+        raise FileError(f"The file's {name} is {value!r:.40}, and must be true or false.")
     return value
 
 

@@ -10,6 +10,10 @@ one exp, a few multiply-adds a key and one division. If in addition the head is 
 h(x) = h(-|x|) + tilt·max(x, 0), or shift - h(-|x|) for x > 0, and one polynomial serves both sides.
 
 *By window.* A staircase of many keys is summed over those that matter where x is (`windowed.py`).
+*As a tanh.* Two keys with scores ±su and values ±c, or ±cx, are c·tanh(sx), or c·tanh(sx)·x (`Head.odd`). By Horner's
+rule (cz - c)/(z + 1) would cancel for small x; so nothing does, and products, which are such heads with a large c, lose
+no digits. Two keys are (v_0 + v_1)/2 + (v_1 - v_0)/2·tanh of half the difference of their scores, whatever they are:
+for gradients with respect to the numbers that is what is computed, and for an odd head it is the same, bit by bit.
 
 *Key by key.* Heads of several pieces are summed within a piece and then piece by piece, without storing weights; that
 way a steep gate costs the keys within a piece no digits.
@@ -25,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anchorhead.head.head import NUMBERS, Head, Reflection
+from anchorhead.head.head import NUMBERS, Head, Odd, Reflection
 from anchorhead.head.near_keys import MANY
 from anchorhead.head.windowed import windowed
 
@@ -49,7 +53,26 @@ TORCH = {"float64": torch.float64, "float32": torch.float32}
 
 def evaluation_of(head: Head) -> Evaluation:
     """The evaluation that the head says, in its dtype."""
+    if head.odd is not None:
+        return _tanh(head.odd)
     return _polynomials(head) if head.horner else _by_piece(head)
+
+
+def _tanh(odd: Odd) -> Evaluation:
+    rate, height, tilted = odd
+    if tilted:
+        return lambda x: torch.tanh(x * rate) * height * x
+    return lambda x: torch.tanh(x * rate) * height
+
+
+def of_two_keys(numbers: dict[str, Tensor], x: Tensor) -> Tensor:
+    """As a tanh with the parameters themselves, for gradients with respect to them."""
+    slopes, intercepts, constants, gains, gate_slopes, gate_levels = (numbers[name] for name in NUMBERS)
+    gate = x * gate_slopes[0] + gate_levels[0]
+    middle, half = (constants[1] + constants[0]) / 2, (constants[1] - constants[0]) / 2
+    centre, rise = (gains[1] + gains[0]) / 2, (gains[1] - gains[0]) / 2
+    turn = torch.tanh(x * ((slopes[1] - slopes[0]) / 2) + (intercepts[1] - intercepts[0]) / 2 + (gate - gate))
+    return turn * half + turn * rise * x + (middle + centre * x)
 
 
 def _by_piece(head: Head) -> Evaluation:

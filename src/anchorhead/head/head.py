@@ -10,9 +10,9 @@ gate_slope u + gate_level. The two parts of a score are stored apart: a gate may
 slopes within a piece, and their sum would lose the latter's digits.
 
 The numbers are those of a dtype, and the head says how it is evaluated in it: with `horner`, slopes are evenly spaced
-and it is a ratio of two polynomials in z = exp(step·u), by Horner's rule; otherwise key by key, piece by piece. This is
-the one place that holds a head's numbers. It can be balls for a proof (`balls.py`), arrays for a fit, and a module
-(`module.py`), whose parameters are made of it and give it back; it needs neither NumPy nor torch itself.
+and it is a ratio of two polynomials in z = exp(step·u), by Horner's rule, or a tanh (`odd`); otherwise key by key,
+piece by piece. This is the one place that holds a head's numbers. It can be balls for a proof (`balls.py`), arrays for
+a fit, and a module (`module.py`), whose parameters are made of it and give it back; it needs neither NumPy nor torch.
 """
 
 from __future__ import annotations
@@ -48,6 +48,17 @@ class Reflection(NamedTuple):
     odd: bool
     shift: float
     tilt: float
+
+
+EVEN = Reflection(False, 0.0, 0.0)
+
+
+class Odd(NamedTuple):
+    """h(x) = height·tanh(rate·x), times x if tilted."""
+
+    rate: float
+    height: float
+    tilted: bool
 
 
 @dataclass(frozen=True)
@@ -168,6 +179,16 @@ class Head:
         if gains == gains[::-1] and len(shifts) == 1 and abs(constants[0]) <= abs(constants[-1]):
             return Reflection(True, shifts.pop(), 0.0)
         return None
+
+    @property
+    def odd(self) -> Odd | None:
+        """What an odd head is, two keys that mirror each other with opposite values: a tanh, and evaluated as one."""
+        if not self.horner or self.keys != 2 or self.intercepts[0] != self.intercepts[1]:
+            return None
+        (left, rate), (low, high), (falling, rising) = self.slopes, self.constants, self.gains
+        if left != -rate or low != -high or falling != -rising or (high and rising):
+            return None
+        return Odd(rate, high or rising, bool(rising))
 
     @cached_property
     def balls(self) -> HeadBalls:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import StructureError
-from anchorhead.head.evaluation import TORCH, Evaluation, evaluation_of, from_parameters
+from anchorhead.head.evaluation import TORCH, Evaluation, evaluation_of, from_parameters, of_two_keys
 from anchorhead.head.head import NUMBERS, Head
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.head.parameters import check_tensor, constant, followed, unchanged
@@ -184,7 +184,9 @@ class HeadModule(HeadParameters):
         self.check(x)
         evaluate = self.evaluation()
         if evaluate is None:
-            return from_parameters({name: getattr(self, name) for name in NUMBERS}, self.piece, self.sizes, x)
+            numbers = {name: getattr(self, name) for name in NUMBERS}
+            as_tanh = self._made.head.odd is not None
+            return of_two_keys(numbers, x) if as_tanh else from_parameters(numbers, self.piece, self.sizes, x)
         if torch.compiler.is_compiling() or x.numel() <= CHUNK or (x.requires_grad and torch.is_grad_enabled()):
             return evaluate(x)
         return torch.cat([evaluate(part) for part in x.reshape(-1).split(CHUNK)]).reshape(x.shape)

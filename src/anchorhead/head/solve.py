@@ -5,6 +5,9 @@ squares on sample points gives nearly the smallest error; Lawson's iteration (we
 of the residual, again and again) turns it into the smallest *largest* error. A ridge keeps values below a limit:
 a value of that size costs about as much as a tenth of the tolerance.
 
+*Relative errors.* Residuals are divided by |f|, and a value is measured by the most that it brings to h, weight times
+value over |f|. So the limit keeps small what has to cancel, over however many decades f goes: rounding is small then.
+
 Nothing here is trusted: between sample points an approximant can miss. The certificate decides. All of it is
 arithmetic that is the same on every machine (`arithmetic.py`).
 """
@@ -47,7 +50,7 @@ class Problem:
 
     points and target: samples. left, right: asymptotes, on sides that extend to infinity. affine: values may
     be affine in u. goal: the error worth reaching. limit: how large a value may be. centre:
-    where the middle key belongs.
+    where the middle key belongs. relative: errors in units of |target|.
     """
 
     points: Array
@@ -58,6 +61,7 @@ class Problem:
     goal: float
     limit: float
     centre: float
+    relative: bool = False
 
     def thinned(self, keys: int) -> Problem:
         """The same problem on a third of the points, or ten a key, ends included: enough to choose where to look."""
@@ -73,6 +77,10 @@ class Problem:
     @property
     def radius(self) -> float:
         return float(self.points[-1] - self.points[0]) / 2
+
+    def measured(self, errors: Array) -> Array:
+        """Numbers at the samples, (..., samples), in the units of the error."""
+        return errors / np.abs(self.target) if self.relative else errors
 
 
 class Crowd(NamedTuple):
@@ -135,14 +143,14 @@ def solve(keys: Keys, problem: Problem, *, horner: bool) -> tuple[float, Head]:
     slopes, intercepts = keys.slopes[0], keys.intercepts[0]
     weights, constants, gains, free = _pinned(keys, problem)
     lines = constants[:, None] + gains[:, None] * problem.points
-    rest = problem.target - np.add.reduce(weights[0] * lines, 0)
+    rest = problem.measured(problem.target - np.add.reduce(weights[0] * lines, 0))
     if free.any():
-        design = _design(weights, free, keys, problem)[0]
-        found = _minimax(design, rest, problem, 40 if len(free) <= MANY else 25)
-        values = _values(found[None], free, keys, problem)
+        design, units = _design(weights, free, keys, problem)
+        found = _minimax(design[0], rest, problem, 40 if len(free) <= MANY else 25)
+        values = _values(found * units, free, keys, problem)
         constants[free], gains[free] = values[0][0], values[1][0]
         lines = constants[:, None] + gains[:, None] * problem.points
-        rest = problem.target - np.add.reduce(weights[0] * lines, 0)
+        rest = problem.measured(problem.target - np.add.reduce(weights[0] * lines, 0))
     head = Head.of(slopes=slopes, intercepts=intercepts, constants=constants, gains=gains, horner=horner)
     return float(np.abs(rest).max()), head
 
@@ -159,13 +167,13 @@ def costs(keys: Keys, problem: Problem, *, local: bool = False) -> Iterator[floa
         part = Keys(*(numbers[start : start + together] for numbers in keys))
         weights, constants, gains, free = _pinned(part, problem)
         lines = constants[:, None] + gains[:, None] * problem.points
-        rest = problem.target - np.add.reduce(weights * lines, -2)
+        rest = problem.measured(problem.target - np.add.reduce(weights * lines, -2))
         sizes = np.full(len(weights), max(np.abs(constants).max(), np.abs(gains).max()))
         if free.any():
-            design = _design(weights, free, part, problem)
+            design, units = _design(weights, free, part, problem)
             found = _ridge(design, rest, np.ones(rest.shape[-1]), problem)
             rest = rest - np.add.reduce(design * found[..., None], -2)
-            values = (found,) if local else _values(found, free, part, problem)
+            values = (found,) if local or problem.relative else _values(found * units, free, part, problem)
             sizes = np.maximum.reduce([sizes, *(np.abs(part).max(-1) for part in values)])
         for error, size in zip(np.abs(rest).max(-1), sizes, strict=True):
             excess = max(1.0, float(size) / problem.limit)
@@ -183,20 +191,24 @@ def _pinned(keys: Keys, problem: Problem) -> tuple[Array, Array, Array, NDArray[
     return weights, constants, gains, free
 
 
-def _design(weights: Array, free: NDArray[np.bool_], keys: Keys, problem: Problem) -> Array:
-    """What multiplies the unknowns, (..., unknowns, samples).
+def _design(weights: Array, free: NDArray[np.bool_], keys: Keys, problem: Problem) -> tuple[Array, Array]:
+    """What multiplies the unknowns, (..., unknowns, samples), and their units, (..., unknowns).
 
     A key's line is measured where it has weight: its value at the anchor, and what it gains over the key's width. So
     the ridge sees sizes that matter, and digits are not lost to lines that cancel far away. Lines that follow
     asymptotes are measured at u = 0.
     """
     rows = weights[..., free, :]
-    if not problem.affine:
-        return rows
-    if problem.pinned:
-        return np.concatenate([rows, rows * problem.points], axis=-2)
-    anchors, widths = keys.anchors[..., free, None], keys.widths[..., free, None]
-    return np.concatenate([rows, rows * ((problem.points - anchors) / widths)], axis=-2)
+    if problem.affine and problem.pinned:
+        rows = np.concatenate([rows, rows * problem.points], axis=-2)
+    elif problem.affine:
+        anchors, widths = keys.anchors[..., free, None], keys.widths[..., free, None]
+        rows = np.concatenate([rows, rows * ((problem.points - anchors) / widths)], axis=-2)
+    if not problem.relative:
+        return rows, np.ones(rows.shape[:-1])
+    rows = problem.measured(rows)
+    units = 1 / np.maximum(np.abs(rows).max(-1), 1e-200)
+    return rows * units[..., None], units
 
 
 def _values(found: Array, free: NDArray[np.bool_], keys: Keys, problem: Problem) -> tuple[Array, Array]:

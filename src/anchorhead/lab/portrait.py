@@ -104,7 +104,7 @@ def _curves(axes: plt.Axes, drawn: _Drawn, model: CompiledModel) -> None:
 
 def _error(axes: plt.Axes, model: CompiledModel, x: Tensor, error: Tensor) -> None:
     certificate = model.certificate
-    allowed = certificate.approximation + certificate.rounding * (1 if certificate.bounded else 1 + x.abs())
+    allowed = certificate.allowed(x, model.exact(x) if certificate.relative else None)
     floor = max(float(allowed.min() if isinstance(allowed, Tensor) else allowed) * 1e-4, 1e-17)
     axes.semilogy(x, error.clamp(min=floor), color="C0", lw=1, label="measured error")
     limit = allowed if isinstance(allowed, Tensor) else torch.full_like(x, allowed)

@@ -66,6 +66,14 @@ class CompiledModel(Watched):
         """The same network as scores, softmax and values: what export and the walker see."""
         return self.network.literal()
 
+    def literal_certificate(self) -> Certificate:
+        """What `literal()` and the exports in that form keep: the same bounds, unless they are of the fast evaluation.
+
+        Products and squares are heads whose large values cancel in a softmax and not in a tanh; what that costs is
+        counted here. `ah.compile(..., evaluation="literal")` builds them for the softmax.
+        """
+        return self.network.literal_certificate(self.certificate)
+
     def attention(self, x: Tensor) -> list[Tensor]:
         """The attention weights, one entry a layer: (..., heads, keys), summing to one over keys."""
         return self.network.attention(x)
@@ -144,8 +152,10 @@ class CompiledModel(Watched):
 
     def __str__(self) -> str:
         cost = self.resources
+        certificate, other = self.certificate, self.literal_certificate()
+        literal = "" if other.evaluation == certificate.evaluation else f"\nas a literal softmax: <= {other.bound:.3g}"
         shown = (
-            f"{self.certificate}\n{cost.layers} layers, {cost.heads} heads, {cost.keys} keys, {cost.parameters} "
+            f"{certificate}{literal}\n{cost.layers} layers, {cost.heads} heads, {cost.keys} keys, {cost.parameters} "
             f"parameters, beta {cost.beta:.4g}, logits up to {cost.logit_range:.4g}"
         )
         try:

@@ -49,6 +49,10 @@ class Core(nn.Module):
     def literal(self) -> nn.Module:
         """A copy of the numbers as scores, softmax and values."""
 
+    def literal_certificate(self, certificate: Certificate) -> Certificate:
+        """That of `literal()`, given the model's: the same where it holds for both evaluations."""
+        return certificate
+
     @abstractmethod
     def attention(self, x: Tensor) -> list[Tensor]:
         """The attention weights, one entry a layer: (..., heads, keys), summing to one over keys."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -22,8 +23,8 @@ from anchorhead.model.layered import LayeredNetwork, build, exact_wires
 from anchorhead.model.network import Resources
 from anchorhead.model.report import Report, report
 from anchorhead.model.self_attention import SelfAttention, layers_on_sequences
-from anchorhead.proof.certificate import Certificate
-from anchorhead.proof.network_claim import PlacedNetwork
+from anchorhead.proof.certificate import Certificate, rest_above
+from anchorhead.proof.network_claim import PlacedNetwork, output_errors
 
 
 class LayeredCore(FlatCore):
@@ -55,6 +56,16 @@ class LayeredCore(FlatCore):
         self.check(x)
         return shaped(exact_wires(self.circuit, x)[1], self.output_shape)
 
+    def literal_certificate(self, certificate: Certificate) -> Certificate:
+        if certificate.evaluation != "fast" or certificate.level != "proved":
+            return certificate
+        try:
+            total = output_errors(self.placed.claim.literal(), rounding=True)
+        except OutsideDomain:
+            return replace(certificate.unproved(), evaluation="literal")
+        rounding = rest_above(max(total), certificate.approximation)
+        return replace(certificate, rounding=rounding, outputs=tuple(total), evaluation="literal")
+
     def on_sequences(self, tokens: int) -> SelfAttention:
         return layers_on_sequences(self.layered, len(self.circuit.inputs), tokens)
 
@@ -69,6 +80,14 @@ class LayeredCore(FlatCore):
                 f"No errors can be told node by node: with the model's numbers the argument of {label} leaves the "
                 "domain of its head, so that its claim does not hold."
             ) from None
+
+    def literal_wire_errors(self) -> tuple[float, ...]:
+        """The errors of all wires in the literal evaluation; those of the fast one where they have no bound."""
+        claim = self.placed.claim
+        try:
+            return report(claim.literal()).wire_errors if claim.evaluation else self.report.wire_errors
+        except OutsideDomain:
+            return self.report.wire_errors
 
     def resources(self, certificate: Certificate) -> Resources:
         """Keys are counted for every head of every layer."""
@@ -99,6 +118,8 @@ class LayeredCore(FlatCore):
                 "high": h.high,
                 "approximation": h.approximation,
                 "rounding": h.rounding,
+                "relative": h.relative,
+                "evaluation": h.evaluation,
                 "method": h.method,
                 "uniform": heads[i].horner,
                 "sizes": list(heads[i].sizes),

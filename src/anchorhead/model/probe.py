@@ -54,9 +54,12 @@ def probe(core: Core, certificate: Certificate, x: Tensor) -> Probe:
     """Compares a run with the target in float64: every wire of a network, or the outputs of what is one layer."""
     if isinstance(core, LayeredCore):
         return _layers(core, certificate.outputs, x)
-    error = (core(x).double() - core.exact(x.double())).abs()
+    exact = core.exact(x.double())
+    error = (core(x).double() - exact).abs()
     bound = certificate.bound
-    if not certificate.bounded:
+    if certificate.relative:
+        error = error / exact.abs()
+    elif not certificate.bounded:
         bound += certificate.rounding * (1 + float(x.abs().max())) if x.numel() else 0.0
     measured = float(error.max()) if error.numel() else 0.0
     return Probe((LayerProbe(1, certificate.expression, measured, bound),))

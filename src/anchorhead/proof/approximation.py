@@ -20,6 +20,8 @@ H by `HeadBalls.over`, F the smaller of f's own enclosure and f(m) + f'(box)·[-
 the next one takes over, which is h/2 away, both rise by what f does there: that is the theorem's bound, h/2 times the
 slope. Where f is flat one box holds many anchors. So it takes two boxes an anchor or fewer.
 
+A relative claim is about |f - h|/|f|: the same, over the least |f| on the box, which must not hold a zero of f.
+
 The interval is bisected until every box is below the goal: first at cuts that are given, if there are many, then in the
 middle. A midpoint at which the error certainly exceeds the goal ends the search at once: the head is refuted there.
 """
@@ -67,7 +69,10 @@ class Refutation:
 
 
 def box_error(claim: HeadClaim, low: float, high: float, goal: float = 0.0) -> float:
-    """An upper bound of |target - head| on [low, high]; infinity if none was found. goal: a bound that is enough."""
+    """An upper bound of |target - head| on [low, high], over |target| if relative; infinity if none was found.
+
+    goal: a bound that is enough.
+    """
     head = claim.head.balls
     keys = head.near(low, high)
     found = _by_ranges(claim, low, high, keys) if head.selects else math.inf
@@ -96,7 +101,8 @@ def _by_ranges(claim: HeadClaim, low: float, high: float, keys: Sequence[int]) -
         if around.is_finite():
             least, most = least.max(around.lower()), most.min(around.upper())
     head = claim.head.balls.over(low, high, keys)
-    return max(0.0, upper(most - head.lower()), upper(head.upper() - least))
+    found = (most - head.lower()).max(head.upper() - least)
+    return max(0.0, upper(found / target.abs_lower() if claim.relative else found))
 
 
 def _by_series(claim: HeadClaim, low: float, high: float, keys: Sequence[int], leader: int) -> float:
@@ -118,7 +124,8 @@ def _by_series(claim: HeadClaim, low: float, high: float, keys: Sequence[int], l
         if len(near_f) < order:
             return math.inf
     least = wide_d[0].lower()
-    return upper((total / least if least > 1 else total) + head.left_out(box))
+    total = (total / least if least > 1 else total) + head.left_out(box)
+    return upper(total / wide_f[0].abs_lower() if claim.relative else total)
 
 
 def point_error(claim: HeadClaim, place: float) -> tuple[float, float]:
@@ -128,6 +135,8 @@ def point_error(claim: HeadClaim, place: float) -> tuple[float, float]:
     keys = head.near(place, place)
     denominator, numerator = head.taylor(x, head.leader(place, keys), 0, ctx.prec, keys)
     error = abs(value - numerator[0] / denominator[0] + arb(0, head.left_out(x)))
+    if claim.relative:
+        error = error / abs(value)
     if not error.is_finite():
         return 0.0, math.inf
     return max(0.0, below(error)), upper(error)

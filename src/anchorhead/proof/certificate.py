@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known about |target - model|.
+    """What is known about |target - model|, or, where it is relative, about |model/target - 1|.
 
     level: `proved` (every box was checked in ball arithmetic), `conditional` (under a constant that the caller
         declared), `measured` (sampled only), `trivial` (nothing useful is known: the bound is what the declared ranges
@@ -18,10 +18,13 @@ class Certificate:
     rounding: bound on what evaluation in `dtype` adds; on an unbounded domain, that bound over 1 + |x|.
     bound: on a bounded domain approximation + rounding; on an unbounded one the approximation.
     boxes: how many boxes the proof has.
+    relative: whether all bounds are multiples of |target|, which has no zero in the domain.
     outputs: where there are several, the bound of each.
     variables: names of the inputs in the order of the model's last dimension, which is that of `domain`; empty if they
         have none.
     circuit: for a traced module the digest of what was traced, which the checker prints as the target's name.
+    evaluation: `fast` where the bounds hold for what the model computes, and the softmax written out has others
+        (`literal_certificate`); `literal` where they are those; empty where they hold for both.
     source: for a module the digest of its parameters when it was traced (`source_digest`); no checker can confirm it.
     """
 
@@ -37,6 +40,8 @@ class Certificate:
     variables: tuple[str, ...] = ()
     circuit: str = ""
     source: str = ""
+    relative: bool = False
+    evaluation: str = ""
 
     @property
     def bounded(self) -> bool:
@@ -47,6 +52,12 @@ class Certificate:
     def bound(self) -> float:
         """The error that the model keeps; see the class."""
         return sum_above(self.approximation, self.rounding) if self.bounded else self.approximation
+
+    def allowed(self, x: Any, target: Any) -> Any:
+        """The error that is kept at inputs x, numbers or tensors, where the target has these values."""
+        if self.relative:
+            return self.bound * abs(target)
+        return self.bound if self.bounded else self.approximation + self.rounding * (1 + abs(x))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; infinite ends become strings."""
@@ -65,6 +76,11 @@ class Certificate:
         return replace(self, level="unproved", approximation=math.inf, rounding=math.inf, outputs=unknown)
 
     def __str__(self) -> str:
+        if self.level == "unproved" and self.evaluation == "literal":
+            return (
+                f"unproved: nothing is known of the literal softmax of the model of {self.expression}, where rounding "
+                'may lead out of the domain of a head; compile it with evaluation="literal"'
+            )
         if self.level == "unproved":
             return (
                 f"unproved: the model's numbers were changed since its error for {self.expression} was proved; save it "
@@ -77,9 +93,11 @@ class Certificate:
                 f"{self.bound:.3g} follows from the declared bounds alone"
             )
         extra = "" if self.bounded else " (1 + |x|)"
+        what = f"|model/({self.expression}) - 1|" if self.relative else f"|{self.expression} - model|"
         return (
-            f"{self.level}: |{self.expression} - model| <= {self.bound:.3g} on {where}, {self.dtype} "
-            f"(approximation {self.approximation:.3g}, rounding {self.rounding:.3g}{extra}, {self.boxes} boxes)"
+            f"{self.level}: {what} <= {self.bound:.3g} on {where}, {self.dtype} "
+            f"(approximation {self.approximation:.3g}, rounding {self.rounding:.3g}{extra}, {self.boxes} boxes"
+            + (f", {self.evaluation} evaluation)" if self.evaluation else ")")
         )
 
 
@@ -87,6 +105,11 @@ def sum_above(a: float, b: float) -> float:
     """The sum of two bounds as a float that is not below it."""
     total, large, small = a + b, max(a, b), min(a, b)
     return total if total - large >= small else math.nextafter(total, math.inf)
+
+
+def rest_above(total: float, part: float) -> float:
+    """What is left of a bound beside a part of it, as a float that is not below it; zero if nothing is."""
+    return math.nextafter(total - part, math.inf) if total > part else 0.0
 
 
 def _where(domain: tuple[tuple[float, float], ...], variables: tuple[str, ...]) -> str:

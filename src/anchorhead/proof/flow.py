@@ -4,7 +4,9 @@ For each wire, over a box of inputs: an interval that holds what the target has 
 network is from it. ρ is the unit roundoff, γ_k = kρ/(1 - kρ).
 
 *Lines.* The network has c' for c (`circuit/rows.py`). In exact arithmetic it errs by  sum |c'| e_w + |c' - c||w|;
-computing the sum of k terms in any order adds γ_(k+2) sum |c'|(|w| + e_w). A wire by itself is passed on as it is.
+computing the sum of k terms in any order, the bias among them if it is not zero, adds γ_k sum |c'|(|w| + e_w): a term
+is multiplied once and added to k - 1 others, and zeros change nothing. Where all c' are powers of two, γ_(k-1): so a
+wire that is scaled by one is exact. A wire by itself is passed on as it is.
 
 *Steps.* Each kind of step knows how ranges and errors pass through it: `circuit/apply.py`, `largest.py`, `attend.py`.
 Of the steps of a norm more is known together than one by one: `circuit/norm.py`.
@@ -29,6 +31,12 @@ from anchorhead.enclosure.exact import as_ball
 from anchorhead.enclosure.precision import above, ball, below, upper
 from anchorhead.errors import SingularityError
 from anchorhead.proof.norms import joint
+
+
+def _roundings(row: Row) -> int:
+    """How often a term of the sum is rounded."""
+    exact = all(abs(math.frexp(c)[0]) == 0.5 for c in row.terms.values())
+    return max(len(row.terms) + (row.bias != 0) - exact, 0)
 
 
 @dataclass(frozen=True)
@@ -156,7 +164,7 @@ class Tracker:
         if row is None:
             return found, 0.0
         if self.rounding:
-            error = error + size * gamma(len(row.terms) + 2, self.unit) + TINY[self.dtype]
+            error = error + size * gamma(_roundings(row), self.unit) + TINY[self.dtype]
         return found, upper(error) if upper(size) < LARGEST[self.dtype] else math.inf
 
     def _terms(self, key: tuple[int, int], line: Line, row: Row | None) -> list[_Term]:

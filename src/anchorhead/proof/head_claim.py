@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from anchorhead.dtypes import UNIT
+from anchorhead.dtypes import LEAST_NORMAL, UNIT
+from anchorhead.enclosure.balls import enclose
+from anchorhead.enclosure.precision import ball, precision, upper
 from anchorhead.expression.graph import Node, ordered
 from anchorhead.head.head import Head
 from anchorhead.proof.certificate import sum_above
@@ -20,9 +23,10 @@ if TYPE_CHECKING:
 class HeadClaim:
     """For every `variable` in [low, high], either of which may be infinite, |function - head| is at most some number.
 
-    approximation: that number for the head in exact arithmetic. rounding: what evaluating it in its dtype adds, over
-    1 + |u| on an unbounded interval. edges: the ends of the boxes that prove it. method: how the head was found. A
-    claim that is yet to be proved has neither edges nor bounds.
+    relative: at most that number times |function|. approximation: the number for the head in exact arithmetic.
+    rounding: what evaluating it in its dtype adds, over 1 + |u| on an unbounded interval. edges: the ends of the boxes
+    that prove it. evaluation: `fast` where rounding is that of the fast evaluation alone, empty where it is that of
+    both. method: how the head was found. A claim that is yet to be proved has neither edges nor bounds.
     """
 
     function: Node
@@ -34,6 +38,8 @@ class HeadClaim:
     edges: tuple[float, ...] = ()
     approximation: float = math.inf
     rounding: float = math.inf
+    relative: bool = False
+    evaluation: str = ""
 
     @property
     def keys(self) -> int:
@@ -61,6 +67,24 @@ class HeadClaim:
 
         numbers = {prefix + name: array.astype(head.dtype) for name, array in head.arrays.items()}
         return numbers | {prefix + "edges": np.array(self.edges, dtype=np.float64)}
+
+    @property
+    def absolute(self) -> tuple[float, float]:
+        """Approximation and rounding as bounds on |function - head|, whatever the claim's unit is."""
+        if not self.relative:
+            return self.approximation, self.rounding
+        with precision():
+            sizes = [enclose(self.function, {self.variable: ball(*box)}) for box in itertools.pairwise(self.edges)]
+            largest = max(abs(value).upper() for value in sizes)
+            return upper(largest * self.approximation), upper(largest * self.rounding)
+
+    @property
+    def least(self) -> float:
+        """What underflow adds to a relative rounding where the function is zero: of an odd head, absolutely."""
+        odd = self.head.odd if self.relative else None
+        if odd is None:
+            return 0.0
+        return 4 * (1 + abs(odd.height)) * (1 + max(abs(self.low), abs(self.high))) * LEAST_NORMAL[self.head.dtype]
 
     @property
     def bounded(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.layout import LayerPlan, lay_out
@@ -17,6 +17,7 @@ from anchorhead.circuit.rows import StoredMap, Wiring, maps_of
 from anchorhead.enclosure.precision import precision
 from anchorhead.proof.flow import Flow, Pair, Tracker
 from anchorhead.proof.head_claim import HeadClaim
+from anchorhead.proof.rounding import rounding_on
 
 CELLS = {1: 32, 2: 8, 3: 4}
 """Cells along each axis, by the number of inputs."""
@@ -31,6 +32,15 @@ class NetworkClaim:
     dtype: str
     heads: tuple[HeadClaim, ...]
     wiring: Wiring
+
+    @property
+    def evaluation(self) -> str:
+        """`fast` where a head's rounding is that of its fast evaluation alone; empty where it is that of both."""
+        return "fast" if any(head.evaluation for head in self.heads) else ""
+
+    def literal(self) -> NetworkClaim:
+        """The claim of the same network with its heads evaluated as a softmax."""
+        return replace(self, heads=tuple(map(_literal, self.heads)))
 
     @property
     def boxes(self) -> int:
@@ -72,6 +82,13 @@ def flows(tracker: Tracker, box: Sequence[Pair], *, whole: bool = False) -> list
 def worst(found: Sequence[Sequence[float]]) -> list[float]:
     """For each entry the largest over all cells."""
     return [max(column) for column in zip(*found, strict=True)]
+
+
+def _literal(head: HeadClaim) -> HeadClaim:
+    if not head.evaluation:
+        return head
+    plain = replace(head, relative=False, evaluation="", approximation=head.absolute[0])
+    return replace(plain, rounding=rounding_on(plain, plain.edges))
 
 
 def output_errors(claim: NetworkClaim, *, rounding: bool) -> list[float]:

@@ -14,6 +14,15 @@ with `ref` the leading key, or, for Horner's rule, the end key on x's side, j_k 
 error ε_k of W_k moves h by W_k ε_k |v_k - h|, since an error common to all weights cancels; and with l the leading
 key, |v_k - h| is at most |v_k - v_l| + sum W_j |v_j - v_l|, where values that grow alike cancel.
 
+A claim that is of the fast evaluation alone (`HeadClaim.evaluation`) need not count the literal one. In Horner's rule
+numerator and denominator share z and z², whose errors are those of weights: step·|x| is rounded once, or twice where
+the step is no number of the dtype, exp errs by 4ρ, z² is rounded, and a coefficient errs as an exponential does:
+
+    ε_k = ρ(|(slope_k - slope_ref) x| + |intercept_k - intercept_ref| + 4 + 9/2 j_k)
+
+And each of the two multiplies by z² or z at most j/2 + 1 times, and by a coefficient, by itself: (j_k/2 + 2)ρ of
+W_k|v_k| in the one, and of W_k|h| in the other.
+
 *Pieces.* In a head of several pieces all this is said of each piece by itself, with blend g_i and weights within
 the piece. Between pieces the share P_i of a piece errs by its gate's rounding, ρ(|gate x| + 3|gate x + level| + 10),
 and by the error of its normaliser, sum W_k ε_k; relative to the leading piece, whose errors are added to the others':
@@ -26,6 +35,9 @@ the slopes |g'| <= sum W_k(|gain_k| + |slope_k - slope_l||v_k - v_l|) + the same
 *Sums.* Adding b to a errs by at most ρ|a + b|, and by at most |b|, since a is itself a float. So beside the
 leading term each term adds at most min(ρ S, 2|term|) to a sum of absolute value S, in whatever order. The
 quotient and the last store add 2ρ|h|.
+
+*As a tanh.* An odd head's fast evaluation is another (`proof/odd.py`): the larger of both bounds is stated, so that it
+holds for its literal evaluation too.
 
 *Folding.* A symmetric head in one piece is evaluated at -|x| and mirrored (`Head.reflection`): what holds at -x holds
 at x with two more roundings.
@@ -64,11 +76,14 @@ from collections.abc import Sequence
 
 from flint import arb
 
-from anchorhead.dtypes import LARGEST, LEAST_NORMAL
+from anchorhead.dtypes import BITS, LARGEST, LEAST_NORMAL
+from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.precision import ball, precision, upper
+from anchorhead.head.head import Odd
 from anchorhead.head.near_keys import MANY
 from anchorhead.proof.far import decreasing
 from anchorhead.proof.head_claim import HeadClaim
+from anchorhead.proof.odd import relative_rounding
 from anchorhead.proof.rounding_piece import Part, grown, smaller
 
 ROUNDING_PRECISION = 64
@@ -84,7 +99,7 @@ SECOND_ORDER = arb(1001) / 1000
 ASSUMPTIONS = [
     "additions, multiplications and divisions round to nearest (IEEE 754), fused or not, in any order",
     "no float32 product is shortened to bfloat16 or TF32 (models see to it; compiled and exported programs cannot)",
-    "exp is accurate to 2 units in the last place",
+    "exp and tanh are accurate to 2 units in the last place",
     "no score overflows in the literal evaluation (the fast one cannot overflow)",
     "the target's own values are numbers of the dtype (where they are larger, the model gives an infinity)",
 ]
@@ -107,6 +122,7 @@ class Rounding:
         self.values = [(sum(sizes, arb(0)), arb(max(sizes))) for sizes in
                        ([abs(arb(v)) for v in part] for part in (stored.constants, stored.gains))]  # fmt: skip
         """Of constants and of gains, the sum and the largest of their sizes."""
+        self.fast = stored.horner and claim.evaluation == "fast"
 
     def on_box(self, low: float, high: float, goal: float = 0.0) -> float:
         """An upper bound over [low, high]; infinity if none was found, or where queries are clamped (`Head.reach`).
@@ -124,7 +140,14 @@ class Rounding:
             if self.fold is not None and high > 0:
                 mirrored, size = self._on_box(-high, -low)
                 found = found.max(mirrored + self._folding(abs(ball(low, high)).upper(), size))
+            if self.stored.odd is not None:
+                found = found.max(self._as_tanh(self.stored.odd, abs(ball(low, high)).upper()))
             return upper(found)
+
+    def _as_tanh(self, odd: Odd, size: arb) -> arb:
+        """The same of an odd head that is evaluated as a tanh, for |x| <= size (`proof/odd.py`)."""
+        largest = abs(arb(odd.height)) * (size if odd.tilted else arb(1))
+        return relative_rounding(odd, self.stored.dtype) * largest + 8 * (1 + largest) * self.least
 
     def _folding(self, size: arb, output: arb) -> arb:
         """For x > 0 a symmetric head is shift - h(-x), or h(-x) + tilt·x: two more roundings, of these terms."""
@@ -215,6 +238,8 @@ class Rounding:
 
         For Horner's rule both ends count on a box that holds zero.
         """
+        if self.fast:
+            return grown(arb(self.claim.unit) * self._by_horner(k, size, low, high))
         slope, level = self.head.own[k]
         own = 2 * (slope * size + level) + 10
         worst = own + self._distance(k, leader, size)
@@ -223,6 +248,28 @@ class Rounding:
             for end in sides:
                 worst = worst.max(own + self._distance(k, end, size) + 6 * abs(end - k))
         return grown(arb(self.claim.unit) * worst)
+
+    def _ends(self, low: float, high: float) -> list[int]:
+        """The keys from which Horner's rule counts on the box."""
+        return ([self.head.keys - 1] if high > 0 else []) + ([0] if low <= 0 else [])
+
+    def _by_horner(self, k: int, size: arb, low: float, high: float) -> arb:
+        """What numerator and denominator have in common of Horner's rule, in units of the roundoff."""
+        head, found = self.head, arb(0)
+        step = self.stored.slopes[-1] - self.stored.slopes[-2] if head.keys > 1 else 0.0
+        exact = math.ldexp(math.frexp(step)[0], BITS[self.stored.dtype]).is_integer()
+        for end in self._ends(low, high):
+            turned = abs(head.slopes[k] - head.slopes[end]) * size * (1 if exact else 2)
+            lifted = abs(head.intercepts[k] - head.intercepts[end]) + 4
+            found = found.max(turned + lifted + arb(9 * abs(end - k)) / 2)
+        return found
+
+    def apart(self, k: int, low: float, high: float) -> arb:
+        """Relative error of term k that numerator and denominator each have by themselves, in the fast evaluation."""
+        if not self.fast:
+            return arb(0)
+        farthest = max(abs(end - k) for end in self._ends(low, high))
+        return arb(self.claim.unit) * (arb(farthest) / 2 + 2)
 
     def _distance(self, k: int, reference: int, size: arb) -> arb:
         """How far the scores of two keys of a piece may be apart, twice."""
@@ -273,8 +320,8 @@ class Rounding:
         return total * SECOND_ORDER
 
 
-def rounding_on(claim: HeadClaim, edges: Sequence[float], *, relative: bool) -> float:
-    """The largest bound over the boxes; with `relative`, of the bound divided by 1 + |x|.
+def rounding_on(claim: HeadClaim, edges: Sequence[float]) -> float:
+    """The largest bound over the boxes: as it is, or over |function| of a relative claim, or over 1 + |x| on R.
 
     On a wide box the weights are not known well and the bound is far too large, so boxes are cut until they are
     within half of what the worst of their own middles shows; of a staircase, some of their middles, and no further than
@@ -283,8 +330,12 @@ def rounding_on(claim: HeadClaim, edges: Sequence[float], *, relative: bool) -> 
     rounding = Rounding(claim)
 
     def bound(low: float, high: float, goal: float = 0.0) -> float:
+        if claim.relative:
+            with precision(ROUNDING_PRECISION):
+                size = jet(claim.function, claim.variable, ball(low, high), 0)[0].abs_lower()
+                return upper(arb(rounding.on_box(low, high)) / size)
         found = rounding.on_box(low, high, goal)
-        if not relative:
+        if claim.bounded:
             return found
         least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
         return math.nextafter(found / (1 + least), math.inf)

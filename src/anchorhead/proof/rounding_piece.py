@@ -38,6 +38,8 @@ class Part:
             slack = rounding.weight_error(k, leader, size, low, high)
             self.error += weight * slack * (far + blend)
             self.error += 3 * unit * weight * (abs(head.constants[k]) + abs(head.gains[k]) * size)
+            own = rounding.apart(k, low, high)
+            self.error += weight * own * (abs(head.constants[k]) + abs(head.gains[k]) * size + self.output)
             self.slack += weight * slack
             self.lost += weight * smaller(slack, arb(1))
             steep = abs(head.slopes[k] - head.slopes[leader])

@@ -44,7 +44,8 @@ def _through_norm(circuit: Circuit, i: int, norm: Norm, uses: Sequence[Use], dom
                   found: Sequence[Flow], along: Callable[[Line], Array]) -> Array:  # fmt: skip
     """What arrives through a norm: what its entries have, by its slopes, and the heads of squares, root, quotient."""
     own = np.eye(len(domains) + 1)
-    kept = {k: float(uses[k].values[0]) * own[uses[k].head] for k in [*norm.squares, norm.root] if k is not None}
+    kept = {k: _own_share(circuit, k, uses[k], found) * own[uses[k].head]
+            for k in [*norm.squares, norm.root] if k is not None}  # fmt: skip
     root = {} if norm.root is None else {circuit.starts[norm.root]: kept[norm.root]}
     step, use, sizes = circuit.steps[i], uses[i], _sizes([flow.arguments[i] for flow in found])
     added = [sum((abs(as_float(c)) * root[w] for w, c in line.terms.items() if w in root), np.zeros(len(own)))
@@ -55,6 +56,10 @@ def _through_norm(circuit: Circuit, i: int, norm: Norm, uses: Sequence[Use], dom
     for k, c, slope in zip(norm.squares, norm.coefficients, slopes, strict=True):
         total = total + steep * as_float(c) * kept[k] + slope * along(next(circuit.steps[k].lines()))
     return np.asarray(total)
+
+
+def _own_share(circuit: Circuit, k: int, use: Use, found: Sequence[Flow]) -> float:
+    return circuit.steps[k].own_share(use, _sizes([flow.arguments[k] for flow in found])[0])
 
 
 def _most(lines: Sequence[Array]) -> Array:

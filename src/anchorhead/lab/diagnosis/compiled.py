@@ -43,9 +43,10 @@ class ExaminedHead(Examined):
 
     def _promised(self) -> Tensor:
         """The certificate's bound at every query, and what the target itself is rounded by in float64."""
-        certificate, u = self.model.claimed, self.u
-        grown = certificate.rounding * (1 + u.abs()) if not certificate.bounded else torch.zeros_like(u)
-        return certificate.bound + grown + 2**-50 * (1 + self.model.exact(u).abs())
+        exact = self.model.exact(self.u)
+        own = 2**-50 * (exact.abs() if self.model.claimed.relative else 1 + exact.abs())
+        promised: Tensor = self.model.claimed.allowed(self.u, exact) + own
+        return promised
 
     def literal(self) -> LiteralHead:
         return self.model.head.literal()

@@ -173,7 +173,8 @@ def _beyond(model: CompiledModel, x: Tensor, scale: float) -> tuple[list[Finding
             f"with: {name} belongs to {reaches}"
         )
     else:
-        bad, largest = ~(error <= model.claimed.bound), float(error.max())
+        exact = model.exact(x.double()).abs().reshape(len(x), -1).amax(-1) if model.claimed.relative else 1.0
+        bad, largest = ~(error <= model.claimed.bound * exact), float(error.max())
         if not bad.any():
             return [], largest
         holds = f", {name} from {min(low, least):.6g} to {max(high, most):.6g}"

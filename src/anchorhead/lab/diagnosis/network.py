@@ -38,7 +38,10 @@ class ExaminedNetwork:
 
     def __init__(self, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> None:
         core: Any = model.network
-        self.claimed, self.core, self.x, self.dtype, self.beta = model.claimed, core, core.rows(x), dtype, beta
+        self.core, self.x, self.dtype, self.beta = core, core.rows(x), dtype, beta
+        literal = core.literal_certificate(model.claimed)
+        self.claimed = model.claimed if literal.level == "unproved" else literal
+        self.wire_errors = cache(core.literal_wire_errors)
         self.layers: list[Layer] = list(core.layered.sequence)
         sizes = [group.count * group.keys for layer in self.layers for group in layer.parts]
         self.at_once = max(1, CHUNK // max(sizes, default=1))
@@ -58,7 +61,7 @@ class ExaminedNetwork:
 
     def allowed(self, wires: list[int], exact: Tensor) -> Tensor:
         """What was proved of some wires, (..., wires), whose exact values these are."""
-        return _loosened([self.core.report.wire_errors[w] for w in wires], exact)
+        return _loosened([self.wire_errors()[w] for w in wires], exact)
 
     def new_wires(self, layer: Layer) -> list[int]:
         """The wires that a layer makes, in the order in which it does."""
