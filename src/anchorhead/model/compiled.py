@@ -153,7 +153,8 @@ class CompiledModel(Watched):
     def __str__(self) -> str:
         cost = self.resources
         certificate, other = self.certificate, self.literal_certificate()
-        literal = "" if other.evaluation == certificate.evaluation else f"\nas a literal softmax: <= {other.bound:.3g}"
+        kept = f"<= {other.bound:.3g}" if other.level == "proved" else "no bound is known"
+        literal = "" if other.evaluation == certificate.evaluation else f"\nas a literal softmax: {kept}"
         shown = (
             f"{certificate}{literal}\n{cost.layers} layers, {cost.heads} heads, {cost.keys} keys, {cost.parameters} "
             f"parameters, beta {cost.beta:.4g}, logits up to {cost.logit_range:.4g}"

@@ -82,12 +82,16 @@ class LayeredCore(FlatCore):
             ) from None
 
     def literal_wire_errors(self) -> tuple[float, ...]:
-        """The errors of all wires in the literal evaluation; those of the fast one where they have no bound."""
+        """About the errors of all wires in the literal evaluation, for a diagnosis.
+
+        A bound as long as no argument leaves the domain of its head, which is not asked here.
+        """
         claim = self.placed.claim
-        try:
-            return report(claim.literal()).wire_errors if claim.evaluation else self.report.wire_errors
-        except OutsideDomain:
+        if not claim.evaluation:
             return self.report.wire_errors
+        literal = claim.literal()
+        anywhere = tuple(replace(head, low=-math.inf, high=math.inf) for head in literal.heads)
+        return report(replace(literal, heads=anywhere)).wire_errors
 
     def resources(self, certificate: Certificate) -> Resources:
         """Keys are counted for every head of every layer."""

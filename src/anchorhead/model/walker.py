@@ -102,7 +102,7 @@ def _require_agreement(network: nn.Module, literal: nn.Module, inputs: tuple[Ten
     if fast.shape != slow.shape or not torch.allclose(fast, slow, rtol=0, atol=allowed, equal_nan=True):
         raise StructureError(
             "The network's two evaluations disagree, so its literal form says nothing about what it computes. Walk "
-            "network.literal() to look at that form alone."
+            'network.literal() to look at that form alone, or compile products for it, evaluation="literal".'
         )
 
 
