@@ -30,6 +30,7 @@ CASES: dict[str, Callable[[], ah.CompiledModel]] = {
     "1/x, keys crowded": lambda: ah.compile("1/x", (0.1, 10), tol=1e-4),
     "kinked": lambda: ah.compile("max(sin(x), x**2 - 1)", (-2, 2), tol=1e-4),
     "the paper's": lambda: ah.compile("sin(x)", (-1, 1), tol=0.05, method="nearest"),
+    "many anchors": lambda: ah.compile("sqrt(x)", (0, 1), tol=0.03, method="nearest"),
     "float32": lambda: ah.compile("gelu(x)", tol=1e-4, dtype=torch.float32),
     "a network": lambda: ah.compile("sin(x)*exp(-y**2) + max(x, y)/2", (-1, 1), tol=1e-4, method="graph"),
     "a perceptron": lambda: ah.compile(perceptron(), (-1, 1), tol=1e-4),

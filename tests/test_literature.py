@@ -168,4 +168,4 @@ def test_a_head_in_hand_is_given_when_other_routes_are_interrupted():
 def test_the_graph_takes_every_number_by_itself_also_where_it_is_asked_for():
     model = ah.compile("exp(-sin(3*x)**2)", UNIT, tol=1e-4, method="graph")
     x = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
-    assert (model(x) - (-(3 * x).sin() ** 2).exp()).abs().max() <= model.certificate.bound
+    assert (model(x) - (-((3 * x).sin() ** 2)).exp()).abs().max() <= model.certificate.bound
