@@ -141,7 +141,7 @@ def head(rng: random.Random) -> Target:
         text += f" + {name}"
     method = rng.choice(("auto",) * 7 + ("gated", "smooth", "kinked", "nearest"))
     if method != "auto":
-        options |= {"method": method, "tol": max(options["tol"], 1e-2) if method == "nearest" else options["tol"]}
+        options |= {"method": method, "tol": max(options["tol"], 2e-3) if method == "nearest" else options["tol"]}
     if rng.random() < 0.04:
         options = {"dtype": options["dtype"], "keys": rng.randint(1, 12)}
     return Target(text, {name: domain}, options, (name,))

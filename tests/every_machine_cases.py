@@ -31,6 +31,7 @@ CASES: dict[str, Callable[[], ah.CompiledModel]] = {
     "relative, over decades": lambda: ah.compile("x**-0.5", (1e-3, 1e3), tol=1e-4, relative=True),
     "kinked": lambda: ah.compile("max(sin(x), x**2 - 1)", (-2, 2), tol=1e-4),
     "the paper's": lambda: ah.compile("sin(x)", (-1, 1), tol=0.05, method="nearest"),
+    "many anchors": lambda: ah.compile("sqrt(x)", (0, 1), tol=0.03, method="nearest"),
     "float32": lambda: ah.compile("gelu(x)", tol=1e-4, dtype=torch.float32),
     "a network": lambda: ah.compile("sin(x)*exp(-y**2) + max(x, y)/2", (-1, 1), tol=1e-4, method="graph"),
     "a perceptron": lambda: ah.compile(perceptron(), (-1, 1), tol=1e-4),

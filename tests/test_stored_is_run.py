@@ -383,7 +383,7 @@ def test_tensors_that_overlap_are_refused_before_they_are_unpacked(tmp_path):
         ah.verify(raw(tmp_path / "lie", {"__metadata__": header["__metadata__"]} | many, body))
 
 
-@pytest.mark.parametrize(("keys", "edges"), [(3, 1_000_001), (100_000, 9), (8_000, 20_000)])
+@pytest.mark.parametrize(("keys", "edges"), [(3, 1_000_001), (100_000, 9), (8_000, 20_000), (16_384, 65_536)])
 def test_more_keys_or_boxes_than_any_proof_has_are_refused_at_once(tmp_path, keys, edges):
     record, tensors = saved(ah.compile("sin(x)", (-1, 1), tol=1e-2), tmp_path / "file")
     numbers = {name: np.linspace(0, 1, keys) for name in ("slopes", "intercepts", "constants", "gains")}

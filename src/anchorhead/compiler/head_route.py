@@ -84,6 +84,8 @@ def _of_size(search: Search, keys: int) -> tuple[float, Head]:
             if not found:
                 raise
             break
+        if found and head == found[-1][1]:
+            break  # whatever the goal
         found.append((sampled_error(search.target, head, search.fit.cuts(head), search.goal.error), head))
         errors = [e for e, _ in found]
         if len(errors) > 2 and min(errors[-2:]) > 0.9 * min(errors[:-2]):

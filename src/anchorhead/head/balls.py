@@ -33,6 +33,7 @@ class HeadBalls:
     """The exact numbers of a head as balls; a score's slope is the key's own plus its piece's gate."""
 
     def __init__(self, head: Head) -> None:
+        self.head, self.keys, self.every = head, head.keys, range(head.keys)
         with precision():
             own, gates = list(zip(head.slopes, head.intercepts, strict=True)), head.gates
             self.floats = [(s + g, c + b) for (s, c), (g, b) in zip(own, gates, strict=True)]
@@ -45,7 +46,6 @@ class HeadBalls:
             self.constants, self.gains = [arb(v) for v in head.constants], [arb(g) for g in head.gains]
             self.rest = self.keys * arb(-GAP).exp() if self.keys > MANY else arb(0)
             """Bounds the weight of all far keys together."""
-        self.head = head
         self.spans = [arb(max(part)) - arb(min(part)) for part in (head.constants, head.gains)]
         self.selects = self.keys > MANY and len(head.sizes) == 1 and not any(head.gains)
         """Many keys of constant values in one piece: about a staircase, if keys take turns in leading."""
@@ -53,15 +53,10 @@ class HeadBalls:
         self._values: dict[float, arb] = {}
         self._near: dict[tuple[float, float], tuple[int, ...]] = {}
 
-    @property
-    def keys(self) -> int:
-        """How many keys there are."""
-        return len(self.slopes)
-
     def near(self, low: float, high: float) -> Sequence[int]:
         """The keys to look at on [low, high]: all, or of many those that are not far, in the order of slopes."""
         if self.keys <= MANY:
-            return range(self.keys)
+            return self.every
         found = self._near.get((low, high))
         if found is None:
             _make_room(self._near)
@@ -70,6 +65,8 @@ class HeadBalls:
 
     def left_out(self, x: arb) -> arb:
         """Bounds what the far keys add to the head on the ball, |h - h'|."""
+        if self.keys <= MANY:
+            return self.rest
         return self.rest * (self.spans[0] + self.spans[1] * abs(x)).upper()
 
     def leader(self, x: float, keys: Sequence[int]) -> int:
@@ -95,21 +92,24 @@ class HeadBalls:
             found = self._derivatives[keys, reference, order, precision] = arb_mat(rows)
         return found
 
+    def _of(self, numbers: list[arb], keys: Sequence[int]) -> list[arb]:
+        return numbers if keys is self.every else [numbers[k] for k in keys]
+
     def weights(self, x: arb, reference: int, keys: Sequence[int]) -> list[arb]:
         """E_k over the ball, relative to the reference key."""
-        slopes, intercepts = self.slopes, self.intercepts
-        top, level = slopes[reference], intercepts[reference]
+        lines = zip(self._of(self.slopes, keys), self._of(self.intercepts, keys), strict=True)
+        top, level = self.slopes[reference], self.intercepts[reference]
         if x.rad() == 0:
             base = top * x + level
-            return [(slopes[k] * x + intercepts[k] - base).exp() for k in keys]
-        return [((slopes[k] - top) * x + (intercepts[k] - level)).exp() for k in keys]
+            return [(s * x + c - base).exp() for s, c in lines]
+        return [((s - top) * x + (c - level)).exp() for s, c in lines]
 
     def taylor(self, x: arb, reference: int, order: int, precision: int, keys: Sequence[int]
                ) -> tuple[list[arb], list[arb]]:  # fmt: skip
         """Coefficients 0..order of D and of N over the ball x, of some of the keys."""
-        weights = self.weights(x, reference, keys)
-        valued = [w * (self.constants[k] + self.gains[k] * x) for w, k in zip(weights, keys, strict=True)]
-        gained = [w * self.gains[k] for w, k in zip(weights, keys, strict=True)]
+        weights, gains = self.weights(x, reference, keys), self._of(self.gains, keys)
+        valued = [w * (a + g * x) for w, a, g in zip(weights, self._of(self.constants, keys), gains, strict=True)]
+        gained = [w * g for w, g in zip(weights, gains, strict=True)]
         product = arb_mat([weights, valued, gained]) * self._matrix(keys, reference, order, precision)
         denominator = [product[0, j] for j in range(order + 1)]
         numerator = [product[1, j] + (product[2, j - 1] if j else 0) for j in range(order + 1)]
