@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.doubling import Angle, doubled, has_angles, large_angles
 from anchorhead.circuit.program import circuit_digest
@@ -72,7 +74,11 @@ def _turned(target: CircuitTarget, fuse: bool, dtype: str) -> tuple[Circuit, tup
 
 
 def _small(composed: Composed) -> bool:
-    return max((head.keys for head in composed.claim.heads), default=0) <= LARGE
+    """Whether no head is large, and none is repeated for several partners where a product of two keys would do."""
+    claim = composed.claim
+    carried = Counter(use.head for step, use in zip(claim.circuit.steps, claim.wiring.uses, strict=True)
+                      if step.name == "times" and claim.heads[use.head].keys > 2)  # fmt: skip
+    return max((head.keys for head in claim.heads), default=0) <= LARGE and max(carried.values(), default=0) <= 1
 
 
 def _certificate(target: CircuitTarget, composed: Composed) -> Certificate:
