@@ -20,8 +20,8 @@ the step is no number of the dtype, exp errs by 4ρ, z² is rounded, and a coeff
 
     ε_k = ρ(|(slope_k - slope_ref) x| + |intercept_k - intercept_ref| + 4 + 9/2 j_k)
 
-And each of the two multiplies by z² or z at most j/2 + 1 times, and by a coefficient, by itself: (j_k/2 + 2)ρ of
-W_k|v_k| in the one, and of W_k|h| in the other.
+In Horner's rule, whatever the claim is of, each of the two multiplies by z² or z at most j/2 + 1 times, and by a
+coefficient, by itself: (j_k/2 + 2)ρ of W_k|v_k| in the one, and of W_k|h| in the other.
 
 *Pieces.* In a head of several pieces all this is said of each piece by itself, with blend g_i and weights within
 the piece. Between pieces the share P_i of a piece errs by its gate's rounding, ρ(|gate x| + 3|gate x + level| + 10),
@@ -265,8 +265,8 @@ class Rounding:
         return found
 
     def apart(self, k: int, low: float, high: float) -> arb:
-        """Relative error of term k that numerator and denominator each have by themselves, in the fast evaluation."""
-        if not self.fast:
+        """Relative error of term k that numerator and denominator each have by themselves, in Horner's rule."""
+        if not self.stored.horner:
             return arb(0)
         farthest = max(abs(end - k) for end in self._ends(low, high))
         return arb(self.claim.unit) * (arb(farthest) / 2 + 2)
