@@ -177,7 +177,7 @@ def test_rounding_bounds_of_many_keys_hold(head, interval, share):
 def test_rounding_of_a_staircase_holds_where_the_dtype_is_nearly_too_narrow(keys):
     head = staircase(keys, 19.0, np.sin, "float32")
     claim = HeadClaim(parse("sin(x)").node, "x", -1.0, 1.0, head, approximation=0.0)
-    bound = rounding_on(claim, np.linspace(-1, 1, 2 * keys).tolist(), relative=False)
+    bound = rounding_on(claim, np.linspace(-1, 1, 2 * keys).tolist())
     assert bound < 0.1
     x = torch.linspace(-1, 1, 100, dtype=torch.float32)
     module = HeadModule(head)

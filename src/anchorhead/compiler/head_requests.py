@@ -31,7 +31,8 @@ MARGIN = 1e-3
 class Request:
     """A head that is wanted: a function of u on an interval; `carries` if its values must carry a partner.
 
-    kind: of its use. literal: whether it is to be good as a softmax.
+    kind: of its use. literal: whether it is to be good as a softmax. ends: whether the function ends at an end of the
+    interval.
     """
 
     function: Node
@@ -39,10 +40,9 @@ class Request:
     high: float
     carries: bool
     steps: list[int] = field(default_factory=list)
-    ends: bool = False
-    """Whether the function ends at an end of the interval."""
     kind: str = "plain"
     literal: bool = False
+    ends: bool = False
 
     @property
     def odd(self) -> bool:
