@@ -5,23 +5,23 @@ values) of a head of one piece, and the fast ones: Horner's rule in z = exp(-ste
 key by key, piece by piece otherwise. To first order in ρ, with h = sum W_k v_k, v_k = constant_k + gain_k x:
 
 *Weights.* A score slope_k x + intercept_k is rounded three times, its difference Δ_k to the largest once, exp errs
-by 2 ulp (assumed): the weight's relative error is at most ρ(2|slope_k x| + 2|intercept_k| + Δ_k + 4). In Horner's
-rule z errs by ρ(|step x| + 4), its j-th power by j times that, and the term passes 2j + 2 more roundings. So
+by 2 ulp (assumed): the weight's relative error is at most ρ(2|slope_k x| + 2|intercept_k| + Δ_k + 4). So
 
-    ε_k = ρ(2|slope_k x| + 2|intercept_k| + 2|(slope_k - slope_ref) x| + 2|intercept_k - intercept_ref| + 6 j_k + 10)
+    ε_k = ρ(2|slope_k x| + 2|intercept_k| + 2|(slope_k - slope_ref) x| + 2|intercept_k - intercept_ref| + 10)
 
-with `ref` the leading key, or, for Horner's rule, the end key on x's side, j_k the distance from it. A relative
+with `ref` the leading key; where Horner's rule is used too, what it gives below counts if it is larger. A relative
 error ε_k of W_k moves h by W_k ε_k |v_k - h|, since an error common to all weights cancels; and with l the leading
 key, |v_k - h| is at most |v_k - v_l| + sum W_j |v_j - v_l|, where values that grow alike cancel.
 
-A claim that is of the fast evaluation alone (`HeadClaim.evaluation`) need not count the literal one. In Horner's rule
-numerator and denominator share z and z², whose errors are those of weights: step·|x| is rounded once, or twice where
-the step is no number of the dtype, exp errs by 4ρ, z² is rounded, and a coefficient errs as an exponential does:
+A claim that is of the fast evaluation alone (`HeadClaim.evaluation`) need not count the literal one. In Horner's rule,
+from the end key on x's side, `ref`, with j_k the distance from it, numerator and denominator share z and z², whose
+errors are those of weights: step·|x| is rounded once, or twice where the step is no number of the dtype, exp errs by
+4ρ, z² is rounded, and a coefficient errs as an exponential does:
 
     ε_k = ρ(|(slope_k - slope_ref) x| + |intercept_k - intercept_ref| + 4 + 9/2 j_k)
 
-In Horner's rule, whatever the claim is of, each of the two multiplies by z² or z at most j/2 + 1 times, and by a
-coefficient, by itself: (j_k/2 + 2)ρ of W_k|v_k| in the one, and of W_k|h| in the other.
+And each of the two multiplies by z² or z at most j/2 + 1 times, and by a coefficient, by itself: (j_k/2 + 2)ρ of
+W_k|v_k| in the one, and of W_k|h| in the other; the end key's own term, whose coefficient is 1, by nothing.
 
 *Pieces.* In a head of several pieces all this is said of each piece by itself, with blend g_i and weights within
 the piece. Between pieces the share P_i of a piece errs by its gate's rounding, ρ(|gate x| + 3|gate x + level| + 10),
@@ -244,9 +244,7 @@ class Rounding:
         own = 2 * (slope * size + level) + 10
         worst = own + self._distance(k, leader, size)
         if self.stored.horner:
-            sides = ([self.head.keys - 1] if high > 0 else []) + ([0] if low <= 0 else [])
-            for end in sides:
-                worst = worst.max(own + self._distance(k, end, size) + 6 * abs(end - k))
+            worst = worst.max(self._by_horner(k, size, low, high))
         return grown(arb(self.claim.unit) * worst)
 
     def _ends(self, low: float, high: float) -> list[int]:
@@ -269,7 +267,7 @@ class Rounding:
         if not self.stored.horner:
             return arb(0)
         farthest = max(abs(end - k) for end in self._ends(low, high))
-        return arb(self.claim.unit) * (arb(farthest) / 2 + 2)
+        return arb(self.claim.unit) * (arb(farthest) / 2 + 2) if farthest else arb(0)
 
     def _distance(self, k: int, reference: int, size: arb) -> arb:
         """How far the scores of two keys of a piece may be apart, twice."""
