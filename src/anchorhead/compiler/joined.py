@@ -70,6 +70,8 @@ class Joined:
         """Each joint, and points around it at the scale of its gate."""
         found = []
         for (s, b), (t, c) in itertools.pairwise(zip(head.gate_slopes, head.gate_levels, strict=True)):
+            if t == s:
+                continue  # gates so close that the dtype has one slope for both
             place, scale = (b - c) / (t - s), 1 / (t - s)
             found += [place + scale * t for t in (-30.0, -4.0, 0.0, 4.0, 30.0)]
         return found
