@@ -52,7 +52,7 @@ class Graph(Method):
                     continue
                 wish.progress("through the graph" + ("" if fuse else ", a head for every function by itself"))
                 composed = compose(circuit, target.box, tol, wish.dtype, wish.progress, wish.limit,
-                                   literal=wish.literal)  # fmt: skip
+                                   literal=wish.literal, hurried=wish.hurried)  # fmt: skip
                 found.append((composed, fuse, angles))
             except (ToleranceError, SingularityError) as problem:
                 refusal = problem if fuse or isinstance(refusal, ToleranceError) else refusal

@@ -53,8 +53,11 @@ def argument_ranges(circuit: Circuit, box: Sequence[Pair], dtype: str) -> list[P
 
 
 def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progress: Progress,
-            most: int | None = None, *, literal: bool = False) -> Composed:  # fmt: skip
-    """Heads for every step such that every output keeps tol, proved; ToleranceError with the node that prevents it."""
+            most: int | None = None, *, literal: bool = False, hurried: bool = False) -> Composed:  # fmt: skip
+    """Heads for every step such that every output keeps tol, proved; ToleranceError with the node that prevents it.
+
+    most: keys in all, where there is a limit. hurried: whether a function that takes pieces is one.
+    """
     tracker = Tracker(circuit, dtype)
     try:
         found = flows(tracker, box)
@@ -62,6 +65,7 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
         flows(tracker, box, whole=True)  # says the same of the whole box, where that fails too
         raise
     work = _prepared(circuit, tuple(box), found, tol, dtype, progress, most, literal=literal)
+    work.hurried = hurried
     aim, refusal = tol, ToleranceError("")
     for _ in range(ROUNDS):
         choices, sharpness = work.choices(aim)
@@ -95,7 +99,7 @@ class _Work:
 
     def __init__(self, circuit: Circuit, box: tuple[Pair, ...], dtype: str, wanted: Wanted, arrives: Array, tol: float,
                  progress: Progress, most: int | None) -> None:  # fmt: skip
-        self.most = most
+        self.most, self.hurried = most, False
         self.circuit, self.box, self.dtype, self.wanted = circuit, box, dtype, wanted
         self.arrives, self.tol, self.progress = arrives, tol, progress
         self.wiring = rounded(circuit, wanted.uses, dtype)
@@ -136,7 +140,7 @@ class _Work:
                 continue
             error = min(wanted.get(g, 1.0), LARGEST_ERROR)
             try:
-                found.append(choose(request, error, self.dtype, self._named(request), self.most))
+                found.append(self._chosen(g, error))
             except ToleranceError as refusal:
                 best = refusal.best
                 if not math.isfinite(best):
@@ -146,6 +150,14 @@ class _Work:
             if g in fixed:
                 held[g], fixed[g] = found[-1], found[-1].error
         return found
+
+    def _chosen(self, g: int, error: float) -> Choice:
+        """A head for a request, with what the other steps leave of the keys: two each where they are products."""
+        request, most = self.wanted.requests[g], self.most
+        if most is not None:
+            others = sum(len(r.steps) * (2 if r.odd else 1) for r in self.wanted.requests if r is not request)
+            most = (most - others) // len(request.steps)
+        return choose(request, error, self.dtype, self._named(request), most, hurried=self.hurried)
 
     def _named(self, request: Request) -> Progress:
         name = self.circuit.steps[request.steps[0]].label
@@ -219,8 +231,7 @@ class _Work:
                 continue
             choices = list(composed.choices)
             try:
-                choices[g] = choose(self.wanted.requests[g], error, self.dtype,
-                                    self._named(self.wanted.requests[g]), self.most)  # fmt: skip
+                choices[g] = self._chosen(g, error)
             except ToleranceError:
                 continue
             try:

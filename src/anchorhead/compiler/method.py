@@ -45,7 +45,8 @@ class Wish:
     progress: Progress = field(default=lambda text: None)
     limit: int | None = None
     hurried: bool = False
-    """Whether other routes wait: a large head that hardly gains by more keys is then given up."""
+    """Whether other routes wait: a large head that hardly gains by more keys is then given up, and so is a graph with a
+    function that takes pieces."""
     literal: bool = False
     """Whether the bound is to hold for the softmax written out."""
 

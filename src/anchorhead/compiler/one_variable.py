@@ -7,14 +7,15 @@ one. Pieces are the fallback: every continuous function on a bounded interval is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from anchorhead.compiler.circuit_route import Graph
 from anchorhead.compiler.circuit_target import elementwise
 from anchorhead.compiler.head_methods import Pieces, usual
-from anchorhead.compiler.method import Wish
-from anchorhead.compiler.search import BelowDtype
+from anchorhead.compiler.method import Goal, Wish
+from anchorhead.compiler.search import LARGEST_VALUE, BelowDtype
 from anchorhead.compiler.target import Target
 from anchorhead.errors import AnchorheadError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
@@ -33,23 +34,24 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
         return usual(target).compile(target, wish)
     refusals: list[AnchorheadError] = []
 
-    def tried(route: Callable[[], CompiledModel]) -> CompiledModel | None:
+    def tried(route: Callable[[], CompiledModel], in_hand: CompiledModel | None = None) -> CompiledModel | None:
         try:
             return route()
         except AnchorheadError as refusal:
             refusals.append(refusal)
-            return None
+        except KeyboardInterrupt:
+            if in_hand is None:
+                raise
+            return in_hand
+        return None
 
-    small = wish if target.relative else replace(wish, limit=min(WORTH, wish.limit or WORTH), hurried=True)
-    head = tried(lambda: usual(target).compile(target, small))
-    if head is not None and head.resources.keys <= ENOUGH:
+    hurried = replace(wish, hurried=True)
+    graph = tried(lambda: _taken_apart(target, hurried)) if _turns_often(target, wish) else None
+    head = tried(lambda: _by_itself(target, hurried, graph), graph)
+    if head is not None and (graph is not None or head.resources.keys <= ENOUGH):
         return head
-    try:
-        graph = tried(lambda: _taken_apart(target, wish, head))
-    except KeyboardInterrupt:
-        if head is None:
-            raise
-        return head
+    if graph is None:
+        graph = tried(lambda: _taken_apart(target, wish if head is None else hurried, head), head)
     if graph is not None:
         return graph
     below = next((refusal for refusal in refusals if isinstance(refusal, BelowDtype)), None)
@@ -60,7 +62,21 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
     return head
 
 
-def _taken_apart(target: Target, wish: Wish, head: CompiledModel | None) -> CompiledModel:
+def _turns_often(target: Target, wish: Wish) -> bool:
+    """Whether the target goes up and down more often than a head of so few keys can: the graph is then first."""
+    estimate = usual(target).fit(target).estimate if not target.relative else None
+    return estimate is not None and estimate(ENOUGH, Goal(wish.tolerance(1e-6), LARGEST_VALUE)) == math.inf
+
+
+def _by_itself(target: Target, wish: Wish, graph: CompiledModel | None) -> CompiledModel:
+    """A single head, of less than half as many keys again as the graph has."""
+    if target.relative:
+        return usual(target).compile(target, replace(wish, hurried=False))
+    most = WORTH if graph is None else min(WORTH, (3 * graph.resources.keys - 1) // 2)
+    return usual(target).compile(target, replace(wish, limit=min(most, wish.limit or most)))
+
+
+def _taken_apart(target: Target, wish: Wish, head: CompiledModel | None = None) -> CompiledModel:
     """Through the graph, with a third fewer keys than the head."""
     if target.relative:
         raise ToleranceError("Errors are carried through a graph as they are, not in units of the target.")

@@ -49,10 +49,11 @@ class Choice:
         return self.claim.approximation + self.claim.rounding
 
 
-def choose(request: Request, error: float, dtype: str, progress: Progress, most: int | None = None) -> Choice:
+def choose(request: Request, error: float, dtype: str, progress: Progress, most: int | None = None, *,
+           hurried: bool = False) -> Choice:  # fmt: skip
     """The smallest proved head for the request; ToleranceError with `best`, the error that was reached, if none.
 
-    most: keys, at the most, where there is a limit.
+    most: keys, at the most, where there is a limit. hurried: whether it is given up where it would take pieces.
     """
     if not error > SMALLEST:
         raise ToleranceError(f"An error of {error:.3g} was asked of {request.function}, and none so small is proved.")
@@ -60,7 +61,7 @@ def choose(request: Request, error: float, dtype: str, progress: Progress, most:
     key = (request.function, request.low, request.high, request.carries, request.literal, dtype, error)
     found = _known.get(key)
     if found is None:
-        found = _odd(request, error, dtype) if request.odd else _search(request, error, dtype, progress, most)
+        found = _odd(request, error, dtype) if request.odd else _search(request, error, dtype, progress, most, hurried)
         if len(_known) >= MOST_KNOWN:
             _known.clear()
             _nearest.clear()
@@ -93,7 +94,8 @@ def _odd(request: Request, error: float, dtype: str) -> Choice:
     return Choice(claim, math.inf)
 
 
-def _search(request: Request, error: float, dtype: str, progress: Progress, most: int | None) -> Choice:
+def _search(request: Request, error: float, dtype: str, progress: Progress, most: int | None,
+            hurried: bool) -> Choice:  # fmt: skip
     """The smallest head; where rounding prevents it, the one that rounds least, if that keeps the error."""
     # in float64 the bound for both evaluations is small enough; in float32 that of the fast one is what is needed
     fast = dtype == "float32" and not request.literal
@@ -106,7 +108,7 @@ def _search(request: Request, error: float, dtype: str, progress: Progress, most
     except ToleranceError as refusal:
         hopeless = not math.isfinite(search.best) and search.rounding > 0  # below the dtype: nothing was even tried
         refusal.best = 3 * search.rounding if hopeless else search.best
-        if hopeless or (request.carries and not isinstance(refusal, BelowDtype)):
+        if hopeless or ((request.carries or hurried) and not isinstance(refusal, BelowDtype)):
             raise
         if not isinstance(refusal, BelowDtype):
             return Choice(_in_pieces(target, error, dtype, progress, most, refusal), math.inf)
