@@ -33,6 +33,7 @@ LIKELY = 3
 """So many choices of where to crowd are followed to many keys."""
 SETTLED = 0.25
 """A bounded piece is fitted on less than all of it if no more than this is away from asymptotes."""
+MOST_FAMILIES = 64
 HOPEFUL = 4.0
 """Crowded keys are searched where a glance gives them this many times the goal, in e-folds, or less."""
 
@@ -45,10 +46,20 @@ class Layout:
         family: Callable[[int, Goal, Sequence[Crowd]], Uniform | Warped],
         places: Callable[[Goal], Sequence[Sequence[Crowd]]],
     ) -> None:
-        self.family, self.places = family, places
+        self.made, self.places = family, places
+        self.families: dict[tuple[int, float, float, int, tuple[Crowd, ...]], Uniform | Warped] = {}
         self.known: dict[tuple[Crowd, ...], tuple[int, Array]] = {}
         """Sizes and layouts of large heads that were found, by where they crowd."""
         self.likely: list[Sequence[Crowd]] = []
+
+    def family(self, keys: int, goal: Goal, crowds: Sequence[Crowd]) -> Uniform | Warped:
+        """Heads of that size, for a goal, that crowd there; what was found of them is remembered."""
+        key = keys, goal.error, goal.limit, len(goal.extra), tuple(crowds)
+        if key not in self.families:
+            if len(self.families) >= MOST_FAMILIES:
+                self.families.clear()
+            self.families[key] = self.made(keys, goal, crowds)
+        return self.families[key]
 
     def estimate(self, keys: int, goal: Goal) -> float:
         """About the error that a head with so many keys has: what a glance at a few layouts shows."""
@@ -176,6 +187,7 @@ class PieceFit:
         if found != (self.low, self.high):
             self.low, self.high = found
             self.__dict__.pop("places", None)
+            self.layout.families.clear()
         if self.unpinned is not None:
             self.unpinned.extend(before, after)
 

@@ -222,10 +222,10 @@ def _values(found: Array, free: NDArray[np.bool_], keys: Keys, problem: Problem)
 
 
 def _minimax(design: Array, rest: Array, problem: Problem, steps: int) -> Array:
-    best, best_error = _ridge(design, rest, np.ones(len(rest)), problem), np.inf
-    weights = np.ones(len(rest))
-    for _ in range(steps):
-        found = _ridge(design, rest, weights, problem)
+    weights, best_error = np.ones(len(rest)), np.inf
+    best = found = _ridge(design, rest, weights, problem)
+    for step in range(steps):
+        found = _ridge(design, rest, weights, problem) if step else found
         errors = np.abs(rest - np.add.reduce(design * found[:, None], 0))
         largest = errors.max()
         if largest < best_error:

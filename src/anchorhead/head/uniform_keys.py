@@ -54,6 +54,8 @@ class Uniform:
     def __init__(self, count: int, problem: Problem, rates: Iterable[float] = ()) -> None:
         self.count, self.problem, self.rates = count, problem, list(rates)
         self.thin = problem.thinned(count)
+        self.looked: dict[bool, list[tuple[float, Layout]]] = {}
+        """What was found of the grid, and of a part of it."""
 
     def judged(self, layouts: Sequence[Layout]) -> list[float]:
         """What each layout costs."""
@@ -72,6 +74,8 @@ class Uniform:
         Many keys on an interval without asymptotes are best a little wider apart than they need be to cover it, so
         that some lie outside, at curvatures below 2; other layouts have a wider choice.
         """
+        if coarse in self.looked:
+            return self.looked[coarse]
         pinned = self.problem.left is not None or self.problem.right is not None
         fine = 6 if coarse or self.count > 24 else 10
         wide = (geometric(0.1, 6.0, fine) * min(1, 4 / self.count), geometric(0.02, 4.0, fine))
@@ -79,7 +83,8 @@ class Uniform:
         choices = [wide] if pinned or self.count <= 6 else [near] if coarse else [wide, near]
         grid = [(2 * c / (h * self.problem.radius), c) for hs, cs in choices for h in hs.tolist() for c in cs.tolist()]
         grid += [(rate, c) for rate in self.rates for c in (0.0, *wide[1].tolist())]
-        return sorted(zip(self.judged(grid), grid, strict=True))
+        self.looked[coarse] = sorted(zip(self.judged(grid), grid, strict=True))
+        return self.looked[coarse]
 
     def best(self, near: Array | None = None) -> Found:
         """The best head that the search finds, from the layout of a similar one where there is one.

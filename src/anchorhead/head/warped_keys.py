@@ -110,6 +110,8 @@ class Warped:
         self.width = float(problem.points[-1] - problem.points[0])
         self.local = crowds[0].scale < STEEP * self.width
         self.closest = min(CLOSEST * self.width, crowds[0].scale / 8)
+        self.looked: dict[bool, list[tuple[float, Array]]] = {}
+        """What was found of the grid, and of a part of it."""
 
     def judged(self, spots: Sequence[Array]) -> list[float]:
         """What the layout of each point of the search costs."""
@@ -128,12 +130,16 @@ class Warped:
         return self._ranked(coarse=coarse)[0][0]
 
     def _ranked(self, *, coarse: bool) -> list[tuple[float, Array]]:
+        """Places to begin at and what they cost, cheapest first."""
+        if coarse in self.looked:
+            return self.looked[coarse]
         offsets = geometric(self.closest, self.width, 9).tolist()
         grid = [np.array([log_of(a), log_of(p), o])
                 for a in SHARPNESSES[: 2 if coarse else 3] for p in offsets[:: 2 if coarse else 1]
                 for o in OVERHANGS[: 2 if coarse else 3]]  # fmt: skip
         ranked = sorted(zip(self.judged(grid), range(len(grid)), strict=True))
-        return [(cost, grid[i]) for cost, i in ranked]
+        self.looked[coarse] = [(cost, grid[i]) for cost, i in ranked]
+        return self.looked[coarse]
 
     def best(self, near: Array | None = None) -> Found:
         """The best head that the search finds, from the layout of a similar one where there is one."""
