@@ -21,7 +21,8 @@ from anchorhead.head.near_keys import GAP
 from anchorhead.head.windowed import windowed
 from anchorhead.proof.approximation import _by_series, box_error, point_error
 from anchorhead.proof.head_claim import HeadClaim
-from anchorhead.proof.rounding import Rounding, rounding_on
+from anchorhead.proof.rounding import Rounding
+from anchorhead.proof.rounding_on import rounding_on
 
 UNIT = (-1, 1)
 

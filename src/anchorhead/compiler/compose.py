@@ -134,7 +134,7 @@ class _Work:
         held: heads of such requests; what they do keep is what they are given.
         """
         found = []
-        for g, request in enumerate(self.wanted.requests):
+        for g in range(len(self.wanted.requests)):
             if g in held:
                 found.append(held[g])
                 continue

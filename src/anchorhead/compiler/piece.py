@@ -31,6 +31,8 @@ CROWDED_FROM = 4
 """The smallest number of keys that may crowd."""
 LIKELY = 3
 """So many choices of where to crowd are followed to many keys."""
+LIKELY_CELLS = 10
+"""And so many layouts of each."""
 SETTLED = 0.25
 """A bounded piece is fitted on less than all of it if no more than this is away from asymptotes."""
 MOST_FAMILIES = 64
@@ -51,6 +53,7 @@ class Layout:
         self.known: dict[tuple[Crowd, ...], tuple[int, Array]] = {}
         """Sizes and layouts of large heads that were found, by where they crowd."""
         self.likely: list[Sequence[Crowd]] = []
+        self.best_cells: dict[tuple[Crowd, ...], list[int]] = {}
 
     def family(self, keys: int, goal: Goal, crowds: Sequence[Crowd]) -> Uniform | Warped:
         """Heads of that size, for a goal, that crowd there; what was found of them is remembered."""
@@ -59,14 +62,22 @@ class Layout:
             if len(self.families) >= MOST_FAMILIES:
                 self.families.clear()
             self.families[key] = self.made(keys, goal, crowds)
+            self.families[key].likely = self.best_cells.get(tuple(crowds)) if keys > MANY and crowds else None
         return self.families[key]
+
+    def _glance(self, keys: int, goal: Goal, crowds: Sequence[Crowd]) -> float:
+        """What such heads cost at a glance; of many keys, at the layouts that were best for fewer."""
+        looked = self.family(keys, goal, crowds).ranked()
+        if 6 < keys <= MANY:
+            self.best_cells[tuple(crowds)] = [i for _, i in looked[:LIKELY_CELLS]]
+        return looked[0][0]
 
     def estimate(self, keys: int, goal: Goal) -> float:
         """About the error that a head with so many keys has: what a glance at a few layouts shows."""
         even = self.family(keys, goal, ())
         if keys < least_keys(even.problem):
             return math.inf
-        found = even.first(coarse=True)
+        found = self._glance(keys, goal, ())
         if found > log_of(goal.error) and keys >= CROWDED_FROM:
             found = min([found, *(glance for glance, _ in self._glances(keys, goal))])
         return exp_of(min(found, 300.0))
@@ -76,7 +87,7 @@ class Layout:
         glances = self._glances(keys, goal) if keys >= CROWDED_FROM else []
         even = self.family(keys, goal, ())
         found: list[Found] = []
-        if keys <= MANY or not glances or even.first(coarse=True) < glances[0][0] + HOPEFUL:
+        if keys <= MANY or not glances or self._glance(keys, goal, ()) < glances[0][0] + HOPEFUL:
             found.append(self._best(even, ()))
             if found[0].error <= goal.error:
                 return found[0].head
@@ -100,7 +111,7 @@ class Layout:
         Many keys are looked at only where fewer were best: each glance takes its time.
         """
         places = self.likely if keys > MANY and self.likely else self.places(goal)
-        found = [(self.family(keys, goal, crowds).first(coarse=True), crowds) for crowds in places]
+        found = [(self._glance(keys, goal, crowds), crowds) for crowds in places]
         found.sort(key=lambda pair: pair[0])
         if keys <= MANY:
             self.likely = [crowds for _, crowds in found[:LIKELY]]

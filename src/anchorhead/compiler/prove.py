@@ -16,7 +16,8 @@ from anchorhead.proof.approximation import Refutation, prove
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.far import far
 from anchorhead.proof.head_claim import HeadClaim
-from anchorhead.proof.rounding import ASSUMPTIONS, Rounding, rounding_on
+from anchorhead.proof.rounding import ASSUMPTIONS, Rounding
+from anchorhead.proof.rounding_on import rounding_at, rounding_on
 
 FAR = geometric(2.0, 8e8, 110).tolist()
 """Where a proof by boxes may hand over to a proof by asymptotes."""
@@ -53,8 +54,7 @@ def prove_head(
     """
     if len(head.sizes) == 1 and (head.gate_slopes, head.gate_levels) != ((0.0,), (0.0,)):
         raise InputError("A head of one piece has no gate; leave gate_slopes and gate_levels out.")
-    claim = HeadClaim(target.node, target.variable, target.low, target.high, head, method, relative=target.relative,
-                      evaluation=target.evaluation)  # fmt: skip
+    claim = _claim(target, head, method)
     sampled = sampled_error(target, head, cuts, goal)
     if not sampled <= goal:
         return Refutation(math.nan, sampled, True)
@@ -77,6 +77,17 @@ def prove_head(
     for sign, d in zip(sides, distant, strict=True):
         rounding = max(rounding, Rounding(claim).beyond(sign, abs(low if sign < 0 else high)) + d.drift)
     return replace(claim, rounding=rounding)
+
+
+def shown_rounding(target: Target, head: Head) -> float:
+    """What evaluating the head may round at some points of a bounded target: about what a proof will find."""
+    return rounding_at(_claim(target, head, ""), target.low, target.high) if target.bounded else 0.0
+
+
+def _claim(target: Target, head: Head, method: str) -> HeadClaim:
+    """What is said of the head, before anything is proved."""
+    return HeadClaim(target.node, target.variable, target.low, target.high, head, method, relative=target.relative,
+                     evaluation=target.evaluation)  # fmt: skip
 
 
 def certificate(target: Target, claim: HeadClaim) -> Certificate:

@@ -12,7 +12,7 @@ import numpy as np
 
 from anchorhead.arithmetic import geometric, log_of
 from anchorhead.compiler.method import Fit, Goal, Progress
-from anchorhead.compiler.prove import prove_head, sampled_error
+from anchorhead.compiler.prove import prove_head, sampled_error, shown_rounding
 from anchorhead.compiler.target import Target
 from anchorhead.dtypes import BITS, UNIT
 from anchorhead.errors import InputError, ToleranceError
@@ -28,6 +28,8 @@ SMALL = 12
 """Up to so many keys a fit costs no more than a closer look at estimates."""
 LARGE = 20
 """From so many keys on, sizes are tried a fifth apart: each takes its time."""
+SHOWN = 1.1
+"""By how much rounding on boxes is above what points show, about."""
 HOPE = 100.0
 """A size whose estimate is this many times the goal is fitted."""
 
@@ -205,24 +207,32 @@ class Search:
                 self._note(self.errors[keys] + self.tol - self.goal.error, head)
                 break
             self.progress(f"{self.fit.method}: {keys} keys, proving {self.errors[keys]:.2e}")
-            found = prove_head(self.target, head, self.goal.error, cuts, self.fit.method)
-            if isinstance(found, HeadClaim):
-                self._note(found.bound, head)
-                if found.bound <= self.tol and (found.bounded or found.rounding < 1):
-                    proved = found
+            found = self._examined(head, cuts, self.errors[keys])
+            if isinstance(found, Refutation):
+                if not found.certain or not math.isfinite(found.place):
                     break
-                stays = keys >= LARGE and found.rounding > 0.9 * rounding  # rounding does not fall with the values
-                if stays or not self._smaller_values(found.rounding):
-                    self.unproved += PATIENCE * (keys >= LARGE and found.rounding > self.tol)
-                    break
-                rounding = found.rounding
+                self._include(found)
                 continue
-            if not found.certain or not math.isfinite(found.place):
+            lost = found if isinstance(found, float) else found.rounding
+            self._note(self.errors[keys] + lost if isinstance(found, float) else found.bound, head)
+            if isinstance(found, HeadClaim) and found.bound <= self.tol and (found.bounded or lost < 1):
+                proved = found
                 break
-            self._include(found)
+            stays = keys >= LARGE and lost > 0.9 * rounding  # rounding does not fall with the values
+            if stays or not self._smaller_values(lost):
+                self.unproved += PATIENCE * (keys >= LARGE and lost > self.tol)
+                break
+            rounding = lost
         self.unproved += proved is None and self.errors[keys] <= max(self.goal.error, 4 * self.rounding)
         self.tried[keys] = proved
         return proved is not None
+
+    def _examined(self, head: Head, cuts: list[float], error: float) -> HeadClaim | Refutation | float:
+        """The proof of a head with such an error on samples; or about its rounding, if that leaves nothing to prove."""
+        lost = shown_rounding(self.target, head)
+        if error + lost > self.tol:
+            return SHOWN * lost
+        return prove_head(self.target, head, self.goal.error, cuts, self.fit.method)
 
     def _smaller_values(self, rounding: float) -> bool:
         """After a proof whose rounding is too large: smaller values, more room. False if there is no room to make."""

@@ -31,7 +31,8 @@ from anchorhead.proof.far import Far, far
 from anchorhead.proof.head_claim import HeadClaim
 from anchorhead.proof.network_claim import NetworkClaim, output_errors
 from anchorhead.proof.odd import is_odd, odd_bounds
-from anchorhead.proof.rounding import ASSUMPTIONS, Rounding, rounding_on
+from anchorhead.proof.rounding import ASSUMPTIONS, Rounding
+from anchorhead.proof.rounding_on import rounding_on
 
 Progress = Callable[[int, int], None]
 

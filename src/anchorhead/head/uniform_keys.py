@@ -54,8 +54,10 @@ class Uniform:
     def __init__(self, count: int, problem: Problem, rates: Iterable[float] = ()) -> None:
         self.count, self.problem, self.rates = count, problem, list(rates)
         self.thin = problem.thinned(count)
-        self.looked: dict[bool, list[tuple[float, Layout]]] = {}
-        """What was found of the grid, and of a part of it."""
+        self.likely: Sequence[int] | None = None
+        """Which layouts of the coarse grid are looked at, where not all."""
+        self.looked: list[tuple[float, int]] = []
+        """What they cost, and which they are, cheapest first."""
 
     def judged(self, layouts: Sequence[Layout]) -> list[float]:
         """What each layout costs."""
@@ -64,27 +66,31 @@ class Uniform:
         found = costs(uniform_keys(self.count, steps, curvatures, self.problem.centre), self.thin)
         return [next(found) if ok else math.inf for ok in fair]
 
-    def first(self, *, coarse: bool = False) -> float:
-        """What the best layout of a grid costs, or of a part of it."""
-        return self._grid(coarse)[0][0]
+    def first(self) -> float:
+        """What the best layout of a coarse grid costs."""
+        return self.ranked()[0][0]
 
-    def _grid(self, coarse: bool = False) -> list[tuple[float, Layout]]:
-        """Layouts to begin with and what they cost, cheapest first.
+    def ranked(self) -> list[tuple[float, int]]:
+        """What the layouts of a coarse grid cost, and which they are, cheapest first."""
+        if not self.looked:
+            grid = self._grid(coarse=True)
+            likely = range(len(grid)) if self.likely is None else self.likely
+            self.looked = sorted(zip(self.judged([grid[i] for i in likely]), likely, strict=True))
+        return self.looked
+
+    def _grid(self, *, coarse: bool) -> list[Layout]:
+        """Layouts to begin with.
 
         Many keys on an interval without asymptotes are best a little wider apart than they need be to cover it, so
         that some lie outside, at curvatures below 2; other layouts have a wider choice.
         """
-        if coarse in self.looked:
-            return self.looked[coarse]
         pinned = self.problem.left is not None or self.problem.right is not None
         fine = 6 if coarse or self.count > 24 else 10
         wide = (geometric(0.1, 6.0, fine) * min(1, 4 / self.count), geometric(0.02, 4.0, fine))
         near = (np.array(NEAR[:: 2 if coarse else 1]) * (2 / self.count), geometric(0.15, 1.6, 5 if coarse else 7))
         choices = [wide] if pinned or self.count <= 6 else [near] if coarse else [wide, near]
         grid = [(2 * c / (h * self.problem.radius), c) for hs, cs in choices for h in hs.tolist() for c in cs.tolist()]
-        grid += [(rate, c) for rate in self.rates for c in (0.0, *wide[1].tolist())]
-        self.looked[coarse] = sorted(zip(self.judged(grid), grid, strict=True))
-        return self.looked[coarse]
+        return grid + [(rate, c) for rate in self.rates for c in (0.0, *wide[1].tolist())]
 
     def best(self, near: Array | None = None) -> Found:
         """The best head that the search finds, from the layout of a similar one where there is one.
@@ -96,7 +102,8 @@ class Uniform:
             return Found(*solve(one, self.problem, horner=True), None)
         few = self.count <= 24
         if near is None:
-            starts = [layout for _, layout in self._grid()[: 2 if few else 1]]
+            grid = self._grid(coarse=False)
+            starts = [layout for _, layout in sorted(zip(self.judged(grid), grid, strict=True))[: 2 if few else 1]]
             found = self._descended(starts, MOVES, 60 if few else 30)
         else:
             found = self._descended([(float(near[0]) * self.count, float(near[1]))], MOVES / 2, AGAIN)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -30,12 +31,12 @@ Layout = tuple[float, float, float]
 """Sharpness, offset, overhang."""
 MOVES = np.array([[0, 0, 0], [0.3, 0, 0], [0, 0.3, 0], [0, 0, 0.2]])
 """From the first point of a search to its others; sharpness and offset in the logarithms."""
-SHARPNESSES = (0.5, 2.0, 8.0)
+SHARPNESSES = (0.5, 2.0)
 STEEP = 1e-3
 """A target that is smooth only at a smaller scale than this, in units of the domain, has steep lines."""
 CLOSEST = 1e-5
 """The smallest offset to begin with, in units of the domain, where the target is smooth at that scale."""
-OVERHANGS = (-0.3, 0.2, 0.8)
+OVERHANGS = (-0.3, 0.2)
 
 
 def warped_keys(count: int, layout: Layout, problem: Problem, crowds: Sequence[Crowd]) -> Keys:
@@ -110,8 +111,10 @@ class Warped:
         self.width = float(problem.points[-1] - problem.points[0])
         self.local = crowds[0].scale < STEEP * self.width
         self.closest = min(CLOSEST * self.width, crowds[0].scale / 8)
-        self.looked: dict[bool, list[tuple[float, Array]]] = {}
-        """What was found of the grid, and of a part of it."""
+        self.likely: Sequence[int] | None = None
+        """Which places of the grid are looked at, where not all."""
+        self.looked: list[tuple[float, int]] = []
+        """What they cost, and which they are, cheapest first."""
 
     def judged(self, spots: Sequence[Array]) -> list[float]:
         """What the layout of each point of the search costs."""
@@ -125,27 +128,28 @@ class Warped:
         )
         return [next(found) if ok else math.inf for ok in fair]
 
-    def first(self, *, coarse: bool = False) -> float:
-        """What the best layout of a grid costs, or of one in three of it."""
-        return self._ranked(coarse=coarse)[0][0]
+    def first(self) -> float:
+        """What the best layout of a grid costs."""
+        return self.ranked()[0][0]
 
-    def _ranked(self, *, coarse: bool) -> list[tuple[float, Array]]:
-        """Places to begin at and what they cost, cheapest first."""
-        if coarse in self.looked:
-            return self.looked[coarse]
-        offsets = geometric(self.closest, self.width, 9).tolist()
-        grid = [np.array([log_of(a), log_of(p), o])
-                for a in SHARPNESSES[: 2 if coarse else 3] for p in offsets[:: 2 if coarse else 1]
-                for o in OVERHANGS[: 2 if coarse else 3]]  # fmt: skip
-        ranked = sorted(zip(self.judged(grid), range(len(grid)), strict=True))
-        self.looked[coarse] = [(cost, grid[i]) for cost, i in ranked]
-        return self.looked[coarse]
+    def ranked(self) -> list[tuple[float, int]]:
+        """What the layouts of a grid cost, and which they are, cheapest first."""
+        if not self.looked:
+            likely = range(len(self.grid)) if self.likely is None else self.likely
+            self.looked = sorted(zip(self.judged([self.grid[i] for i in likely]), likely, strict=True))
+        return self.looked
+
+    @cached_property
+    def grid(self) -> list[Array]:
+        """Places to begin at."""
+        offsets = geometric(self.closest, self.width, 9).tolist()[::2]
+        return [np.array([log_of(a), log_of(p), o]) for a in SHARPNESSES for p in offsets for o in OVERHANGS]
 
     def best(self, near: Array | None = None) -> Found:
         """The best head that the search finds, from the layout of a similar one where there is one."""
         few = self.count <= 24
         if near is None:
-            starts = [spot + MOVES for _, spot in self._ranked(coarse=True)[: 2 if few else 1]]
+            starts = [self.grid[i] + MOVES for _, i in self.ranked()[: 2 if few else 1]]
             found = descend(self.judged, starts, 80 if few else 60)
         else:
             found = descend(self.judged, [near + MOVES / 2], AGAIN)

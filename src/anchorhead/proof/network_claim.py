@@ -17,7 +17,7 @@ from anchorhead.circuit.rows import StoredMap, Wiring, maps_of
 from anchorhead.enclosure.precision import precision
 from anchorhead.proof.flow import Flow, Pair, Tracker
 from anchorhead.proof.head_claim import HeadClaim
-from anchorhead.proof.rounding import rounding_on
+from anchorhead.proof.rounding_on import rounding_on
 
 CELLS = {1: 32, 2: 8, 3: 4}
 """Cells along each axis, by the number of inputs."""

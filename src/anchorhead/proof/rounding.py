@@ -70,14 +70,12 @@ sums by 2nρS, quotient and store by 2ρS.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 
 from flint import arb
 
 from anchorhead.dtypes import BITS, LARGEST, LEAST_NORMAL
-from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.precision import ball, precision, upper
 from anchorhead.head.head import Odd
 from anchorhead.head.near_keys import MANY
@@ -87,13 +85,6 @@ from anchorhead.proof.odd import relative_rounding
 from anchorhead.proof.rounding_piece import Part, grown, smaller
 
 ROUNDING_PRECISION = 64
-MOST_BOXES = 200_000
-MOST_WORK = 1 << 22
-"""Keys to look at, over all boxes."""
-MOST_SHOWN = 64
-"""How many places of a staircase say what rounding there is."""
-SMALL = 1e-3
-"""Rounding of a staircase that is no larger, beside its approximation, need not be known better."""
 SECOND_ORDER = arb(1001) / 1000
 
 ASSUMPTIONS = [
@@ -119,10 +110,14 @@ class Rounding:
         self.piece_of = [i for i, size in enumerate(stored.sizes) for _ in range(size)]
         self.steep, self.level = (max(part) + max(gate) for part, gate in zip(
             zip(*self.head.own, strict=True), zip(*self.head.gates, strict=True), strict=True))  # fmt: skip
-        self.values = [(sum(sizes, arb(0)), arb(max(sizes))) for sizes in
-                       ([abs(arb(v)) for v in part] for part in (stored.constants, stored.gains))]  # fmt: skip
+        self.unit = arb(claim.unit)
+        self.constants, self.gains = ([abs(arb(v)) for v in part] for part in (stored.constants, stored.gains))
+        self.values = [(sum(sizes, arb(0)), arb(max(sizes))) for sizes in (self.constants, self.gains)]
         """Of constants and of gains, the sum and the largest of their sizes."""
         self.fast = stored.horner and claim.evaluation == "fast"
+        step = stored.slopes[-1] - stored.slopes[-2] if stored.keys > 1 else 0.0
+        self.turnings = 1 if math.ldexp(math.frexp(step)[0], BITS[stored.dtype]).is_integer() else 2
+        """How often step·|x| is rounded."""
 
     def on_box(self, low: float, high: float, goal: float = 0.0) -> float:
         """An upper bound over [low, high]; infinity if none was found, or where queries are clamped (`Head.reach`).
@@ -152,11 +147,11 @@ class Rounding:
     def _folding(self, size: arb, output: arb) -> arb:
         """For x > 0 a symmetric head is shift - h(-x), or h(-x) + tilt·x: two more roundings, of these terms."""
         _, shift, tilt = self.fold or (False, 0.0, 0.0)
-        return 3 * arb(self.claim.unit) * (abs(arb(shift)) + abs(arb(tilt)) * size + output)
+        return 3 * self.unit * (abs(arb(shift)) + abs(arb(tilt)) * size + output)
 
     def _on_box(self, low: float, high: float) -> tuple[arb, arb]:
         """The bound on [low, high], and one on |h| there."""
-        x, unit = ball(low, high), arb(self.claim.unit)
+        x, unit = ball(low, high), self.unit
         parts = [Part(self, keys, x, low, high) for keys in self._pieces_near(low, high)]
         tops = [part.leader for part in parts]
         first = max(range(len(parts)), key=lambda i: self.score(tops[i], (low + high) / 2))
@@ -187,7 +182,7 @@ class Rounding:
 
     def _far_keys(self, size: arb, output: arb, slack: arb) -> arb:
         """What all other keys may add."""
-        keys, unit = self.head.keys, arb(self.claim.unit)
+        keys, unit = self.head.keys, self.unit
         if keys <= MANY:
             return arb(0)
         (constants, constant), (gains, gain) = self.values
@@ -197,7 +192,7 @@ class Rounding:
 
     def _of_steps(self, low: float, high: float) -> arb:
         """The bound for boxes of many steps of a staircase, looking at floats that are numbers of the head."""
-        keys, stored, unit = self.head.near(low, high), self.stored, arb(self.claim.unit)
+        keys, stored, unit = self.head.near(low, high), self.stored, self.unit
         values, slopes, levels = ([part[k] for k in keys] for part in
                                   (stored.constants, stored.slopes, stored.intercepts))  # fmt: skip
         size, largest = abs(ball(low, high)).upper(), arb(max(map(abs, values)))
@@ -231,7 +226,7 @@ class Rounding:
         gate = head.gate_balls[k][0] * x
         score = gate + head.gate_balls[k][1]
         gap = (head.slopes[k] - head.slopes[first]) * x + head.intercepts[k] - head.intercepts[first]
-        return arb(self.claim.unit) * (abs(gate) + 3 * abs(score) + 2 * abs(gap) + 14).upper()
+        return self.unit * (abs(gate) + 3 * abs(score) + 2 * abs(gap) + 14).upper()
 
     def weight_error(self, k: int, leader: int, size: arb, low: float, high: float) -> arb:
         """Relative error of weight k within its piece for |x| <= size: ε_k, or exp(ε_k) - 1 where it is not small.
@@ -239,13 +234,13 @@ class Rounding:
         For Horner's rule both ends count on a box that holds zero.
         """
         if self.fast:
-            return grown(arb(self.claim.unit) * self._by_horner(k, size, low, high))
+            return grown(self.unit * self._by_horner(k, size, low, high))
         slope, level = self.head.own[k]
         own = 2 * (slope * size + level) + 10
         worst = own + self._distance(k, leader, size)
         if self.stored.horner:
             worst = worst.max(self._by_horner(k, size, low, high))
-        return grown(arb(self.claim.unit) * worst)
+        return grown(self.unit * worst)
 
     def _ends(self, low: float, high: float) -> list[int]:
         """The keys from which Horner's rule counts on the box."""
@@ -254,20 +249,16 @@ class Rounding:
     def _by_horner(self, k: int, size: arb, low: float, high: float) -> arb:
         """What numerator and denominator have in common of Horner's rule, in units of the roundoff."""
         head, found = self.head, arb(0)
-        step = self.stored.slopes[-1] - self.stored.slopes[-2] if head.keys > 1 else 0.0
-        exact = math.ldexp(math.frexp(step)[0], BITS[self.stored.dtype]).is_integer()
         for end in self._ends(low, high):
-            turned = abs(head.slopes[k] - head.slopes[end]) * size * (1 if exact else 2)
+            turned = abs(head.slopes[k] - head.slopes[end]) * size * self.turnings
             lifted = abs(head.intercepts[k] - head.intercepts[end]) + 4
             found = found.max(turned + lifted + arb(9 * abs(end - k)) / 2)
         return found
 
     def apart(self, k: int, low: float, high: float) -> arb:
         """Relative error of term k that numerator and denominator each have by themselves, in Horner's rule."""
-        if not self.stored.horner:
-            return arb(0)
         farthest = max(abs(end - k) for end in self._ends(low, high))
-        return arb(self.claim.unit) * (arb(farthest) / 2 + 2) if farthest else arb(0)
+        return self.unit * (arb(farthest) / 2 + 2) if farthest else arb(0)
 
     def _distance(self, k: int, reference: int, size: arb) -> arb:
         """How far the scores of two keys of a piece may be apart, twice."""
@@ -291,7 +282,7 @@ class Rounding:
             return upper(found)
 
     def _beyond(self, sign: int, start: arb) -> arb:
-        head, unit = self.head, arb(self.claim.unit)
+        head, unit = self.head, self.unit
         if not self.fits:
             return arb("inf")
         end = max(range(head.keys), key=lambda k: sign * head.floats[k][0])
@@ -316,42 +307,3 @@ class Rounding:
             total += level * spread * linear + unit * fixed * weight * spread
             total += smaller(4 * weight * spread, 2 * unit * (spread + largest)) + 4 * self.least * (1 + spread)
         return total * SECOND_ORDER
-
-
-def rounding_on(claim: HeadClaim, edges: Sequence[float]) -> float:
-    """The largest bound over the boxes: as it is, or over |function| of a relative claim, or over 1 + |x| on R.
-
-    On a wide box the weights are not known well and the bound is far too large, so boxes are cut until they are
-    within half of what the worst of their own middles shows; of a staircase, some of their middles, and no further than
-    to a thousandth of the approximation.
-    """
-    rounding = Rounding(claim)
-
-    def bound(low: float, high: float, goal: float = 0.0) -> float:
-        if claim.relative:
-            with precision(ROUNDING_PRECISION):
-                size = jet(claim.function, claim.variable, ball(low, high), 0)[0].abs_lower()
-                return upper(arb(rounding.on_box(low, high)) / size)
-        found = rounding.on_box(low, high, goal)
-        if claim.bounded:
-            return found
-        least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
-        return math.nextafter(found / (1 + least), math.inf)
-
-    pairs = list(itertools.pairwise(edges))
-    shown = pairs[:: 1 + len(pairs) // MOST_SHOWN] if rounding.head.selects else pairs
-    goal = 1.5 * max(bound(m, m) for m in ((a + b) / 2 for a, b in shown))
-    if rounding.head.selects:
-        goal = max(goal, SMALL * claim.approximation)
-    worst, stack, boxes, work = 0.0, pairs, 0, 0
-    while stack and boxes < MOST_BOXES and work < MOST_WORK:
-        low, high = stack.pop()
-        boxes, work = boxes + 1, work + len(rounding.head.near(low, high))
-        found = bound(low, high, goal)
-        middle = (low + high) / 2
-        if found <= goal or not low < middle < high:
-            worst = max(worst, found)
-        else:
-            goal = max(goal, 1.5 * bound(middle, middle))
-            stack += [(low, middle), (middle, high)]
-    return math.inf if stack else worst

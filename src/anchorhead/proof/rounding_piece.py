@@ -20,7 +20,7 @@ class Part:
 
     def __init__(self, rounding: Rounding, keys: Sequence[int], x: arb, low: float, high: float) -> None:
         self.rounding, self.keys = rounding, keys
-        head, unit = rounding.head, arb(rounding.claim.unit)
+        head, unit = rounding.head, rounding.unit
         self.leader = leader = max(keys, key=lambda k: rounding.score(k, (low + high) / 2))
         relative = [rounding.relative_weight(k, leader, x) for k in keys]
         self.total = sum(relative[1:], relative[0])
@@ -37,13 +37,14 @@ class Part:
         for k, weight, far, big in zip(keys, weights, apart, sizes, strict=True):
             slack = rounding.weight_error(k, leader, size, low, high)
             self.error += weight * slack * (far + blend)
-            self.error += 3 * unit * weight * (abs(head.constants[k]) + abs(head.gains[k]) * size)
-            own = rounding.apart(k, low, high)
-            self.error += weight * own * (abs(head.constants[k]) + abs(head.gains[k]) * size + self.output)
+            value = rounding.constants[k] + rounding.gains[k] * size
+            self.error += 3 * unit * weight * value
+            if rounding.stored.horner:
+                self.error += weight * rounding.apart(k, low, high) * (value + self.output)
             self.slack += weight * slack
             self.lost += weight * smaller(slack, arb(1))
             steep = abs(head.slopes[k] - head.slopes[leader])
-            self.slope += weight * (abs(head.gains[k]) + 2 * steep * (far + blend))
+            self.slope += weight * (rounding.gains[k] + 2 * steep * (far + blend))
             if k != leader:
                 self.error += smaller(unit * whole, 2 * weight * big)
                 self.error += smaller(unit, 2 * weight) * self.output
