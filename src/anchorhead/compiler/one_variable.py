@@ -14,8 +14,8 @@ from dataclasses import replace
 from anchorhead.compiler.circuit_route import Graph
 from anchorhead.compiler.circuit_target import elementwise
 from anchorhead.compiler.head_methods import Pieces, usual
-from anchorhead.compiler.method import Goal, Wish
-from anchorhead.compiler.search import LARGEST_VALUE, BelowDtype
+from anchorhead.compiler.method import Wish
+from anchorhead.compiler.search import BelowDtype, Search
 from anchorhead.compiler.target import Target
 from anchorhead.errors import AnchorheadError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
@@ -64,8 +64,10 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
 
 def _turns_often(target: Target, wish: Wish) -> bool:
     """Whether the target goes up and down more often than a head of so few keys can: the graph is then first."""
-    estimate = usual(target).fit(target).estimate if not target.relative else None
-    return estimate is not None and estimate(ENOUGH, Goal(wish.tolerance(1e-6), LARGEST_VALUE)) == math.inf
+    if target.relative:
+        return False
+    search = Search(target, usual(target).fit(target), wish.tolerance(1e-6), wish.dtype, wish.progress)
+    return search.goal.error > 0 and search.estimate(ENOUGH) == math.inf
 
 
 def _by_itself(target: Target, wish: Wish, graph: CompiledModel | None) -> CompiledModel:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from flint import arb
 
 from anchorhead.arithmetic import geometric, log_of
 from anchorhead.compiler.method import Fit, Goal, Progress
 from anchorhead.compiler.prove import prove_head, sampled_error, shown_rounding
 from anchorhead.compiler.target import Target
 from anchorhead.dtypes import BITS, UNIT
+from anchorhead.enclosure.balls import jet
+from anchorhead.enclosure.precision import precision
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.head.head import EVEN, Head
 from anchorhead.head.symmetry import symmetric
@@ -23,7 +26,8 @@ from anchorhead.proof.head_claim import HeadClaim
 
 LARGEST_VALUE = 1e3
 PATIENCE = 3
-"""How many sizes whose heads keep the goal on samples may fail to be proved: rounding is then what prevents it."""
+"""How many sizes whose heads keep the goal on samples may fail to be proved: rounding is then what prevents it. A size
+after one of them that does not keep it counts as half of one."""
 SMALL = 12
 """Up to so many keys a fit costs no more than a closer look at estimates."""
 LARGE = 20
@@ -61,6 +65,8 @@ class Search:
             )
         # Rounding costs about a dozen units of the largest value that has weight: leave it room.
         self.rounding = 8 * UNIT[dtype] * scale if target.bounded else 0.0
+        if target.bounded and not target.relative:
+            self.rounding = max(self.rounding, self._offset_rounding())
         floor = 2.0 if fit.large_values else 1.5 * scale
         self.goal = Goal(tol - self.rounding, min(LARGEST_VALUE, max(floor, tol / (40 * UNIT[dtype]))))
         self.allowed = self.goal.error, self.goal.limit
@@ -68,11 +74,36 @@ class Search:
         self.tried: dict[int, HeadClaim | None] = {}
         self.errors: dict[int, float] = {}
         self.estimates: dict[int, float] = {}
-        self.unproved, self.hurried = 0, hurried
+        self.unproved, self.hurried = 0.0, hurried
         self.most = fit.most if most is None else min(fit.most, most)
         self.needed = 0
         self.best = math.inf
         self.best_keys = 0
+
+    def _offset_rounding(self) -> float:
+        """About what scores round on a narrow domain far from zero, however small slopes are.
+
+        Scores s·x round by ρ s|x|, and to bend by b over a width w values lie at least b/(s w) apart: ρ b|x|/w.
+        """
+        low, high = self.target.window
+        f = self.target.function()(np.linspace(low, high, 129))
+        bend = np.abs(f - f[0] - (f[-1] - f[0]) * np.linspace(0, 1, 129))
+        return 0.1 * UNIT[self.dtype] * float(bend.max()) * max(abs(low), abs(high)) / (high - low)
+
+    def _check_values(self) -> None:
+        """Refuses a formula whose own values float64 gives with larger errors than the tolerance."""
+        low, high = self.target.window
+        places = [low + (high - low) * share for share in (0.0, 0.1357, 0.3819, 0.618, 0.8642, 1.0)]
+        for place, value in zip(places, self.target.function()(np.array(places)).tolist(), strict=True):
+            with precision():
+                exact = jet(self.target.node, self.target.variable, arb(place), 0)[0]
+                off = float(abs(exact - arb(value)).lower()) if exact.is_finite() and math.isfinite(value) else 0.0
+            if off > self.tol * (abs(value) if self.target.relative else 1.0):
+                raise BelowDtype(
+                    f"tol={self.tol:g} for {self.target.expression} is below what float64 can tell of it: the "
+                    f"formula's own terms round by {off:.3g} at {self.target.variable} = {place:.6g}. Use a larger tol, "
+                    "or rewrite it so that large terms do not cancel, as by taking whole turns off an angle."
+                )
 
     def _scale(self) -> float:
         if self.target.relative:
@@ -91,6 +122,7 @@ class Search:
     def _run(self) -> HeadClaim:
         if self.goal.error <= 0:
             raise self._refusal()
+        self._check_values()
         keys = self._known_size() if self.fit.size is not None else self._first_success()
         if keys is None:
             raise self._refusal()
@@ -139,7 +171,7 @@ class Search:
         enough keys. The largest size is.
         """
         keys = self.fit.least
-        while keys <= self.most and self._estimate(keys) == math.inf:
+        while keys <= self.most and self.estimate(keys) == math.inf:
             keys += 1
         while keys <= self.most:
             if self.attempt(keys):
@@ -169,9 +201,10 @@ class Search:
 
     def _within_reach(self, keys: int) -> bool:
         """Whether an estimate leaves hope; a fit is often much better than a glance."""
-        return self._estimate(keys) <= HOPE * self.goal.error
+        return self.estimate(keys) <= HOPE * self.goal.error
 
-    def _estimate(self, keys: int) -> float:
+    def estimate(self, keys: int) -> float:
+        """About the error of a head with so many keys; infinite where fewer than it takes."""
         if self.fit.estimate is None:
             return self.goal.error
         if keys not in self.estimates:
@@ -223,7 +256,10 @@ class Search:
                 self.unproved += PATIENCE * (keys >= LARGE and lost > self.tol)
                 break
             rounding = lost
-        self.unproved += proved is None and self.errors[keys] <= max(self.goal.error, 4 * self.rounding)
+        if proved is None and self.errors[keys] <= max(self.goal.error, 4 * self.rounding):
+            self.unproved += 1
+        elif proved is None and self.unproved:  # more keys round more
+            self.unproved += 0.5
         self.tried[keys] = proved
         return proved is not None
 
