@@ -54,6 +54,10 @@ SQUARE = Node("pow", (U, constant(2)))
 SQUARES = (SQUARE, Node("square", (U,)), Node("mul", (U, U)))
 
 
+NEAR = 2.0**-12
+"""Of an interval's length: errors that are less share the largest slope within it."""
+
+
 class NotFinite(Exception):
     """A step's function is not finite everywhere on an interval that its argument may reach."""
 
@@ -104,13 +108,13 @@ class FunctionStep(Step):
             raise OutsideDomain(wide)
         # where tilts are added to the values, or a scale rounds them, they have two roundings more
         evaluation = facts.rounding * (1 if kept[1] == 0 and math.frexp(kept[0])[0] == 0.5 else 2)
-        sizes = self._size_of_head(use, wide), size(wide), 1.0
         total = arb(facts.approximation) + (evaluation if computed.unit else 0.0)
         if facts.relative:
-            total = total * sizes[0] + (facts.least if computed.unit else 0.0)
+            total = total * self._size_of_head(use, wide) + (facts.least if computed.unit else 0.0)
         total = abs(arb(kept[0])) * total
-        for factor, meant, largest in zip(kept, use.values, sizes, strict=True):
+        for place, (factor, meant) in enumerate(zip(kept, use.values, strict=True)):
             if factor != meant:
+                largest = (self._size_of_head(use, wide), size(wide), 1.0)[place]
                 total = total + abs(arb(factor) - as_ball(meant)) * largest
         total = total + self._drift(use, query[1], argument, wide, facts)
         exact = kept[1:] == (0.0, 0.0) and abs(math.frexp(kept[0])[0]) == 0.5
@@ -130,10 +134,19 @@ class FunctionStep(Step):
         if not error:
             return arb(0)
         drift = upper(arb(use.radius) * error)
-        near = steepest(self.function, *widened(argument, drift))
+        near = self._slope_near(argument, drift)
         if use.kind == "plain":
             near = min(near, steepest(self.function, facts.low, facts.high))
         return arb(near) * drift
+
+    def _slope_near(self, argument: Pair, drift: float) -> float:
+        """The largest slope within `drift` of the interval; where that hardly matters, one for all small drifts."""
+        room = NEAR * (argument[1] - argument[0])
+        if drift < room:
+            shared = steepest(self.function, *widened(argument, room))
+            if shared <= 1.01 * steepest(self.function, *argument):
+                return shared
+        return steepest(self.function, *widened(argument, drift))
 
     def _size_of_head(self, use: Use, wide: Pair) -> float:
         """The largest |g| for the head's function g on what the step looks at."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from anchorhead.enclosure.exact import Number, over, plus, times
 from anchorhead.expression.graph import Node
@@ -32,6 +33,14 @@ class Line:
     @property
     def is_constant(self) -> bool:
         return not self.terms
+
+    @property
+    def wire(self) -> int | None:
+        """The wire that the line is, if it is one and no more."""
+        if len(self.terms) != 1 or self.bias != 0:
+            return None
+        ((wire, c),) = self.terms.items()
+        return wire if c == 1 else None
 
     def scaled(self, factor: Number) -> Line:
         if factor == 1:
@@ -69,6 +78,9 @@ class Line:
 
 def combination(coefficients: Sequence[Number], lines: Sequence[Line], bias: Number = 0) -> Line:
     """bias + sum of coefficient · line, exactly."""
+    wires = [line.wire for line in lines]
+    if None not in wires and len(set(wires)) == len(wires):
+        return Line(dict(zip(cast(list[int], wires), coefficients, strict=True)), bias)
     terms: dict[int, Number] = {}
     for c, line in zip(coefficients, lines, strict=True):
         if c == 0:

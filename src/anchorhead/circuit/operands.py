@@ -32,6 +32,9 @@ class Pending:
     argument: Line
     label: str
 
+    def __hash__(self) -> int:
+        return hash((self.argument, self.function))
+
 
 Operand = Line | Pending
 

@@ -15,7 +15,7 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.layout import LayerPlan, rows_of, states
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.step import Use, Values
-from anchorhead.enclosure.exact import stored
+from anchorhead.enclosure.exact import all_stored, stored
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def rounded(circuit: Circuit, uses: Sequence[Use], dtype: str) -> Wiring:
 
 def rounded_row(line: Line, dtype: str) -> Row:
     """The line with every number rounded to the dtype."""
-    terms = {wire: stored(c, dtype) for wire, c in line.terms.items()}
+    terms = dict(zip(line.terms, all_stored(list(line.terms.values()), dtype), strict=True))
     return Row({wire: c for wire, c in terms.items() if c != 0}, stored(line.bias, dtype))
 
 

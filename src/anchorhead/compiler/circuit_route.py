@@ -44,7 +44,7 @@ class Graph(Method):
         found: list[tuple[Composed, bool, tuple[Angle, ...]]] = []
         refusal: AnchorheadError = ToleranceError(f"{target.name} is a function that has no parts.")
         for fuse in (True, False):
-            if not fuse and (target.circuit(False) == target.circuit(True) or (found and _small(found[0][0]))):
+            if not fuse and ((found and _small(found[0][0])) or target.circuit(False) == target.circuit(True)):
                 break
             try:
                 circuit, angles = _turned(target, fuse, wish.dtype)

@@ -80,7 +80,8 @@ def compile(
             if stop.claim is None or stop.target is not found:
                 raise
             model = head_model(stop.target, stop.claim)
-    wish.check_limit(model.resources.keys)
+    if wish.limit is not None:
+        wish.check_limit(model.resources.keys)
     model.outside = outside
     return model
 

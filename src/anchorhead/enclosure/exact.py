@@ -125,6 +125,20 @@ def largest(numbers: Sequence[Number]) -> Number:
     return Node("max", [as_node(number) for number in numbers])
 
 
+def all_stored(numbers: Sequence[Number], dtype: str) -> list[float]:
+    """The numbers as a network of that dtype stores them; floats all at once."""
+    floats = [number for number in numbers if isinstance(number, float)]
+    if len(floats) < len(numbers) or not all(map(math.isfinite, floats)):
+        return [stored(number, dtype) for number in numbers]
+    if dtype == "float64":
+        return floats
+    form = f"{len(floats)}f"
+    try:
+        return list(struct.unpack(form, struct.pack(form, *floats)))
+    except OverflowError:
+        return [stored(number, dtype) for number in numbers]
+
+
 def stored(number: Number, dtype: str) -> float:
     """The number as a network of that dtype stores it."""
     try:

@@ -15,6 +15,9 @@ rule (cz - c)/(z + 1) would cancel for small x; so nothing does, and products, w
 no digits. Two keys are (v_0 + v_1)/2 + (v_1 - v_0)/2·tanh of half the difference of their scores, whatever they are:
 for gradients with respect to the numbers that is what is computed, and for an odd head it is the same, bit by bit.
 
+*As a switch.* Two pieces of one key each, of which one has no score and no value of its own, as ReLU's, are
+sigmoid(gate)·value of the other (`Head.switch`).
+
 *Key by key.* Heads of several pieces are summed within a piece and then piece by piece, without storing weights; that
 way a steep gate costs the keys within a piece no digits.
 """
@@ -29,7 +32,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anchorhead.head.head import NUMBERS, Head, Odd, Reflection
+from anchorhead.head.head import NUMBERS, Head, Odd, Reflection, Switch
 from anchorhead.head.near_keys import MANY
 from anchorhead.head.windowed import windowed
 
@@ -48,6 +51,8 @@ class Many(NamedTuple):
 
 
 Piece = Sequence[Key] | Many
+SMALLEST = {"float64": 708.0, "float32": 87.0}
+"""The exponent below which an exponential is taken for zero, less than 2τ as it is: there processors are slow."""
 TORCH = {"float64": torch.float64, "float32": torch.float32}
 
 
@@ -65,6 +70,16 @@ def _tanh(odd: Odd) -> Evaluation:
     return lambda x: torch.tanh(x * rate) * height
 
 
+def _switch(switch: Switch, smallest: float) -> Evaluation:
+    gate, level, constant, gain = switch
+
+    def evaluate(x: Tensor) -> Tensor:
+        lead, value = (x * gate + level).clamp(-smallest, smallest), x * gain + constant
+        return torch.sigmoid(lead) * torch.where(lead > -smallest, value, torch.zeros_like(x))
+
+    return evaluate
+
+
 def of_two_keys(numbers: dict[str, Tensor], x: Tensor) -> Tensor:
     """As a tanh with the parameters themselves, for gradients with respect to them."""
     slopes, intercepts, constants, gains, gate_slopes, gate_levels = (numbers[name] for name in NUMBERS)
@@ -76,7 +91,9 @@ def of_two_keys(numbers: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 def _by_piece(head: Head) -> Evaluation:
-    """By window or key by key, with the numbers as constants."""
+    """As a switch, by window or key by key, with the numbers as constants."""
+    if head.switch is not None:
+        return _switch(head.switch, SMALLEST[head.dtype])
     keys = list(zip(head.slopes, head.intercepts, head.constants, head.gains, strict=True))
     gates = list(zip(head.gate_slopes, head.gate_levels, strict=True))
     totals = [slope + gate for slope, (gate, _) in zip(head.slopes, head.gates, strict=True)]
@@ -116,13 +133,29 @@ def _key_by_key(
 ) -> Tensor:
     """Softmax within each piece, then between pieces, the largest score subtracted in both; query is x, clamped."""
     parts = [_piece(query, piece) for piece in pieces]
+    if len(parts) == 1 and not isinstance(gates[0][0], Tensor):  # of parameters even a gate that is alone has gradients
+        [(_, above, below)] = parts
+        return _beyond(x, query, above / below, *ends)
     logits = [top + (query * g + b) for (top, _, _), (g, b) in zip(parts, gates, strict=True)]
+    aboves, belows = ([part[i] for part in parts] for i in (1, 2))
+    if len(parts) == 2:
+        return _beyond(x, query, _of_two(logits[1] - logits[0], aboves, belows), *ends)
     largest = _largest(logits)
-    numerator, denominator = torch.zeros_like(x), torch.zeros_like(x)
-    for logit, (_, above, below) in zip(logits, parts, strict=True):
-        weight = torch.exp(logit - largest)
-        numerator, denominator = numerator + weight * above, denominator + weight * below
+    weights = [torch.exp(logit - largest) for logit in logits]
+    numerator, denominator = (_sum(map(torch.mul, weights, side)) for side in (aboves, belows))
     return _beyond(x, query, numerator / denominator, *ends)
+
+
+def _of_two(lead: Tensor, above: Sequence[Tensor], below: Sequence[Tensor]) -> Tensor:
+    """Two pieces, by how much the second leads: one exponential, for the other's weight."""
+    up = lead > 0
+    weight = torch.exp(torch.where(up, -lead, lead))
+    first, second = (torch.where(up, side[0] * weight + side[1], side[1] * weight + side[0]) for side in (above, below))
+    return first / second
+
+
+def _sum(terms: Iterable[Tensor]) -> Tensor:
+    return functools.reduce(torch.add, terms)
 
 
 def _beyond(x: Tensor, query: Tensor, inside: Tensor, left: Number, right: Number) -> Tensor:

@@ -61,6 +61,15 @@ class Odd(NamedTuple):
     tilted: bool
 
 
+class Switch(NamedTuple):
+    """sigmoid(gate·u + level)·(constant + gain·u)."""
+
+    gate: float
+    level: float
+    constant: float
+    gain: float
+
+
 @dataclass(frozen=True)
 class Head:
     """slopes, intercepts, constants, gains: one for each key. sizes: keys of each piece, all in one unless given.
@@ -189,6 +198,19 @@ class Head:
         if left != -rate or low != -high or falling != -rising or (high and rising):
             return None
         return Odd(rate, high or rising, bool(rising))
+
+    @property
+    def switch(self) -> Switch | None:
+        """What a head of two keys, a piece each, is where one of them has nothing but zeros: the other, switched."""
+        if self.sizes != (1, 1) or any((*self.slopes, *self.intercepts)):
+            return None
+        for silent, sign in ((0, 1.0), (1, -1.0)):
+            own, other = silent, 1 - silent
+            if any((self.constants[own], self.gains[own], *(part[0] for part in (self.gate_slopes, self.gate_levels)))):
+                continue
+            return Switch(sign * self.gate_slopes[1], sign * self.gate_levels[1], self.constants[other],
+                          self.gains[other])  # fmt: skip
+        return None
 
     @cached_property
     def balls(self) -> HeadBalls:

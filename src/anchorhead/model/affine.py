@@ -21,7 +21,7 @@ class TokenWise(nn.Module):
         self.bias = constant(weight.new_zeros(weight.shape[0]) if bias is None else bias)
 
     def forward(self, z: Tensor) -> Tensor:
-        return z @ self.weight.mT + self.bias
+        return nn.functional.linear(z, self.weight, self.bias)
 
 
 class PositionWise(nn.Module):

@@ -12,8 +12,9 @@ from anchorhead.circuit.apply import FunctionStep
 from anchorhead.circuit.step import PLAIN, Use, Values
 from anchorhead.errors import StructureError
 from anchorhead.expression.tensors import evaluate
-from anchorhead.head.module import CARRYING, HeadModule, HeadParameters
+from anchorhead.head.module import CARRYING, HeadModule, HeadParameters, LiteralHead
 from anchorhead.head.parameters import constant
+from anchorhead.model.fused import evaluate as fused_value
 from anchorhead.model.group import Group, HeadRows
 
 
@@ -46,10 +47,12 @@ class Heads(Group):
 
     def forward(self, rows: Tensor) -> Tensor:
         queries, partners = rows[..., : self.count], rows[..., self.count :] if self.partners else None
-        if self.values is None:
+        if isinstance(self.head, LiteralHead):
             return self.head(queries, partners)
-        scale, tilt, shift = self.values
-        found: Tensor = self.head(queries) * scale + (queries * tilt + shift)
+        found = fused_value(self.head, queries)
+        if self.values is not None:
+            scale, tilt, shift = self.values
+            found = found * scale + (queries * tilt + shift)
         return found if partners is None else found * partners
 
     def weights(self, rows: Tensor) -> Tensor:

@@ -132,6 +132,8 @@ class Literal(nn.Module):
 
 def shaped(out: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Flat outputs in the output's shape."""
+    if len(shape) == 1:
+        return out
     return out.unflatten(-1, shape) if shape else out.squeeze(-1)
 
 

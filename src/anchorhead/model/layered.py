@@ -61,7 +61,10 @@ class Layer(nn.Module):
         return [i for part in self.group_steps for i in part]
 
     def forward(self, state: Tensor) -> Tensor:
-        parts = self.rows(state).split(self.sizes, dim=-1)
+        rows = self.rows(state)
+        if len(self.groups) == 1 and not len(self.kept):
+            return cast(Tensor, self.groups[0](rows))
+        parts = rows.split(self.sizes, dim=-1)
         found = [group(part) for group, part in zip(self.groups, parts, strict=True)]
         return torch.cat([state[..., self.kept], *found], dim=-1)
 
@@ -105,7 +108,9 @@ class LayeredNetwork(nn.Module):
 
     @in_own_precision
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.states(x)[-1])
+        for layer in self.layers:
+            x = layer(x)
+        return self.last(x)
 
     @in_own_precision
     def states(self, x: Tensor) -> list[Tensor]:
@@ -151,6 +156,8 @@ def affine(stored: StoredMap, width: int, dtype: torch.dtype) -> TokenWise:
 
 def flattened(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Inputs of a shape as flat numbers, (..., inputs); an input without a dimension is one number."""
+    if len(shape) == 1:
+        return x
     return x.flatten(-len(shape)) if shape else x.unsqueeze(-1)
 
 

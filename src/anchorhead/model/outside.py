@@ -44,6 +44,7 @@ class Watched(nn.Module):
         """Sets the intervals: one for all elements, or one for each of the numbers of one input, in order."""
         self._domain, self._what, self._advice = [(float(a), float(b)) for a, b in domain], what, advice
         self._outside, self._bounded = "warn", any(pair != WHOLE for pair in self._domain)
+        self._common = max(low for low, _ in self._domain), min(high for _, high in self._domain)
         self.register_buffer("_seen", torch.zeros((), dtype=torch.int64), persistent=False)
 
     @property
@@ -68,11 +69,14 @@ class Watched(nn.Module):
             return
         if len(self._domain) > 1 and x.numel() % len(self._domain):
             return
+        plain = not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
+        if plain and _between(x, *self._common):
+            return
         lows, highs = (list(ends) for ends in zip(*self._domain, strict=True))
         said = self._seen, lows, highs, self._outside, self._what, self._advice
         if torch.compiler.is_compiling():
             _look_compiled(x.detach(), *said)
-        elif torch._C._functorch.peek_interpreter_stack() is None:
+        elif plain:
             _look(x, *said)
         else:
             with temporarily_clear_interpreter_stack():
@@ -87,6 +91,12 @@ def _plain(x: Tensor) -> Tensor:
         x = inner.get_unwrapped(x)
         x = x.movedim(batch, 0) if batch > 0 else x
     return x
+
+
+def _between(x: Tensor, low: float, high: float) -> bool:
+    """Whether every number is in this interval, which all have in common: most often they are the same."""
+    least, most = torch.aminmax(x.detach())
+    return least.item() >= low and most.item() <= high
 
 
 @torch.no_grad()
@@ -115,8 +125,7 @@ def _look_compiled(
 def _inside(x: Tensor, low: Tensor, high: Tensor) -> bool:
     """Whether every number is in its interval; several inputs at a time against intervals repeated, which is faster."""
     if len(low) == 1:
-        least, most = torch.aminmax(x)
-        return least.item() >= low.item() and most.item() <= high.item()
+        return _between(x, low.item(), high.item())
     flat, times = x.reshape(-1), max(1, STRIDE // len(low))
     whole = flat.numel() - flat.numel() % (times * len(low))
     parts = ((flat[:whole], times), (flat[whole:], 1))

@@ -6,7 +6,7 @@ network is from it. ρ is the unit roundoff, γ_k = kρ/(1 - kρ).
 *Lines.* The network has c' for c (`circuit/rows.py`). In exact arithmetic it errs by  sum |c'| e_w + |c' - c||w|;
 computing the sum of k terms in any order, the bias among them if it is not zero, adds γ_k sum |c'|(|w| + e_w): a term
 is multiplied once and added to k - 1 others, and zeros change nothing. Where all c' are powers of two, γ_(k-1): so a
-wire that is scaled by one is exact. A wire by itself is passed on as it is.
+wire that is scaled by one is exact. A wire by itself is passed on as it is. Long lines: `long_lines.py`.
 
 *Steps.* Each kind of step knows how ranges and errors pass through it: `circuit/apply.py`, `largest.py`, `attend.py`.
 Of the steps of a norm more is known together than one by one: `circuit/norm.py`.
@@ -30,6 +30,7 @@ from anchorhead.dtypes import LARGEST, UNIT
 from anchorhead.enclosure.exact import as_ball
 from anchorhead.enclosure.precision import above, ball, below, upper
 from anchorhead.errors import SingularityError
+from anchorhead.proof.long_lines import LongLine
 from anchorhead.proof.norms import joint
 
 
@@ -86,6 +87,7 @@ class Tracker:
         self.rounding = rounding and wiring is not None
         self.unit = UNIT[dtype] if self.rounding else 0.0
         self._numbers: dict[tuple[int, int], list[_Term]] = {}
+        self._long_lines: dict[tuple[int, int], LongLine | None] = {}
         self._norms = norms(circuit)
 
     def follow(self, cell: Sequence[Pair]) -> Flow:
@@ -150,6 +152,12 @@ class Tracker:
             ((wire, c),) = line.terms.items()
             if c == 1 and (row is None or row.wire == wire):
                 return ranges[wire], errors[wire]
+        long = self._long(key, line, row)
+        try:
+            if long is not None:
+                return self._followed(long, row, ranges, errors)
+        except (OverflowError, ValueError):  # of fsum: numbers too large for floats
+            pass
         low = high = as_ball(line.bias)
         error, size = (arb(0), arb(0)) if row is None else (abs(arb(row.bias) - low), abs(arb(row.bias)))
         for term in self._terms(key, line, row):
@@ -166,6 +174,20 @@ class Tracker:
         if self.rounding:
             error = error + size * gamma(_roundings(row), self.unit) + TINY[self.dtype]
         return found, upper(error) if upper(size) < LARGEST[self.dtype] else math.inf
+
+    def _long(self, key: tuple[int, int], line: Line, row: Row | None) -> LongLine | None:
+        if key not in self._long_lines:
+            self._long_lines[key] = LongLine.of(line, row)
+        return self._long_lines[key]
+
+    def _followed(self, long: LongLine, row: Row | None, ranges: Sequence[Pair], errors: Sequence[float]) -> Valued:
+        found = long.range(ranges)
+        if row is None:
+            return found, 0.0
+        error, size = long.error(ranges, errors)
+        if self.rounding and error < math.inf:
+            error = upper(arb(error) + arb(size) * gamma(_roundings(row), self.unit) + TINY[self.dtype])
+        return found, error if size < LARGEST[self.dtype] else math.inf
 
     def _terms(self, key: tuple[int, int], line: Line, row: Row | None) -> list[_Term]:
         """Every wire that the line or its row has, which may be another."""

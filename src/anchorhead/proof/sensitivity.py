@@ -19,13 +19,11 @@ def sensitivities(circuit: Circuit, uses: Sequence[Use], domains: Sequence[Pair]
     """S as (outputs, heads + 1): heads with these domains, then one column for steps with a β of their own."""
     count = len(domains) + 1
     own = np.eye(count)
-    arrives = [np.zeros(count) for _ in circuit.inputs]
+    arrives = np.zeros((circuit.wires, count))
 
     def along(line: Line) -> Array:
-        total = np.zeros(count)
-        for wire, c in line.terms.items():
-            if arrives[wire].any():
-                total += abs(as_float(c)) * arrives[wire]
+        sizes = np.abs([as_float(c) for c in line.terms.values()])
+        total: Array = np.add.reduce(sizes[:, None] * arrives[list(line.terms)], 0)  # in order, one after the other
         return total
 
     joint = norms(circuit)
@@ -36,7 +34,8 @@ def sensitivities(circuit: Circuit, uses: Sequence[Use], domains: Sequence[Pair]
             through = step.arrives(own[use.head], use, sizes, [along(line) for line in step.lines()], domain, _most)
             if i in joint:
                 through = np.fmin(through, _through_norm(circuit, i, joint[i], uses, domains, found, along))
-        arrives += [np.where(np.isnan(through), 0.0, through)] * step.width  # what does not arrive, times infinity
+        new = slice(circuit.starts[i], circuit.starts[i] + step.width)
+        arrives[new] = np.where(np.isnan(through), 0.0, through)  # what does not arrive, times infinity
     return np.array([along(line) for line in circuit.outputs])
 
 

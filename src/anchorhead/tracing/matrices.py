@@ -36,6 +36,10 @@ from anchorhead.tracing.entries import MASKED, ZERO, Bilinear, Entry, Sum, Weigh
 
 def product_of_matrices(context: Context, left: Any, right: Any, bias: Any = None) -> Array:
     """left @ right as torch.matmul has it, plus a constant bias for each column."""
+    if isinstance(right, Tensor) and right.ndim == 2 and isinstance(left, np.ndarray) and left.ndim > 0:
+        found = _by_numbers(context, left, right, bias)
+        if found is not None:
+            return found
     a, b = context.array(left), context.array(right)
     rows, columns = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
     batch = np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2])
@@ -48,6 +52,26 @@ def product_of_matrices(context: Context, left: Any, right: Any, bias: Any = Non
     if a.ndim == 1:
         found = found[..., 0, :]
     return found[..., 0] if b.ndim == 1 else found
+
+
+def _by_numbers(context: Context, left: Array, right: Tensor, bias: Any) -> Array | None:
+    """left @ right for a matrix of numbers, as numbers; None where one is not finite or weights need another way."""
+    if right.is_complex() or not bool(right.isfinite().all()):
+        return None
+    if any(isinstance(entry, Weight) for entry in left.ravel()):
+        return None
+    biases = [0] * right.shape[1] if bias is None else [finite(number) for number in bias.tolist()]
+    columns = right.T.tolist()
+    places = [None if all(column) else [k for k, c in enumerate(column) if c] for column in columns]
+    wanted = []
+    for row in left.reshape(-1, left.shape[-1]):
+        entries = list(row)
+        for column, kept, own in zip(columns, places, biases, strict=True):
+            if kept is None:
+                wanted.append(Sum(column, entries, own))
+            else:
+                wanted.append(Sum([column[k] for k in kept], [entries[k] for k in kept], own))
+    return shaped(context.sums(wanted), (*left.shape[:-1], len(columns)))
 
 
 def _matrix(context: Context, rows: Array, columns: Array, biases: Sequence[Number]) -> Array:
