@@ -5,6 +5,13 @@ from typing import Any
 from anchorhead.in_context.bounds import Bounds, ClippedWarning, OutsideBoundsError
 from anchorhead.in_context.convergence import Convergence
 from anchorhead.in_context.gradient_descent import GradientDescent, gradient_descent
+from anchorhead.in_context.kernel_regression import (
+    KernelRegression,
+    NearestNeighbour,
+    kernel_regression,
+    nearest_neighbour,
+)
+from anchorhead.in_context.kernel_ridge import KernelRidgeNetwork, kernel_ridge
 from anchorhead.in_context.losses import Loss, hinge, huber, logistic, poisson, quantile, squared
 from anchorhead.in_context.network_step import NetworkStep, network_step
 from anchorhead.in_context.newton import Newton, newton
@@ -15,7 +22,10 @@ __all__ = [
     "ClippedWarning",
     "Convergence",
     "GradientDescent",
+    "KernelRegression",
+    "KernelRidgeNetwork",
     "Loss",
+    "NearestNeighbour",
     "NetworkStep",
     "Newton",
     "OutsideBoundsError",
@@ -23,7 +33,10 @@ __all__ = [
     "gradient_descent",
     "hinge",
     "huber",
+    "kernel_regression",
+    "kernel_ridge",
     "logistic",
+    "nearest_neighbour",
     "network_step",
     "newton",
     "poisson",
@@ -32,7 +45,9 @@ __all__ = [
     "truncated_linear",
 ]
 
-ESTIMATORS = ("HuberRegressor", "Lasso", "LinearRegression", "LogisticRegression", "PoissonRegressor", "Ridge")
+LINEAR = ("HuberRegressor", "Lasso", "LinearRegression", "LogisticRegression", "PoissonRegressor", "Ridge")
+KERNELS = ("KernelRidge", "NadarayaWatson")
+ESTIMATORS = LINEAR + KERNELS
 
 
 def __getattr__(name: str) -> Any:
@@ -40,7 +55,7 @@ def __getattr__(name: str) -> Any:
     if name not in ESTIMATORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from anchorhead.in_context import estimators
+        from anchorhead.in_context import estimators, kernel_estimators
     except ModuleNotFoundError as error:
         raise ImportError("Estimators need scikit-learn: pip install 'anchorhead[sklearn]'.") from error
-    return getattr(estimators, name)
+    return getattr(kernel_estimators if name in KERNELS else estimators, name)
