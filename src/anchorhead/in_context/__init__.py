@@ -12,10 +12,12 @@ from anchorhead.in_context.kernel_regression import (
     nearest_neighbour,
 )
 from anchorhead.in_context.kernel_ridge import KernelRidgeNetwork, kernel_ridge
+from anchorhead.in_context.lattice import UniversalPlan, plan_universal
 from anchorhead.in_context.losses import Loss, hinge, huber, logistic, poisson, quantile, squared
 from anchorhead.in_context.network_step import NetworkStep, network_step
 from anchorhead.in_context.newton import Newton, newton
 from anchorhead.in_context.truncated_linear import TruncatedLinear, truncated_linear
+from anchorhead.in_context.universal import Universal, universal
 
 __all__ = [
     "Bounds",
@@ -30,6 +32,8 @@ __all__ = [
     "Newton",
     "OutsideBoundsError",
     "TruncatedLinear",
+    "Universal",
+    "UniversalPlan",
     "gradient_descent",
     "hinge",
     "huber",
@@ -39,10 +43,12 @@ __all__ = [
     "nearest_neighbour",
     "network_step",
     "newton",
+    "plan_universal",
     "poisson",
     "quantile",
     "squared",
     "truncated_linear",
+    "universal",
 ]
 
 LINEAR = ("HuberRegressor", "Lasso", "LinearRegression", "LogisticRegression", "PoissonRegressor", "Ridge")

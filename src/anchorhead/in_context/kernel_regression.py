@@ -5,9 +5,9 @@
 are the weights exp(-|q - x_i|²/(2 bandwidth²)) over their sum, for every number of examples.
 
 *Bound.* If every score is off by at most δ and the labels span V, the answer is off by at most V tanh(δ/2): raise the
-scores of a set with weight p by δ and lower the others, so that p/(1 - p) becomes e^{2δ} times as large; the weight that
-moves is largest at p = 1/(1 + e^δ), and there tanh(δ/2). δ is Δ of `kernels.py`, and for the softmax itself: the largest
-score is taken away (2ρ times the largest |score| more), exp is right to 2 ulp. The sums over n examples add
+scores of a set with weight p by δ and lower the others, so that p/(1 - p) becomes e^{2δ} times as large; the weight
+that moves is largest at p = 1/(1 + e^δ), and there tanh(δ/2). δ is Δ of `kernels.py`, and for the softmax itself: the
+largest score is taken away (2ρ times the largest |score| more), exp is right to 2 ulp. The sums over n examples add
 γ_{2n+4} max|y|, and exponentials that underflow 2nτ of it.
 
 *Nearest neighbour.* If every example with another label than the nearest one's is further from q by `margin` in square,

@@ -21,8 +21,8 @@ Norms of vectors are root mean squares over examples. For any d, |mean_j k(q, x_
 inner product with k(q, ·), which has length one. So f_T(q) is off by ‖y‖ max_s sqrt(s - l2)|e_T(s)|/s, at most
 ‖y‖ρ^T(1 + κT)/(2 sqrt(l2)).
 
-*Perturbations.* Let the step commit p_t. Its effect on b is ρ^k U_k(c) p_t, k steps later. In plain norm that is at most
-(k + 1)ρ^k, in all G = 1/(1 - ρ)². For the prediction, s - l2 <= (4ρ/η) sin²(θ/2) and |U_k| <= 1/sin θ give at most
+*Perturbations.* Let the step commit p_t. Its effect on b is ρ^k U_k(c) p_t, k steps later. In plain norm that is at
+most (k + 1)ρ^k, in all G = 1/(1 - ρ)². For the prediction, s - l2 <= (4ρ/η) sin²(θ/2) and |U_k| <= 1/sin θ give at most
 min(k + 1, w)ρ^k with w = sqrt(ρ/η)/cos(θ/2), θ at s = 1 + l2: in all W = min(G, w/(1 - ρ)). L exceeds 1 + l2 by a tenth
 for the sake of w. The sizes of p: with entries of K off by ε (scores by Δ, `kernels.py`; exp by 5ρ; the sink by e^-c)
 the head errs by (ε + γ_{n+2}(1 + ε))‖b‖ =: ε_g‖b‖, since mean|b| <= ‖b‖, and the update's eight roundings lose γ_8 of

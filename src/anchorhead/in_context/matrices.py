@@ -7,9 +7,9 @@ holds the residual connections. For a call phi(u)·v there are K tokens for ever
     (u, 1 | slope_k, level_k | constant_k v)        or        (x_i, f, 1 | slope_k w, slope_k, level_k | constant_k v)
 
 where u = x_i·w + f is an inner product itself, so that W_Q, W_K, W_V select a part each; the mask lets the tokens of
-one u see each other only. Where the keys are examples of the prompt there is a token for each of them. The affine maps are read off by running the algorithm on zero and on all unit vectors at
-once, as a batch: the head's outputs, too, are coordinates of their own. Calls of which none needs another's output
-stand side by side in one layer.
+one u see each other only. Where the keys are examples of the prompt there is a token for each of them. The affine maps
+are read off by running the algorithm on zero and on all unit vectors at once, as a batch: the head's outputs, too, are
+coordinates of their own. Calls of which none needs another's output stand side by side in one layer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from anchorhead.errors import ShapeError, SizeError
 from anchorhead.in_context.bounds import counts
-from anchorhead.in_context.heads import InnerHead, Keys
+from anchorhead.in_context.heads import InnerHead, Keys, Lookup
 from anchorhead.in_context.network import InContextNetwork, State, require_tensors
 from anchorhead.in_context.reading import Literal, Reading, with_sinks
 from anchorhead.model.affine import TokenWise
@@ -74,10 +74,10 @@ class Calls(Literal):
     def match(self, X: Tensor, W: Tensor) -> Match:
         return Match(*torch.broadcast_tensors(X.unsqueeze(-2), W.unsqueeze(-3)))
 
-    def attend(self, head: InnerHead, at: tuple[Any, ...], v: Tensor | None) -> Tensor:
+    def attend(self, head: InnerHead | Lookup, at: tuple[Any, ...], v: Tensor | None) -> Tensor:
         keys, arguments = head.read_keys(), head.arguments(*at)
         shape = Match.of(arguments[0]).rows.shape[:-1]
-        self.shapes.append(torch.Size([*shape[1:], 1 if v is None else v.shape[-1]]))
+        self.shapes.append(torch.Size([*shape[1:], keys.width(v)]))
         if self.given is None:
             return keys.levels.new_zeros(shape[0], *self.shapes[-1])
         self.found.append(_tokens(keys, arguments, None if v is None else v.expand(*shape, -1), shape))

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anchorhead.in_context.heads import InnerHead
+from anchorhead.in_context.heads import InnerHead, Lookup
 
 
 class Reading:
@@ -32,6 +32,11 @@ class Reading:
 
     def value(self, head: InnerHead, *at: Any) -> Tensor:
         """phi(u)."""
+        found: Tensor = head(*at)
+        return found
+
+    def look_up(self, head: Lookup, *at: Any) -> Tensor:
+        """The blend of a head's constant vectors, (..., c)."""
         found: Tensor = head(*at)
         return found
 
@@ -96,6 +101,9 @@ class Literal(Reading):
     def value(self, head: InnerHead, *at: Any) -> Tensor:
         return self.attend(head, at, None).squeeze(-1)
 
+    def look_up(self, head: Lookup, *at: Any) -> Tensor:
+        return self.attend(head, at, None)
+
     def carry(self, head: InnerHead, at: tuple[Any, ...], v: Tensor) -> Tensor:
         return self.attend(head, at, v)
 
@@ -114,7 +122,7 @@ class Literal(Reading):
         self.weights.append(_scores(rows, columns, mask).softmax(-1))
         return (self.weights[-1] @ values) * (1.0 if sink is None else math.exp(sink))
 
-    def attend(self, head: InnerHead, at: tuple[Any, ...], v: Tensor | None) -> Tensor:
+    def attend(self, head: InnerHead | Lookup, at: tuple[Any, ...], v: Tensor | None) -> Tensor:
         """Weights times values: (..., c), or (..., 1) of the head's own values where it carries nothing."""
         keys, scores = head.read_keys(), head.arguments(*at)
         total = keys.levels
