@@ -51,8 +51,8 @@ CLIP_ERROR = 1e-11
 
 class Keys(NamedTuple):
     """The keys of a head: score k is the sum of slopes_jk u_j over its arguments, and level_k; its value is constant_k
-    times what it carries, or constant_k + gain_k u. slopes is (arguments, keys), the others (keys,); constants of a head
-    that carries nothing may be vectors, (keys, c)."""
+    times what it carries, or constant_k + gain_k u. slopes is (arguments, keys), the others (keys,); constants of a
+    head that carries nothing may be vectors, (keys, c)."""
 
     slopes: Tensor
     levels: Tensor

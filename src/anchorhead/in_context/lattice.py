@@ -16,10 +16,10 @@ give D N/(4M), which is larger by half the number of cells to a side.)
 weight, and W_1 <= D. Of the others every coordinate exceeds its nearest by some t_j >= 0 in square, in all at most t;
 sqrt(a² + t_j) <= 1/(2M) + M t_j for a <= 1/(2M), so they are within P/(2M) + M l t of m, l the longest step.
 
-*Cells.* A token z is blended from nodes by softmax with scores -sum over coordinates of Λ((z - c)/w)², w the width of
-a cell, a product over coordinates. Of the two nearest centres of a coordinate, at distances e and w - e, the second
-moment is at most w²/4 if Λ >= 1.1, and the others weigh at most (cells - 1)e^-Λ (docs/mathematics.md 1.2). So z is moved
-by at most ρ = sqrt(sum of w²/4 + (cells - 1)e^-Λ side²) in the mean, and so is the mean of all tokens in W_1.
+*Cells.* A token z is blended from nodes by softmax with scores -sum over coordinates of Λ((z - c)/w)², w the width of a
+cell, a product over coordinates. Of the two nearest centres of a coordinate, at distances e and w - e, the second
+moment is at most w²/4 if Λ >= 1.1, and the others weigh at most (cells - 1)e^-Λ (docs/mathematics.md 1.2). So z is
+moved by at most ρ = sqrt(sum of w²/4 + (cells - 1)e^-Λ side²) in the mean, and so is the mean of all tokens in W_1.
 
 **Bound.** For F with |F(μ) - F(ν)| <= L W_1(μ, ν), every n and every prompt:
 

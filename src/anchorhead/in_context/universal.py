@@ -147,8 +147,8 @@ class Universal(InContextNetwork):
             raise ShapeError(f"tokens has no entries, {tuple(tokens.shape)}: an empty prompt is no measure.")
         if tokens.shape[-2] > self.examples:
             raise ShapeError(
-                f"The prompt has {tokens.shape[-2]:,} tokens and the certificate is for {self.examples:,} at most; make "
-                f"the network with examples={tokens.shape[-2]}."
+                f"The prompt has {tokens.shape[-2]:,} tokens and the certificate is for {self.examples:,} at most; "
+                f"make the network with examples={tokens.shape[-2]}."
             )
         limits.masked(tokens, tokens[..., 0], mask)
         if mask is not None:
@@ -164,8 +164,8 @@ class Universal(InContextNetwork):
                     raise InputError(f"A token has a {name} that is not finite; remove it or mask it.")
                 worst = found[0] if found[0] < low else found[1]
                 raise OutsideRangeError(
-                    f"A token has {name} = {worst:.6g}, outside the declared [{low:g}, {high:g}]. Declare a wider range "
-                    "for it, or mask it."
+                    f"A token has {name} = {worst:.6g}, outside the declared [{low:g}, {high:g}]. Declare a wider "
+                    "range for it, or mask it."
                 )
 
     def extra_repr(self) -> str:
@@ -194,8 +194,8 @@ class Universal(InContextNetwork):
             if moved.numel() and float(moved.max()) > allowed:
                 least = float(moved.max()) * self.lattice.masses / step
                 raise InputError(
-                    f"lipschitz={self.lipschitz:g} is too small: two measures that are {step / self.lattice.masses:.4g} "
-                    f"apart have values {float(moved.max()):.4g} apart. Declare {least:.4g} or more, if F is Lipschitz "
+                    f"lipschitz={self.lipschitz:g} is too small: two measures {step / self.lattice.masses:.4g} apart "
+                    f"have values {float(moved.max()):.4g} apart. Declare {least:.4g} or more, if F is Lipschitz "
                     "at all."
                 )
 
@@ -214,8 +214,8 @@ def _as_rows(found: Any, rows: int) -> Tensor:
     if not isinstance(found, Tensor) or found.ndim not in (1, 2) or len(found) != rows or not found.numel():
         given = tuple(found.shape) if isinstance(found, Tensor) else f"a {type(found).__name__}"
         raise ShapeError(
-            f"F returned {given} for {rows} measures; for points (p, t) and weights ({rows}, p) it must return a tensor "
-            f"({rows},) or ({rows}, outputs)."
+            f"F returned {given} for {rows} measures; for points (p, t) and weights ({rows}, p) it must return a "
+            f"tensor ({rows},) or ({rows}, outputs)."
         )
     if not found.is_floating_point() or not bool(found.isfinite().all()):
         raise InputError("F returned something other than finite floating numbers; it must, for every measure.")
