@@ -102,7 +102,7 @@ class KernelRegression(Blend):
     """See `kernel_regression`."""
 
     def __init__(self, features: int, examples: int, width: float, bounds: Any, dtype: torch.dtype) -> None:
-        super().__init__(features, examples, 1 / (width * width), bounds, dtype)
+        super().__init__(features, examples, (1 / width) * (1 / width), bounds, dtype)
         self.bandwidth = width
         self.claim(self.certified(f"Nadaraya-Watson regression of bandwidth {width:g}", self._error))
 

@@ -169,7 +169,7 @@ class KernelRidgeNetwork(KernelNetwork):
 
     def __init__(self, features: int, examples: int, length: float, l2: float, steps: int,
                  coefficients: tuple[float, float], bounds: Any, dtype: torch.dtype) -> None:  # fmt: skip
-        super().__init__(features, examples, 1 / (length * length), bounds, dtype)
+        super().__init__(features, examples, (1 / length) * (1 / length), bounds, dtype)
         self.length, self.l2, self.steps = length, l2, steps
         self.gain = 1 + 0.5 / math.sqrt(l2)  # |f(q)| <= ‖y‖/(2 sqrt(l2)), as at the top
         self.register_buffer("coefficients", torch.tensor([*coefficients, l2], dtype=dtype))

@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import lru_cache
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -108,31 +108,20 @@ class Lattice:
         return math.comb(self.masses + self.nodes - 1, self.nodes - 1) if self.nodes <= MOST_NODES else MOST_KEYS + 1
 
     @property
-    def widths(self) -> list[float]:
-        return [(high - low) / g for (low, high), g in zip(self.ranges, self.cells, strict=True)]
+    def widths(self) -> tuple[float, ...]:
+        return tuple((high - low) / g for (low, high), g in zip(self.ranges, self.cells, strict=True))
 
     @property
     def diameter(self) -> float:
         return math.hypot(*(high - low for low, high in self.ranges))
 
-    @cached_property
-    def path(self) -> np.ndarray:
-        """The cells' indices along the path, (N, coordinates): the narrowest cells are gone through fastest."""
-        order = np.argsort([-w for w in self.widths], kind="stable")
-        rows = np.zeros((1, 0), dtype=np.int64)
-        for axis in order:
-            forth = np.arange(self.cells[axis])
-            turns = [forth if i % 2 == 0 else forth[::-1] for i in range(len(rows))]
-            rows = np.column_stack([np.repeat(rows, self.cells[axis], 0), np.concatenate(turns)])
-        return rows[:, np.argsort(order)]
-
     def points(self) -> np.ndarray:
         """The nodes along the path, (N, coordinates), in float64."""
-        return np.array([low for low, _ in self.ranges]) + (self.path + 0.5) * np.array(self.widths)
+        return np.array([low for low, _ in self.ranges]) + (_path(self.cells, self.widths) + 0.5) * np.array(self.widths)
 
     def steps(self) -> list[float]:
         """l_1, ..., l_{N-1}."""
-        return (np.abs(np.diff(self.path, axis=0)) @ np.array(self.widths)).tolist()
+        return (np.abs(np.diff(_path(self.cells, self.widths), axis=0)) @ np.array(self.widths)).tolist()
 
     def sums(self) -> np.ndarray:
         """k of all keys, (K, N - 1)."""
@@ -142,7 +131,8 @@ class Lattice:
 
     def length(self) -> arb:
         """P."""
-        return sum((arb(step) for step in self.steps()), arb(0))
+        steps = self.steps()
+        return sum((steps.count(width) * arb(width) for width in set(self.widths)), arb(0))
 
     def beta(self) -> float:
         """Of the second head: a power of two at which softmax adds at most a 64th of P/(2M) twice over."""
@@ -171,8 +161,20 @@ class Lattice:
             t = (wrong + (far * keys * beta / (self.masses * longest)).log().max(arb(0))) / beta
             spread = self.masses * longest * t + far * keys * (wrong - beta * t).exp()
             placed = arb(2.0**-50) * sum(abs(low) + abs(high) for low, high in self.ranges)
-            rounded = far * (off / 2).tanh() + placed + gamma(2 * self.keys + 6, unit) * size
+            rounded = far * (off / 2).tanh() + placed + (gamma(2 * self.keys + 6, unit) * size if size else 0)
             return arb(upper(moved + length / (2 * self.masses) + spread.min(far) + rounded))
+
+
+@lru_cache(maxsize=100)
+def _path(cells: tuple[int, ...], widths: tuple[float, ...]) -> np.ndarray:
+    """The cells' indices along the path, (N, coordinates): the narrowest cells are gone through fastest."""
+    order = np.argsort([-w for w in widths], kind="stable")
+    rows = np.zeros((1, 0), dtype=np.int64)
+    for axis in order:
+        forth = np.arange(cells[axis])
+        turns = [forth if i % 2 == 0 else forth[::-1] for i in range(len(rows))]
+        rows = np.column_stack([np.repeat(rows, cells[axis], 0), np.concatenate(turns)])
+    return rows[:, np.argsort(order)]
 
 
 @dataclass(frozen=True)

@@ -183,8 +183,8 @@ def two_layer(
     f maps (..., n, d) to (..., n, d_out) in batches. levels: g, cells a coordinate; there are g^(nd) keys.
     beta: of layer 2, derived from `selection_error` unless given. slope: width of the slope between two
     cells, as a share of a cell. ramp_anchors: keys of a ramp head, more than n (8 or n + 1 unless given).
-    Inputs outside the box are treated as the nearest point in it. columns: "appended" for columns of their own that hold
-    the keys, or "own" for keys in the n columns of the sequence (n >= 3), by more heads.
+    Inputs outside the box are treated as the nearest point in it. columns: "appended" for columns that hold the keys,
+    behind the sequence, or "own" for keys in the n columns of the sequence itself (n >= 3), by more heads.
     """
     grid = Grid(tokens, features, levels, low, high, slope)
     own = read_columns(columns, grid, ramp_anchors, attention=True)
