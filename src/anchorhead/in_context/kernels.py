@@ -1,4 +1,4 @@
-"""Kernel methods are attention over the prompt: what the networks of this kind share (docs/mathematics.md 7.5).
+"""Kernel methods are attention over the prompt: what the networks of this kind share (docs/mathematics.md 7.7).
 
 With a = 1/length², a Gaussian kernel is the exponential of a score,
 

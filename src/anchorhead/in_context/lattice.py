@@ -117,7 +117,9 @@ class Lattice:
 
     def points(self) -> np.ndarray:
         """The nodes along the path, (N, coordinates), in float64."""
-        return np.array([low for low, _ in self.ranges]) + (_path(self.cells, self.widths) + 0.5) * np.array(self.widths)
+        return np.array([low for low, _ in self.ranges]) + (_path(self.cells, self.widths) + 0.5) * np.array(
+            self.widths
+        )
 
     def steps(self) -> list[float]:
         """l_1, ..., l_{N-1}."""
