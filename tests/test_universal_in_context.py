@@ -1,4 +1,4 @@
-"""Any Lipschitz function of a prompt: the bound holds for every length, also on prompts that were chosen to break it."""
+"""Any Lipschitz function of a prompt: the bound holds for every length, also on prompts chosen to break it."""
 
 import itertools
 

@@ -29,6 +29,7 @@ from anchorhead.arithmetic import binary_ceiling, log_of
 from anchorhead.dtypes import LEAST_NORMAL
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ToleranceError
+from anchorhead.head.parameters import CHUNK_ENTRIES
 from anchorhead.in_context.bounds import SLACK, OutsideBoundsError, counts, is_number, positive
 from anchorhead.in_context.kernels import KernelNetwork, squared_distances
 from anchorhead.in_context.network import Layers, State, stated
@@ -168,8 +169,9 @@ class NearestNeighbour(Blend):
 
     def checked(self, *prompt: Any, **named: Any) -> tuple[Any, ...]:
         X, y, query, mask = super().checked(*prompt, **named)
-        if query.numel():
-            self._check_margin(X.double(), y, query.double(), mask)
+        for part in query.split(max(1, CHUNK_ENTRIES // X.shape[-2]), -2):
+            if part.numel():
+                self._check_margin(X.double(), y, part.double(), mask)
         return X, y, query, mask
 
     def _check_margin(self, X: Tensor, y: Tensor, query: Tensor, mask: Tensor | None) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anchorhead.head.parameters import CHUNK_ENTRIES
 from anchorhead.in_context.heads import InnerHead, Lookup
 
 
@@ -60,7 +61,9 @@ class Reading:
         sink: see the top; the last entry of every row is 1.
         """
         if sink is None:
-            return _scores(rows, columns, mask).softmax(-1) @ values
+            some = max(1, CHUNK_ENTRIES // max(1, columns.shape[-2]))
+            parts = [_scores(part, columns, mask).softmax(-1) @ values for part in rows.split(some, -2)]
+            return torch.cat(parts, -2)
         if self._seen is None or self._seen[0] is not rows or self._seen[1] is not columns:
             count = columns.shape[-2] if mask is None else mask.sum(-1)[..., None, None]
             self._seen = rows, columns, _scores(rows, columns, mask).exp(), count

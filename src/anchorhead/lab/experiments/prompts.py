@@ -21,9 +21,9 @@ from anchorhead.lab.figures import Figures, curve
 
 TITLE = "Functions of a prompt"
 ABOUT = (
-    "The same weights for every prompt: the examples are the keys. Errors are from the method itself, computed plainly; "
-    "dashed: the proved bounds; errors of zero are drawn at 1e-17. The universal network knows a function of the prompt by its values on a lattice of "
-    "measures, and its bound follows from how fast the function varies."
+    "The same weights for every prompt: the examples are the keys. Errors are from the method itself, computed "
+    "plainly; dashed: the proved bounds; errors of zero are drawn at 1e-17. The universal network knows a function of "
+    "the prompt by its values on a lattice of measures, and its bound follows from how fast the function varies."
 )
 LENGTHS = (1, 10, 100, 1000, 10_000, 100_000)
 RIDGE = (1, 5, 50, 200, 800)
@@ -152,8 +152,8 @@ def findings(rows: Rows) -> list[Finding]:
         f"Every bound {'was kept' if rows.within_bounds() else 'WAS NOT KEPT'}. One set of weights serves all lengths; "
         f"only rounding depends on the longest that is declared. Kernel ridge: length {LENGTH:g}, l2 = {L2:g}.",
         Table(["method", "n", "sup error", "proved", "from scikit-learn"], table),
-        "The universal network with as many parts of mass as cells. Halving its error about squares the number of keys, "
-        "which for a function that is known only by its values cannot be avoided.",
+        "The universal network with as many parts of mass as cells. Halving its error about squares the number of "
+        "keys, which for a function that is known only by its values cannot be avoided.",
         Table(["function", "cells", "keys", "largest error", "bound"], measures),
     ]
 
