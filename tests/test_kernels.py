@@ -37,7 +37,7 @@ def test_ridge_is_scikit_learns_for_every_length_with_the_same_weights(n):
     ridge = pytest.importorskip("sklearn.kernel_ridge")
     model = ic.kernel_ridge(2, 0.5, 0.01, bounds={"x": 1, "query": 1, "y": 1.5})
     assert model.certificate.level == "proved"
-    assert model.certificate.bound < 1e-8
+    assert model.certificate.bound < 1e-9
     X, y, query = problem(n, 100)
     theirs = ridge.KernelRidge(alpha=0.01 * n, kernel="rbf", gamma=2.0).fit(X.numpy(), y.numpy())
     error = np.abs(model(X, y, query).numpy() - theirs.predict(query.numpy())).max()

@@ -6,9 +6,9 @@ are the weights exp(-|q - x_i|²/(2 bandwidth²)) over their sum, for every numb
 
 *Bound.* If every score is off by at most δ and the labels span V, the answer is off by at most V tanh(δ/2): raise the
 scores of a set with weight p by δ and lower the others, so that p/(1 - p) becomes e^{2δ} times as large; the weight
-that moves is largest at p = 1/(1 + e^δ), and there tanh(δ/2). δ is Δ of `kernels.py`, and for the softmax itself: the
-largest score is taken away (2ρ times the largest |score| more), exp is right to 2 ulp. The sums over n examples add
-γ_{2n+4} max|y|, and exponentials that underflow 2nτ of it.
+that moves is largest at p = 1/(1 + e^δ), and there tanh(δ/2). δ is λ(X) + π of `kernels.py`, and for the softmax
+itself: the largest score is taken away (2ρ times the largest |score| more), exp is right to 2 ulp. The sums over n
+examples add γ_{2n+4} max|y|, and exponentials that underflow 2nτ of it.
 
 *Nearest neighbour.* If every example with another label than the nearest one's is further from q by `margin` in square,
 then at a = 2β those have together at most (n - 1)e^{2δ - β margin} of the weight, and the answer errs by that times V.
@@ -78,7 +78,8 @@ class Blend(KernelNetwork):
         """δ of the top."""
         with precision():
             largest = arb(self.prompt_head().logit_range) * (1 + 4 * arb(SLACK))
-            return self.score_error(wanted, "query", unit) + 2 * arb(unit) * largest + 5 * arb(unit)
+            own = self.level_error("x", unit) + self.product_error(wanted, "query", unit)
+            return own + 2 * arb(unit) * largest + 5 * arb(unit)
 
     def summed(self, size: arb, unit: float) -> arb:
         """What the sums over the prompt add, for labels up to `size`."""

@@ -21,19 +21,28 @@ Norms of vectors are root mean squares over examples. For any d, |mean_j k(q, x_
 inner product with k(q, ·), which has length one. So f_T(q) is off by ‖y‖ max_s sqrt(s - l2)|e_T(s)|/s, at most
 ‖y‖ρ^T(1 + κT)/(2 sqrt(l2)).
 
-*Perturbations.* Let the step commit p_t. Its effect on b is ρ^k U_k(c) p_t, k steps later. In plain norm that is at
-most (k + 1)ρ^k, in all G = 1/(1 - ρ)². For the prediction, s - l2 <= (4ρ/η) sin²(θ/2) and |U_k| <= 1/sin θ give at most
-min(k + 1, w)ρ^k with w = sqrt(ρ/η)/cos(θ/2), θ at s = 1 + l2: in all W = min(G, w/(1 - ρ)). L exceeds 1 + l2 by a tenth
-for the sake of w. The sizes of p: with entries of K off by ε (scores by Δ, `kernels.py`; exp by 5ρ; the sink by e^-c)
-the head errs by (ε + γ_{n+2}(1 + ε))‖b‖ =: ε_g‖b‖, since mean|b| <= ‖b‖, and the update's eight roundings lose γ_8 of
-the sum of its terms' sizes.
+*Squares.* Levels of scores that are off by δ_i, at most λ(X) =: δ (`kernels.py`), make K into K~ = E K E with E =
+diag(e^{δ_i}): a positive matrix too, whose M~ has its eigenvalues in [l2, l2 + e^{2δ}]. The iteration's fixed point
+becomes b~ with (K~/n + l2)b~ = y. For c = E b~ that is M c = y + v, v = (E^-1 - 1)y - l2(E^-2 - 1)c, and ‖b~‖ <=
+‖y‖/l2. So ‖v‖ <= ((e^δ - 1) + e^δ(e^{2δ} - 1))‖y‖, and the prediction, e^{δ_q} mean k(q, x_j)c_j, moves by
+
+    ((1 + ‖v‖/‖y‖)e^{δ_q} - 1)‖y‖/(2 sqrt(l2)),        about (3δ + δ_q)‖y‖/(2 sqrt(l2))
+
+at most, and what is said of M above and below holds for M~, predictions times e^{δ_q}.
+
+*Other perturbations.* Let the step commit p_t. Its effect on b is ρ^k U_k(c) p_t, k steps later. In plain norm that is
+at most (k + 1)ρ^k, in all G = 1/(1 - ρ)². For the prediction, s - l2 <= (4ρ/η) sin²(θ/2) and |U_k| <= 1/sin θ give at
+most min(sqrt(s)(k + 1), w)ρ^k with w = sqrt(ρ/η)/cos(θ/2), θ at the largest s: in all W = min(G, w/(1 - ρ)). L is
+chosen a tenth above 1 + l2 for the sake of w. The sizes of p: with entries of K~ off by ε (scores by π, `kernels.py`;
+exp by 5ρ; the sink by e^-c) the head errs by (ε + γ_{n+2}(1 + ε))‖b‖ =: ε_g‖b‖, since mean|b| <= ‖b‖, and the update's
+eight roundings lose γ_8 of the sum of its terms' sizes.
 
 *The size of b.* (1 - e_t(s))/s <= 1/l2 as long as tθ <= π/2, since both polynomials are positive there; beyond,
 s - l2 >= (4ρ/η)/(4t²), and it is at most (1 + ρ^t(1 + κt))/s. With B_0 the largest over t, times ‖y‖, the network's own
 b stays below B = (B_0 + G p_0)/(1 - G p_1) by induction, where p_0 + p_1‖b‖ bounds a step's perturbation.
 
-*Bound.* ‖y‖ρ^T(1 + κT)/(2 sqrt(l2)) + W(p_0 + p_1 B) + ε_g B, with ε_g that of the queries in the last term. The exact
-answer does not enter: it is proved without a matrix being solved.
+*Bound.* The squares' part, and e^{δ_q} times ‖y‖ρ^T(1 + κT)/(2 sqrt(l2)) + W(p_0 + p_1 B), and ε_g B with the ε_g of
+the queries. The exact answer does not enter: it is proved without a matrix being solved.
 """
 
 from __future__ import annotations
@@ -62,6 +71,8 @@ BEYOND = 1.1
 """L - l2."""
 WITHIN = 1 - 2.0**-20
 """l/l2."""
+TOP = 1.01
+"""What the largest eigenvalue of K~/n stays below."""
 MOST_STEPS = 1_000_000
 SETTLED = 1e-10
 """The iteration's share of the error that steps are chosen for, where they are not given, in units of y."""
@@ -131,7 +142,7 @@ class Rates(NamedTuple):
         """Refused where rounding the coefficients leads out of the interval in which the polynomials are bounded."""
         with precision():
             root, push = arb(momentum).sqrt(), arb(momentum)
-            first, last = ((1 + push - arb(rate) * s) / (2 * root) for s in (arb(l2), arb(l2) + 1))
+            first, last = ((1 + push - arb(rate) * s) / (2 * root) for s in (arb(l2), arb(l2) + TOP))
             if not (first <= 1 and last > -1):
                 raise ToleranceError(f"l2={l2:g} is too small for float64, where the kernel's eigenvalues go up to 1.")
             widest = (root / rate).sqrt() / ((1 + last) / 2).sqrt()
@@ -148,7 +159,7 @@ class Rates(NamedTuple):
     def spread(self) -> tuple[arb, arb]:
         """G and W."""
         plain = 1 / (1 - self.root) ** 2
-        return plain, plain.min(self.widest / (1 - self.root))
+        return plain, (TOP * plain).min(self.widest / (1 - self.root))
 
     def growth(self, steps: int) -> arb:
         """B_0 in units of ‖y‖."""
@@ -221,21 +232,22 @@ class KernelRidgeNetwork(KernelNetwork):
 
     def _kernel_error(self, other: str, unit: float) -> arb:
         """ε_g, for queries of the size that `other` names."""
-        moved = self.score_error(1 / arb(self.length) ** 2, other, unit)
-        entry = moved.expm1() * (1 + 5 * arb(unit)) + 5 * arb(unit) + 2 * arb(-SINK).exp()
-        return entry + gamma(self.examples + 2, unit) * (1 + entry)
+        moved = self.product_error(1 / arb(self.length) ** 2, other, unit)
+        entry = TOP * (moved.expm1() * (1 + 5 * arb(unit)) + 5 * arb(unit) + 2 * arb(-SINK).exp())
+        return entry + gamma(self.examples + 2, unit) * (TOP + entry)
 
     def _error(self, unit: float) -> arb:
         """The bound of the top, for this unit roundoff."""
         size, stored = arb(self.limits["y"]) * (1 + arb(SLACK)), self.coefficients.double().tolist()
         rates, (rate, momentum, l2) = Rates.of(*stored), map(arb, stored)
+        level, asked_level = self.level_error("x", unit), self.level_error("query", unit)
         error, asked = self._kernel_error("x", unit), self._kernel_error("query", unit)
         plain, seen = rates.spread()
         lost = LEAST_NORMAL[self.unit_name] * (self.examples + 20) * (1 + rate) * (1 + l2)
         fixed = gamma(12, unit) * rate * size + lost
-        share = rate * error + gamma(8, unit) * (1 + rate * l2 + 2 * momentum + rate * (1 + error))
+        share = rate * error + gamma(8, unit) * (1 + rate * l2 + 2 * momentum + rate * (TOP + error))
         share += rate * abs(l2 - arb(self.l2))
-        if not plain * share < 0.5:
+        if not (plain * share < 0.5 and (level + asked_level).exp() < TOP):
             raise ToleranceError(
                 f"In {self.unit_name} a step's errors may grow beyond the answer for l2={self.l2:g} and "
                 f"length={self.length:g}. Use float64, a larger l2 or length, smaller bounds, or fewer examples."
@@ -243,4 +255,10 @@ class KernelRidgeNetwork(KernelNetwork):
         reach = (rates.growth(self.steps) * size + plain * fixed) / (1 - plain * share)
         if not reach < 2.0**100:
             raise InputError(f"The weights of the examples may reach {upper(reach):.3g}; use a larger l2.")
-        return rates.left(self.steps) * size + seen * (fixed + share * reach) + asked * reach
+        squares = level.expm1() + level.exp() * (2 * level).expm1()
+        squares = ((1 + squares) * asked_level.exp() - 1) * size / (2 * l2.sqrt())
+        return (
+            squares
+            + asked_level.exp() * (rates.left(self.steps) * size + seen * (fixed + share * reach))
+            + asked * reach
+        )

@@ -10,9 +10,14 @@ a coordinate and whose values carry it. Nothing depends on the number of example
 
 *How far a score is off.* Let entries of x be at most X, of q at most Q, in d features; F the error of a head for a
 number; â the stored a, ρ the unit of the dtype. A square errs by e(X) = d(FX + γ_{d+3}(X + F)X): the head's output is
-cast and multiplied, and d are added. A score is a sum of d + 2 products, each with at most three more roundings. So
+cast and multiplied, and d are added. So a *level* -a|x|²/2 is off, from what it is with â, by
 
-    Δ = |â - a|(dQX + d(X² + Q²)/2) + â(e(X) + e(Q))/2 + γ_{d+6} â(dQX + (dX² + e(X) + dQ² + e(Q))/2)
+    λ(X) = â e(X)/2 + γ_3 â(dX² + e(X))/2
+
+which belongs to the example alone, and is the same in all scores that it is in. A score is a sum of d + 2 products, one
+of them with one more rounding: beside its levels it is off by
+
+    π = |â - a| d(X + Q)²/2 + γ_{d+4} â(dQX + (dX² + e(X) + dQ² + e(Q))/2)
 """
 
 from __future__ import annotations
@@ -112,19 +117,28 @@ class KernelNetwork(InContextNetwork):
         scale, x, q = float(self.scale), self.limits["x"], self.limits["query"]
         return PromptHead(keys * self.examples, scale, scale * self.features * (x * max(x, q) + max(x, q) ** 2))
 
-    def score_error(self, wanted: arb, other: str, unit: float) -> arb:
-        """Δ of the top for queries of the size that `other` names, where `wanted` is a itself."""
+    def squares_error(self, size: arb, unit: float) -> arb:
+        """e(size) of the top."""
+        d, head = arb(self.features), arb(self.square.error)
+        return d * (head * size + gamma(self.features + 3, unit) * (size + head) * size)
+
+    def level_error(self, name: str, unit: float) -> arb:
+        """λ of the top, for rows of the size that `name` has."""
+        with precision():
+            size, stored = arb(self.limits[name]) * (1 + arb(SLACK)), arb(float(self.scale))
+            wrong = self.squares_error(size, unit)
+            rounded = gamma(3, unit) * (self.features * size * size + wrong)
+            lost = LEAST_NORMAL[self.unit_name] * (self.features + 8) * (1 + stored) * (1 + size)
+            return arb(upper(stored * (wrong + rounded) / 2 + lost))
+
+    def product_error(self, wanted: arb, other: str, unit: float) -> arb:
+        """π of the top for queries of the size that `other` names, where `wanted` is a itself."""
         with precision():
             X, Q = (arb(self.limits[name]) * (1 + arb(SLACK)) for name in ("x", other))
-            d, head, stored = arb(self.features), arb(self.square.error), arb(float(self.scale))
-
-            def square(size: arb) -> arb:
-                """e(size)."""
-                return d * (head * size + gamma(self.features + 3, unit) * (size + head) * size)
-
-            both = d * Q * X + (d * X * X + square(X) + d * Q * Q + square(Q)) / 2
-            found = abs(stored - wanted) * both + stored * (square(X) + square(Q)) / 2
-            found += gamma(self.features + 6, unit) * stored * both
+            d, stored = arb(self.features), arb(float(self.scale))
+            levels = (d * X * X + self.squares_error(X, unit) + d * Q * Q + self.squares_error(Q, unit)) / 2
+            found = abs(stored - wanted) * d * (X + Q) ** 2 / 2
+            found += gamma(self.features + 4, unit) * stored * (d * Q * X + levels)
             return arb(upper(found + LEAST_NORMAL[self.unit_name] * (self.features + 8) * (1 + stored) * (1 + X + Q)))
 
     @property
