@@ -119,5 +119,9 @@ def test_what_cannot_be_is_refused_with_a_sentence():
         two_layer(wave, 3, 1, 4, columns="own", ramp_anchors=9)
     with pytest.raises(ah.PrecisionError, match="cannot number"):
         two_layer(wave, 3, 1, 16, columns="own", dtype=torch.float32)
+    with pytest.raises(ah.InputError, match="too small"):
+        two_layer(wave, 3, 1, 4, columns="own", beta=1.0)
+    with pytest.raises(ah.InputError, match="selection_error"):
+        two_layer(wave, 3, 1, 4, columns="own", selection_error=2)
     with pytest.raises(ah.PrecisionError):
         two_layer(wave, 3, 1, 8, columns="own").to(torch.float32)

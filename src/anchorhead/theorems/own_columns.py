@@ -11,8 +11,8 @@ i with score -β(u - i)² and value f(v_i), and a *sentinel* of value 0 one step
 added. Values are measured from the middle of their range, which an affine map adds again, and which hands every column
 its own part.
 
-*Inside a cell*, away from slopes, ramps are within s of 0 and 1, so u is within (P - 1)s <= 1/4 of the cell's number i
-(s is made so small). The m-th number beside i has a gap of at least m² - m/2 >= m/2, so with q = e^(-β/2) the head that
+*Inside a cell*, away from slopes, ramps are within s of 0 and 1, so u is within (P - 1)s <= 1/8 of the cell's number i
+(s is made so small), and within 1/4 as it is computed. The m-th number beside i has a gap of at least m² - m/2 >= m/2, so with q = e^(-β/2) the head that
 holds i leaves at most 2q/(1 - q) of its weight to others, a head that has i as its sentinel q/(1 - q) (there are two at
 the most), and any other, whose nearest column is a silent sentinel at least one step from i, q^5/(1 - q). Each unit of
 stray weight costs half of the values' spread S, where it comes from and where it goes:
@@ -26,7 +26,7 @@ the error is small in every L_p norm, which is the paper's statement; in the sup
 own for its keys does better.
 
 *Rounding.* Scores are β(2u'i' - i'²) with |u'|, |i'| <= P/2, off by η = 8ρβ(P/2)² between keys (`precision.py`), which
-multiplies q by e^η; a dtype with η > 1/8 is refused.
+multiplies q by e^(2η); a dtype with η > 1/8 is refused.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def stray(grid: Grid, beta: float, dtype: torch.dtype) -> tuple[float, float]:
     """ε and ε'."""
     unsure = score_blur(grid, beta, dtype)
     heads, n = head_count(grid), grid.tokens
-    q = math.exp(min(unsure - beta / 2, -1e-3))
+    q = math.exp(min(2 * unsure - beta / 2, -1e-3))
     inside = (3 * q + heads * q**5 / 2) / (1 - q)
-    return min(1.0, inside), 2 * heads * (n - 1) * math.exp(2 * unsure - beta)
+    return inside, 2 * heads * (n - 1) * math.exp(2 * unsure - beta)
 
 
 def score_blur(grid: Grid, beta: float, dtype: torch.dtype) -> float:
@@ -171,9 +171,14 @@ class OwnLookup(AsBuilt):
 
 
 def require_own(grid: Grid, beta: float, dtype: torch.dtype) -> None:
-    """Refuses a dtype in which the numbers of cells cannot be told apart."""
+    """Refuses a dtype or a β in which the numbers of cells cannot be told apart."""
     if not score_blur(grid, beta, dtype) <= UNSURE:
         raise PrecisionError(
             f'{dtype} cannot number {grid.points:,} grid points for columns="own": scores are off by '
             f"{score_blur(grid, beta, dtype):.3g}. Use a wider dtype, fewer levels, or leave out columns."
+        )
+    if not max(stray(grid, beta, dtype)) <= 0.5:
+        raise InputError(
+            f'beta={beta:g} is too small for columns="own": heads that are to be silent would be heard. Use '
+            f"{own_beta(1e-6):.3g}, which is taken where none is given, or more."
         )
