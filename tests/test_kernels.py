@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anchorhead as ah
+from anchorhead.in_context.kernel_ridge import Rates, coefficients_for
 
 ic = ah.in_context
 D = torch.float64
@@ -18,7 +19,7 @@ SMALL = {"x": 1.0, "query": 1.0, "y": 2.0}
 KINDS = {
     "regression": lambda **more: ic.kernel_regression(2, 0.4, **{"bounds": SMALL} | more),
     "ridge": lambda **more: ic.kernel_ridge(2, 0.5, 0.05, **{"bounds": SMALL} | more),
-    "nearest": lambda **more: ic.nearest_neighbour(2, 1e-4, **{"bounds": SMALL} | more),
+    "nearest": lambda **more: ic.nearest_neighbour(2, 5e-4, **{"bounds": SMALL} | more),
 }
 EACH = pytest.mark.parametrize("kind", KINDS)
 
@@ -102,6 +103,43 @@ def test_neighbours_with_one_label_may_be_tied():
     assert model(X, y, torch.zeros(1, 1, dtype=D)).item() == pytest.approx(1.5, abs=model.certificate.bound)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.floats(-8, 1))
+def test_the_iterations_polynomials_stay_below_their_bounds(power):
+    """Of `kernel_ridge.py`: |e_t|, the size of b, and what a step commits, by running the recursion itself."""
+    l2 = 10.0**power
+    rate, momentum = coefficients_for(l2)
+    rates = Rates.of(rate, momentum, l2)
+    s = l2 + np.concatenate([np.linspace(0, 1, 4001), np.geomspace(1e-12, 1, 2000)])
+    steps = 300
+    growth = float(rates.growth(steps))
+    error, before = 1 - rate * s / 2, np.ones_like(s)
+    response, last = np.ones_like(s), np.zeros_like(s)
+    plain, seen = np.zeros_like(s), np.zeros_like(s)
+    for t in range(1, steps):
+        assert np.abs(error).max() <= float(rates.shrunk(t)) * (1 + 1e-6) + 1e-9
+        assert np.abs((1 - error) / s).max() <= growth * (1 + 1e-6)
+        plain, seen = plain + np.abs(response), seen + np.sqrt(s - l2) * np.abs(response)
+        error, before = (1 + momentum - rate * s) * error - momentum * before, error
+        response, last = (1 + momentum - rate * s) * response - momentum * last, response
+    assert plain.max() <= float(rates.spread()[0]) * (1 + 1e-6)
+    assert seen.max() <= float(rates.spread()[1]) * (1 + 1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.floats(0, 5), st.integers(0, 10**6))
+def test_scores_that_move_by_delta_move_a_head_by_the_tanh_of_its_half(keys, delta, seed):
+    draw = np.random.default_rng(seed)
+    scores, values = draw.normal(size=keys) * 3, draw.normal(size=keys)
+    moved = scores + delta * draw.choice([-1, 1], size=keys)
+
+    def head(s):
+        weights = np.exp(s - s.max())
+        return weights @ values / weights.sum()
+
+    assert abs(head(moved) - head(scores)) <= np.ptp(values) * np.tanh(delta / 2) + 1e-12
+
+
 @EACH
 def test_every_form_is_the_same_network(kind):
     model = KINDS[kind]() if kind != "ridge" else ic.kernel_ridge(2, 0.5, 0.3, 6, bounds=SMALL)
@@ -113,6 +151,17 @@ def test_every_form_is_the_same_network(kind):
         assert ah.walk(form, X, y, query).softmax == len(model.attention(X, y, query))
     assert all(torch.allclose(w.sum(-1), w.new_ones(())) for w in model.attention(X, y, query))
     assert model.resources.layers == (2 if kind != "ridge" else 8)
+
+
+@EACH
+def test_single_precision_has_its_own_certificate(kind):
+    model = KINDS[kind](dtype=torch.float32, examples=50)
+    X, y, query = (v.float() for v in problem(40, 5))
+    found = model(X, y, query)
+    assert found.dtype == torch.float32
+    assert (found.double() - model.exact(X, y, query)).abs().max() <= model.certificate.bound
+    assert (model.literal()(X, y, query) - found).abs().max() <= model.certificate.bound
+    assert ah.walk(KINDS[kind](), *(v.double()[:3] for v in (X, y, query))).softmax >= 2
 
 
 @EACH

@@ -149,6 +149,8 @@ def test_several_outputs_ranges_and_dtypes():
         given = x.to(dtype)
         assert model(given).shape == (50, 2)
         assert (model(given) - model.exact(given)).abs().max() <= model.bound
+        assert (model.literal()(given) - model.exact(given)).abs().max() <= model.bound
+        assert ah.walk(model, given[0]).softmax == 2
 
 
 def test_a_plan_is_what_is_built():

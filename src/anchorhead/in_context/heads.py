@@ -141,8 +141,8 @@ class Lookup(nn.Module):
         return list(at)
 
     def read_keys(self) -> Keys:
-        """The keys' numbers as they are now."""
-        return Keys(self.slopes.detach(), self.levels.detach(), self.constants.detach())
+        """The keys' numbers as they are now, in float64."""
+        return Keys(*(v.detach().double() for v in (self.slopes, self.levels, self.constants)))
 
     def forward(self, *at: Tensor) -> Tensor:
         """The blend of the values, (..., c)."""

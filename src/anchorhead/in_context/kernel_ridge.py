@@ -96,14 +96,14 @@ def kernel_ridge(
     bounds: the largest absolute entry of x, query and y, by default 6, 6 and 50.
     """
     size, penalty = positive("length", length), positive("l2", l2)
-    coefficients = _coefficients(penalty)
+    coefficients = coefficients_for(penalty)
     if steps is None:
         steps = enough_steps(penalty, SETTLED)
     (count,) = counts(steps=steps)
     return KernelRidgeNetwork(features, examples, size, penalty, count, coefficients, bounds, dtype)
 
 
-def _coefficients(l2: float) -> tuple[float, float]:
+def coefficients_for(l2: float) -> tuple[float, float]:
     """η and μ."""
     low, high = math.sqrt(l2 * WITHIN), math.sqrt(l2 + BEYOND)
     return (2 / (high + low)) ** 2, ((high - low) / (high + low)) ** 2
@@ -111,7 +111,7 @@ def _coefficients(l2: float) -> tuple[float, float]:
 
 def enough_steps(l2: float, tol: float) -> int:
     """The fewest steps whose iteration error is at most `tol` in units of ‖y‖; refused where they are too many."""
-    rates = Rates.of(*_coefficients(l2), l2)
+    rates = Rates.of(*coefficients_for(l2), l2)
     low, high = 0, 1
     with precision():
         while not rates.left(high) <= tol:

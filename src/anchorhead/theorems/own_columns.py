@@ -12,10 +12,11 @@ added. Values are measured from the middle of their range, which an affine map a
 its own part.
 
 *Inside a cell*, away from slopes, ramps are within s of 0 and 1, so u is within (P - 1)s <= 1/8 of the cell's number i
-(s is made so small), and within 1/4 as it is computed. The m-th number beside i has a gap of at least m² - m/2 >= m/2, so with q = e^(-β/2) the head that
-holds i leaves at most 2q/(1 - q) of its weight to others, a head that has i as its sentinel q/(1 - q) (there are two at
-the most), and any other, whose nearest column is a silent sentinel at least one step from i, q^5/(1 - q). Each unit of
-stray weight costs half of the values' spread S, where it comes from and where it goes:
+(s is made so small), and within 1/4 as it is computed. The m-th number beside i has a gap of at least m² - m/2 >= m/2,
+so with q = e^(-β/2) the head that holds i leaves at most 2q/(1 - q) of its weight to others, a head that has i as its
+sentinel q/(1 - q) (there are two at the most), and any other, whose nearest column is a silent sentinel at least one
+step from i, q^5/(1 - q). Each unit of stray weight costs half of the values' spread S, where it comes from and where it
+goes:
 
     |error| <= ω(w/2) + εS,        ε = (3q + H q^5/2)/(1 - q)
 
