@@ -5,34 +5,55 @@ from typing import Any
 from anchorhead.in_context.bounds import Bounds, ClippedWarning, OutsideBoundsError
 from anchorhead.in_context.convergence import Convergence
 from anchorhead.in_context.gradient_descent import GradientDescent, gradient_descent
+from anchorhead.in_context.kernel_regression import (
+    KernelRegression,
+    NearestNeighbour,
+    kernel_regression,
+    nearest_neighbour,
+)
+from anchorhead.in_context.kernel_ridge import KernelRidgeNetwork, kernel_ridge
+from anchorhead.in_context.lattice import UniversalPlan, plan_universal
 from anchorhead.in_context.losses import Loss, hinge, huber, logistic, poisson, quantile, squared
 from anchorhead.in_context.network_step import NetworkStep, network_step
 from anchorhead.in_context.newton import Newton, newton
 from anchorhead.in_context.truncated_linear import TruncatedLinear, truncated_linear
+from anchorhead.in_context.universal import Universal, universal
 
 __all__ = [
     "Bounds",
     "ClippedWarning",
     "Convergence",
     "GradientDescent",
+    "KernelRegression",
+    "KernelRidgeNetwork",
     "Loss",
+    "NearestNeighbour",
     "NetworkStep",
     "Newton",
     "OutsideBoundsError",
     "TruncatedLinear",
+    "Universal",
+    "UniversalPlan",
     "gradient_descent",
     "hinge",
     "huber",
+    "kernel_regression",
+    "kernel_ridge",
     "logistic",
+    "nearest_neighbour",
     "network_step",
     "newton",
+    "plan_universal",
     "poisson",
     "quantile",
     "squared",
     "truncated_linear",
+    "universal",
 ]
 
-ESTIMATORS = ("HuberRegressor", "Lasso", "LinearRegression", "LogisticRegression", "PoissonRegressor", "Ridge")
+LINEAR = ("HuberRegressor", "Lasso", "LinearRegression", "LogisticRegression", "PoissonRegressor", "Ridge")
+KERNELS = ("KernelRidge", "NadarayaWatson")
+ESTIMATORS = LINEAR + KERNELS
 
 
 def __getattr__(name: str) -> Any:
@@ -40,7 +61,7 @@ def __getattr__(name: str) -> Any:
     if name not in ESTIMATORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from anchorhead.in_context import estimators
+        from anchorhead.in_context import estimators, kernel_estimators
     except ModuleNotFoundError as error:
         raise ImportError("Estimators need scikit-learn: pip install 'anchorhead[sklearn]'.") from error
-    return getattr(estimators, name)
+    return getattr(kernel_estimators if name in KERNELS else estimators, name)

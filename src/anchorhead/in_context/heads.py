@@ -32,6 +32,7 @@ from anchorhead.errors import InputError
 from anchorhead.head.grid_module import GridModule
 from anchorhead.head.head import Head
 from anchorhead.head.module import HeadModule
+from anchorhead.head.parameters import constant
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.head_claim import HeadClaim
 from anchorhead.proof.rounding import Rounding
@@ -50,15 +51,22 @@ CLIP_ERROR = 1e-11
 
 class Keys(NamedTuple):
     """The keys of a head: score k is the sum of slopes_jk u_j over its arguments, and level_k; its value is constant_k
-    times what it carries, or constant_k + gain_k u. slopes is (arguments, keys), the others (keys,)."""
+    times what it carries, or constant_k + gain_k u. slopes is (arguments, keys), the others (keys,); constants of a
+    head that carries nothing may be vectors, (keys, c)."""
 
     slopes: Tensor
     levels: Tensor
     constants: Tensor
     gains: Tensor | None = None
 
+    def width(self, v: Tensor | None) -> int:
+        """c: how many numbers the head gives."""
+        return v.shape[-1] if v is not None else 1 if self.constants.ndim == 1 else self.constants.shape[1]
+
     def values(self, u: Any, v: Tensor | None) -> Tensor:
         """The value of every key, (..., keys, c), where v (..., c) is carried, or nothing."""
+        if self.constants.ndim == 2:
+            return self.constants
         if v is not None:
             return v.unsqueeze(-2) * self.constants.unsqueeze(-1)
         tilted = self.constants if self.gains is None else u.unsqueeze(-1) * self.gains + self.constants
@@ -114,6 +122,31 @@ class InnerHead(nn.Module):
         """The largest absolute score within its reach."""
         keys = self.read_keys()
         return float((keys.slopes.abs().sum(0) * self.reach + keys.levels.abs()).max())
+
+
+class Lookup(nn.Module):
+    """A head whose values are constant vectors: keys, levels and values as in `Keys`, in their own dtype."""
+
+    def __init__(self, slopes: Tensor, levels: Tensor, values: Tensor, beta: float, logit_range: float) -> None:
+        super().__init__()
+        self.slopes, self.levels, self.constants = constant(slopes), constant(levels), constant(values)
+        self.beta, self.logit_range = beta, logit_range
+
+    @property
+    def keys(self) -> int:
+        return len(self.levels)
+
+    def arguments(self, *at: Any) -> list[Any]:
+        """What the keys look at."""
+        return list(at)
+
+    def read_keys(self) -> Keys:
+        """The keys' numbers as they are now, in float64."""
+        return Keys(*(v.detach().double() for v in (self.slopes, self.levels, self.constants)))
+
+    def forward(self, *at: Tensor) -> Tensor:
+        """The blend of the values, (..., c)."""
+        return (torch.stack(at, -1) @ self.slopes + self.levels).softmax(-1) @ self.constants
 
 
 class Factor(InnerHead):

@@ -7,9 +7,9 @@ holds the residual connections. For a call phi(u)·v there are K tokens for ever
     (u, 1 | slope_k, level_k | constant_k v)        or        (x_i, f, 1 | slope_k w, slope_k, level_k | constant_k v)
 
 where u = x_i·w + f is an inner product itself, so that W_Q, W_K, W_V select a part each; the mask lets the tokens of
-one u see each other only. The affine maps are read off by running the algorithm on zero and on all unit vectors at
-once, as a batch: the head's outputs, too, are coordinates of their own. Calls of which none needs another's output
-stand side by side in one layer.
+one u see each other only. Where the keys are examples of the prompt there is a token for each of them. The affine maps
+are read off by running the algorithm on zero and on all unit vectors at once, as a batch: the head's outputs, too, are
+coordinates of their own. Calls of which none needs another's output stand side by side in one layer.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from anchorhead.errors import ShapeError, SizeError
 from anchorhead.in_context.bounds import counts
-from anchorhead.in_context.heads import InnerHead, Keys
+from anchorhead.in_context.heads import InnerHead, Keys, Lookup
 from anchorhead.in_context.network import InContextNetwork, State, require_tensors
-from anchorhead.in_context.reading import Literal, Reading
+from anchorhead.in_context.reading import Literal, Reading, with_sinks
 from anchorhead.model.affine import TokenWise
 
 MOST_ENTRIES = 75_000_000
@@ -74,14 +74,29 @@ class Calls(Literal):
     def match(self, X: Tensor, W: Tensor) -> Match:
         return Match(*torch.broadcast_tensors(X.unsqueeze(-2), W.unsqueeze(-3)))
 
-    def attend(self, head: InnerHead, at: tuple[Any, ...], v: Tensor | None) -> Tensor:
+    def attend(self, head: InnerHead | Lookup, at: tuple[Any, ...], v: Tensor | None) -> Tensor:
         keys, arguments = head.read_keys(), head.arguments(*at)
         shape = Match.of(arguments[0]).rows.shape[:-1]
-        self.shapes.append(torch.Size([*shape[1:], 1 if v is None else v.shape[-1]]))
+        self.shapes.append(torch.Size([*shape[1:], keys.width(v)]))
         if self.given is None:
             return keys.levels.new_zeros(shape[0], *self.shapes[-1])
         self.found.append(_tokens(keys, arguments, None if v is None else v.expand(*shape, -1), shape))
         return self.given[len(self.found) - 1]
+
+    def blend(
+        self, rows: Tensor, columns: Tensor, values: Tensor, mask: Tensor | None = None, sink: float | None = None
+    ) -> Tensor:
+        if sink is not None:
+            columns, values = with_sinks(columns, values, sink)
+        shape, factor = rows.shape[:-1], 1.0 if sink is None else math.exp(sink)
+        self.shapes.append(torch.Size([*shape[1:], values.shape[-1]]))
+        if self.given is None:
+            return rows.new_zeros(shape[0], *self.shapes[-1])
+        keys = torch.cat([columns, values], -1).unsqueeze(-3).expand(*shape, -1, -1)
+        _require_room(2 * keys.numel())
+        query = rows.unsqueeze(-2).expand(*keys.shape[:-1], -1)
+        self.found.append(Call(torch.cat([query, keys], -1), rows.shape[-1]))
+        return factor * self.given[len(self.found) - 1]
 
 
 def _require_room(entries: int) -> None:

@@ -1,18 +1,20 @@
 """One attention layer and a plain softmax are universal too (docs/mathematics.md 1.6).
 
 The ramps of layer 1, the affine map to R_v and the bound are those of `two_layer.py` and `grid.py`; the
-second layer is replaced by softmax over β R_v and an affine read-out with columns f(v).
+second layer is replaced by softmax over β R_v and an affine read-out with columns f(v). With columns="own" the ramps'
+anchors are the n columns themselves: one multi-head layer on them and a softmax, as in the paper's second version.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal as OneOf
 
 import torch
 from torch import Tensor
 
 from anchorhead.theorems.grid import Grid
-from anchorhead.theorems.two_layer import GridNetwork, build
+from anchorhead.theorems.two_layer import GridNetwork, build, read_columns
 
 
 def attention_then_softmax(
@@ -28,11 +30,13 @@ def attention_then_softmax(
     beta: float | None = None,
     slope: float = 1 / 16,
     ramp_anchors: int | None = None,
+    columns: OneOf["appended", "own"] = "appended",
     dtype: torch.dtype = torch.float64,
 ) -> GridNetwork:
     """One attention layer, then softmax and an affine read-out, that approximate f on a box.
 
-    The arguments are those of `two_layer`.
+    The arguments are those of `two_layer`; columns="own" needs n >= 2, and keeps the bound in the sup norm.
     """
     grid = Grid(tokens, features, levels, low, high, slope)
-    return build(f, grid, output_features, selection_error, beta, ramp_anchors, dtype, attention=False)
+    own = read_columns(columns, grid, ramp_anchors, attention=False)
+    return build(f, grid, output_features, selection_error, beta, ramp_anchors, dtype, attention=False, own=own)

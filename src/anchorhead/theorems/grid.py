@@ -131,11 +131,13 @@ class Grid:
         near = modulus(self.cell * (1 + WIDENED * self.slope) / 2)
         return near + min(error * (spread + near), spread)
 
-    def mean_bound(self, modulus: Modulus, error: float, spread: float, order: float, entries: int) -> float:
-        """Bound on (∫ sum over entries |error|^order dX)^(1/order) over the box."""
+    def mean_bound(self, modulus: Modulus, error: float, spread: float, order: float, entries: int,
+                   slopes: float | None = None) -> float:  # fmt: skip
+        """Bound on (∫ sum over entries |error|^order dX)^(1/order) over the box; slopes: what the error is there, if it
+        is not what `sup_bound` says."""
         near = modulus(self.cell / 2)
         inside = near + min(error * (spread + near), spread)
-        slopes = self.sup_bound(modulus, error, spread)
+        slopes = self.sup_bound(modulus, error, spread) if slopes is None else slopes
         share = min(
             1.0,
             self.coordinates * (self.levels - 1) * WIDENED * self.slope * self.cell / (self.high - self.low),

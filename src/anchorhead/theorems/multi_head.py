@@ -59,7 +59,7 @@ class MultiHead(Ramps):
         keys, values = layer.key[:, :, d:], layer.value[:, :, d:]
         slope, square = (torch.cat([keys[:-1, r, : n - 2].flatten(), keys[-1, r]]) for r in (0, 1))
         rows = max(1, CHUNK_ENTRIES // (values.shape[0] * n))
-        out = [_windows(chunk * slope + square, values) for chunk in u.reshape(-1, 1).split(rows)]
+        out = [windows(chunk * slope + square, values) for chunk in u.reshape(-1, 1).split(rows)]
         return torch.cat(out).reshape(*u.shape, self.output_features)
 
     def widest(self, *, one_row: bool) -> float:
@@ -74,7 +74,7 @@ class MultiHead(Ramps):
         return self.attention.matrices(self.tokens)
 
 
-def _windows(scores: Tensor, values: Tensor) -> Tensor:
+def windows(scores: Tensor, values: Tensor) -> Tensor:
     """Softmax of each head's window of the global scores (q, N + 2), times values (H, d_o, n), summed."""
     n = values.shape[-1]
     weights = scores.unfold(-1, n, n - 2).softmax(-1)

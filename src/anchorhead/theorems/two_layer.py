@@ -5,6 +5,10 @@ on [0, 1] that all heads share (same keys, same values), each head with its own 
 affine map turns ramps into bumps and bumps into R_v for each of the g^(nd) grid points. Layer 2 is one head
 with a key for each grid point, score β R_v and value f(v). Statement and bound: `grid.py`.
 
+Both layers have columns of their own for their keys: p for the ramps and g^(nd) for the grid points. With columns="own"
+neither lengthens the sequence: the ramps' anchors are the n columns, p = n, and layer 2 is many heads on n columns
+(`own_columns.py`), which is the statement of the paper's second version.
+
 The cost, g^(nd) keys, cannot be avoided for an arbitrary continuous f.
 """
 
@@ -26,6 +30,7 @@ from anchorhead.theorems.anchors import beta_for, check_beta, check_count, score
 from anchorhead.theorems.construction import Construction, check_dtype
 from anchorhead.theorems.grid import Grid, Modulus, grid_values, saturation
 from anchorhead.theorems.lookup import Bumps, Lookup
+from anchorhead.theorems.own_columns import OwnLookup, own_beta, ramp_error, require_columns, require_own, stray
 from anchorhead.theorems.precision import AnchorHead
 
 RAMP_ANCHORS = 8
@@ -47,9 +52,9 @@ class GridNetwork(Construction):
         return self.attention
 
     @property
-    def lookup(self) -> Lookup:
+    def lookup(self) -> Lookup | OwnLookup:
         """The second stage."""
-        return cast(Lookup, self.stages[3])
+        return cast(Lookup | OwnLookup, self.stages[3])
 
     @property
     def size(self) -> tuple[int, int]:
@@ -66,6 +71,8 @@ class GridNetwork(Construction):
     def require(self, dtype: torch.dtype) -> None:
         self.grid.require_resolution(dtype)
         _ramp_head(self.ramp_anchors, self.ramp_beta).require(dtype)
+        if isinstance(self.lookup, OwnLookup):
+            require_own(self.grid, self.beta, dtype)
 
     @property
     def layer2(self) -> Attention | None:
@@ -103,18 +110,24 @@ class GridNetwork(Construction):
         -> largest |f(X) - f(Y)| at distance r. metric: the distance meant, Euclidean over all n*d entries or
         the largest entry ("sup", which gives the smaller bound).
         norm: "sup" for the largest error of any entry anywhere, or p >= 1 for the paper's L_p norm, the p-th root
-        of the integral over the box of the sum over entries of |error|^p.
+        of the integral over the box of the sum over entries of |error|^p. With two layers on their own columns only
+        that is small: on slopes the error may be the spread of f.
         """
         modulus = _modulus(lipschitz, metric, self.grid.coordinates)
         values = self.lookup.values
         spread = (values.amax(0) - values.amin(0)).max().item()
         rounding = self.rounding
+        sup, slopes = self.grid.sup_bound(modulus, self.selection_error, spread), None
+        if isinstance(self.lookup, OwnLookup):
+            beyond = stray(self.grid, self.beta, self.dtype)[1]
+            sup = modulus(self.grid.cell / 2) + spread * (1 + beyond)
+            slopes = sup + rounding
         if norm == "sup" or norm == math.inf:
-            return self.grid.sup_bound(modulus, self.selection_error, spread) + rounding
+            return sup + rounding
         if isinstance(norm, str) or not norm >= 1:
             raise InputError(f'norm={norm!r} must be "sup" or a number of at least 1.')
         return self.grid.mean_bound(
-            lambda r: modulus(r) + rounding, self.selection_error, spread, float(norm), values.shape[1]
+            lambda r: modulus(r) + rounding, self.selection_error, spread, float(norm), values.shape[1], slopes
         )
 
     @property
@@ -129,21 +142,23 @@ class GridNetwork(Construction):
         named = {f"layer1.{k}": w for k, w in self.layer1.matrices(columns).items()}
         if self.layer2 is None:
             return named | {"read_out": self.lookup.values.detach().mT}
+        if isinstance(self.lookup, OwnLookup):
+            return named | {f"layer2.{k}": w for k, w in self.layer2.matrices(self.grid.tokens).items()}
         return named | {f"layer2.{k}": w[0] for k, w in self.layer2.matrices(self.grid.points).items()}
 
     @property
     def resources(self) -> Resources:
         """What this network costs."""
+        keys, scores = self.grid.points, self.beta * self.grid.coordinates
+        if isinstance(self.lookup, OwnLookup):
+            keys, scores = self.lookup.second.heads * self.grid.tokens, 3 * self.beta * (self.grid.points / 2) ** 2
         return Resources(
             layers=len(self.layers),
             heads=sum(layer.heads for layer in self.layers),
-            keys=self.layer1.heads * self.ramp_anchors + self.grid.points,
+            keys=self.layer1.heads * self.ramp_anchors + keys,
             parameters=sum(p.numel() for p in self.parameters()),
             beta=max(self.beta, self.ramp_beta),
-            logit_range=max(
-                self.beta * self.grid.coordinates,
-                _ramp_head(self.ramp_anchors, self.ramp_beta).logit_range,
-            ),
+            logit_range=max(scores, _ramp_head(self.ramp_anchors, self.ramp_beta).logit_range),
         )
 
 
@@ -160,6 +175,7 @@ def two_layer(
     beta: float | None = None,
     slope: float = 1 / 16,
     ramp_anchors: int | None = None,
+    columns: OneOf["appended", "own"] = "appended",
     dtype: torch.dtype = torch.float64,
 ) -> GridNetwork:
     """Two attention layers that approximate f on [low, high]^(tokens x features).
@@ -167,33 +183,56 @@ def two_layer(
     f maps (..., n, d) to (..., n, d_out) in batches. levels: g, cells a coordinate; there are g^(nd) keys.
     beta: of layer 2, derived from `selection_error` unless given. slope: width of the slope between two
     cells, as a share of a cell. ramp_anchors: keys of a ramp head, more than n (8 or n + 1 unless given).
-    Inputs outside the box are treated as the nearest point in it.
+    Inputs outside the box are treated as the nearest point in it. columns: "appended" for columns that hold the keys,
+    behind the sequence, or "own" for keys in the n columns of the sequence itself (n >= 3), by more heads.
     """
     grid = Grid(tokens, features, levels, low, high, slope)
-    return build(f, grid, output_features, selection_error, beta, ramp_anchors, dtype, attention=True)
+    own = read_columns(columns, grid, ramp_anchors, attention=True)
+    return build(f, grid, output_features, selection_error, beta, ramp_anchors, dtype, attention=True, own=own)
+
+
+def read_columns(columns: str, grid: Grid, ramp_anchors: int | None, *, attention: bool) -> bool:
+    """Whether keys are in the sequence's own columns."""
+    if columns not in ("appended", "own"):
+        raise InputError(f'columns={columns!r} must be "appended" or "own".')
+    if columns == "own":
+        require_columns(grid, attention=attention)
+        if ramp_anchors is not None:
+            raise InputError('With columns="own" the ramps have as many anchors as tokens; leave out ramp_anchors.')
+    return columns == "own"
 
 
 def build(f: Callable[[Tensor], Tensor], grid: Grid, output_features: int | None, selection_error: float,
           beta: float | None, ramp_anchors: int | None, dtype: torch.dtype, *,
-          attention: bool) -> GridNetwork:  # fmt: skip
+          attention: bool, own: bool) -> GridNetwork:  # fmt: skip
     """The network for either second stage."""
     grid.require_resolution(check_dtype(dtype))
-    p = max(RAMP_ANCHORS, grid.tokens + 1) if ramp_anchors is None else check_count(ramp_anchors, "ramp_anchors", 2)
-    if p <= grid.tokens:
-        raise InputError(f"ramp_anchors={p} must be at least 2 and exceed the {grid.tokens} tokens.")
-    ramp_beta = beta_for(selection_error, p - 1, 1 / (p - 1))
+    p = grid.tokens if own else _anchors(ramp_anchors, grid)
+    numbered = own and attention
+    ramp_beta = beta_for(ramp_error(grid, selection_error) if numbered else selection_error, p - 1, 1 / (p - 1))
     _ramp_head(p, ramp_beta).require(dtype)
     values = grid_values(f, grid, output_features, dtype)
     settled = saturation(p, ramp_beta / (p - 1) ** 2)
-    beta = grid.beta(selection_error, settled) if beta is None else check_beta(beta)
-
+    if beta is None:
+        beta = own_beta(selection_error) if numbered else grid.beta(selection_error, settled)
+    beta = check_beta(beta)
     lift, layer1 = _ramps(grid, p, ramp_beta, dtype)
-    lookup = Lookup(values, beta, attention=attention)
+    if numbered:
+        require_own(grid, beta, dtype)
+    lookup = OwnLookup(grid, values, beta) if numbered else Lookup(values, beta, attention=attention)
     model = GridNetwork([lift, layer1, Bumps(grid.levels), lookup])
     model.grid, model.f = grid, f
     model.beta, model.ramp_beta, model.ramp_anchors = beta, ramp_beta, p
-    model.selection_error = grid.selection_error(beta, settled)
+    model.selection_error = stray(grid, beta, dtype)[0] if numbered else grid.selection_error(beta, settled)
     return model
+
+
+def _anchors(given: int | None, grid: Grid) -> int:
+    """Anchors of a ramp in columns of their own, more than tokens."""
+    p = max(RAMP_ANCHORS, grid.tokens + 1) if given is None else check_count(given, "ramp_anchors", 2)
+    if p <= grid.tokens:
+        raise InputError(f"ramp_anchors={p} must be at least 2 and exceed the {grid.tokens} tokens.")
+    return p
 
 
 def _ramp_head(anchors: int, beta: float) -> AnchorHead:

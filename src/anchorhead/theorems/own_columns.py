@@ -1,0 +1,185 @@
+"""The second layer of `two_layer` on the n columns themselves: many heads, n keys each (docs/mathematics.md 1.5).
+
+The grid points v_0, ..., v_{P-1}, P = g^D, are numbered with the last coordinate fastest. Layer 1's ramps count the
+edges below a coordinate, its digit; so the number of the cell is an affine function of the ramps,
+
+    u(X) = sum over coordinates c of  g^(D-1-c) · (sum of the ramps of c)
+
+Every column is given u and a row of the identity, against which a head writes its own keys: n - 2 consecutive numbers
+i with score -β(u - i)² and value f(v_i), and a *sentinel* of value 0 one step outside either end, as in
+`multi_head.py`; the first sentinel of all is v_0 and the last v_{P-1}, and they carry their values. All heads are
+added. Values are measured from the middle of their range, which an affine map adds again, and which hands every column
+its own part.
+
+*Inside a cell*, away from slopes, ramps are within s of 0 and 1, so u is within (P - 1)s <= 1/8 of the cell's number i
+(s is made so small), and within 1/4 as it is computed. The m-th number beside i has a gap of at least m² - m/2 >= m/2,
+so with q = e^(-β/2) the head that holds i leaves at most 2q/(1 - q) of its weight to others, a head that has i as its
+sentinel q/(1 - q) (there are two at the most), and any other, whose nearest column is a silent sentinel at least one
+step from i, q^5/(1 - q). Each unit of stray weight costs half of the values' spread S, where it comes from and where it
+goes:
+
+    |error| <= ω(w/2) + εS,        ε = (3q + H q^5/2)/(1 - q)
+
+*On a slope* u runs through the numbers between two cells. The two nearest share their weight as in `multi_head.py`,
+within one head or between two, so the output is a blend of two values, but for ε' = 2H(n - 1)e^-β of S. It can be
+those of any cells: |error| <= ω(w/2) + S(1 + ε'). Slopes have a share of the volume that is as small as one likes, so
+the error is small in every L_p norm, which is the paper's statement; in the sup norm `two_layer` with columns of their
+own for its keys does better.
+
+*Rounding.* Scores are β(2u'i' - i'²) with |u'|, |i'| <= P/2, off by η = 8ρβ(P/2)² between keys (`precision.py`), which
+multiplies q by e^(2η); a dtype with η > 1/8 is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.arithmetic import log_of
+from anchorhead.errors import InputError, PrecisionError
+from anchorhead.head.parameters import AsBuilt, constant
+from anchorhead.model.affine import PositionWise
+from anchorhead.model.attention import CHUNK_ENTRIES, Attention, LiteralAttention
+from anchorhead.theorems.anchors import score_rows
+from anchorhead.theorems.grid import Grid
+from anchorhead.theorems.multi_head import windows
+
+UNSURE = 1 / 8
+"""The largest η."""
+
+
+def own_beta(selection_error: float) -> float:
+    """β at which ε is at most `selection_error`, but for other heads' share, which is its fifth power."""
+    if not 0 < selection_error < 1:
+        raise InputError(f"selection_error={selection_error} must lie strictly between 0 and 1.")
+    return 2 * log_of(8 / selection_error)
+
+
+def ramp_error(grid: Grid, selection_error: float) -> float:
+    """The selection error of the ramps, at which u is within 1/4 of a whole number away from slopes."""
+    return min(selection_error, 1 / (8 * grid.points))
+
+
+def stray(grid: Grid, beta: float, dtype: torch.dtype) -> tuple[float, float]:
+    """ε and ε'."""
+    unsure = score_blur(grid, beta, dtype)
+    heads, n = head_count(grid), grid.tokens
+    q = math.exp(min(2 * unsure - beta / 2, -1e-3))
+    inside = (3 * q + heads * q**5 / 2) / (1 - q)
+    return inside, 2 * heads * (n - 1) * math.exp(2 * unsure - beta)
+
+
+def score_blur(grid: Grid, beta: float, dtype: torch.dtype) -> float:
+    """η."""
+    return 4 * torch.finfo(dtype).eps * beta * (grid.points / 2) ** 2
+
+
+def head_count(grid: Grid) -> int:
+    """H: as many as the grid points without the two at the ends need."""
+    return max(1, -(-(grid.points - 2) // (grid.tokens - 2)))
+
+
+def require_columns(grid: Grid, *, attention: bool) -> None:
+    """Refuses sequences whose columns cannot hold keys."""
+    least = 3 if attention else 2
+    if grid.tokens < least:
+        why = "two columns of every head are sentinels" if attention else "a head with one key is constant"
+        raise InputError(
+            f'columns="own" needs at least {least} tokens, not {grid.tokens}: {why}. Leave out columns, or pad the '
+            "sequence."
+        )
+
+
+class NumberColumns(nn.Module):
+    """Bumps (..., D, g) to n columns (..., n, 1 + n): the cell's number, from the middle of all, and the identity."""
+
+    def __init__(self, digits: nn.Parameter, tokens: int) -> None:
+        super().__init__()
+        self.digits, self.eye = digits, constant(torch.eye(tokens, dtype=digits.dtype))
+
+    def forward(self, bumps: Tensor) -> Tensor:
+        number = numbered(bumps, self.digits)[..., None, None].expand(*bumps.shape[:-2], len(self.eye), 1)
+        return torch.cat([number, self.eye.expand(*bumps.shape[:-2], *self.eye.shape)], -1)
+
+
+def numbered(bumps: Tensor, digits: Tensor) -> Tensor:
+    """u from the middle: a bump of level l counts l - (g - 1)/2 times its coordinate's place value."""
+    return (bumps * digits).sum((-2, -1))
+
+
+class OwnLookup(AsBuilt):
+    """Bumps (..., D, g) to the values of the cell, (..., n, d_out), by heads on n columns; values: (P, n, d_out)."""
+
+    def __init__(self, grid: Grid, values: Tensor, beta: float) -> None:
+        super().__init__()
+        self.grid, self.tokens = grid, grid.tokens
+        self.values = constant(values.flatten(1))
+        middle = (values.amax(0) + values.amin(0)) / 2
+        places = grid.levels ** torch.arange(grid.coordinates - 1, -1, -1, dtype=torch.float64)
+        levels = torch.arange(grid.levels, dtype=torch.float64) - (grid.levels - 1) / 2
+        self.digits = constant((places[:, None] * levels).to(values.dtype))
+        self.second = self._attention((values - middle).flatten(1), beta)
+        own = torch.eye(values[0].numel(), dtype=values.dtype).unflatten(0, values.shape[1:])
+        self.parts = PositionWise(own, middle)
+        self.beta = beta
+        self.built()
+
+    def _fixed(self) -> list[Tensor]:
+        return [*self.second.parameters(), self.digits]
+
+    def _attention(self, values: Tensor, beta: float) -> Attention:
+        """The heads; the last one repeats the last grid point where the list does not fill it."""
+        n, dtype = self.tokens, values.dtype
+        heads = head_count(self.grid)
+        count = (n - 2) * heads + 2
+        numbers = torch.arange(count, dtype=torch.float64) - (self.grid.points - 1) / 2
+        slope, square = score_rows(numbers)
+        listed = torch.cat([values, values[-1:].expand(count - len(values), -1)])
+        query = torch.zeros(1, 2, 1 + n, dtype=dtype)
+        query[0, 0, 0] = query[0, 1, 1:] = 1
+        key = torch.zeros(heads, 2, 1 + n, dtype=torch.float64)
+        value = torch.zeros(heads, values.shape[1], 1 + n, dtype=dtype)
+        window = torch.arange(n) + (n - 2) * torch.arange(heads)[:, None]
+        key[:, 0, 1:], key[:, 1, 1:] = beta * slope[window], beta * square[window]
+        value[:, :, 1:] = listed[window].mT
+        value[1:, :, 1] = 0
+        value[:-1, :, -1] = 0
+        return Attention(query, key.to(dtype), value)
+
+    def forward(self, bumps: Tensor) -> Tensor:
+        """The scores of the list once, and every head's softmax over its window of them; see `MultiHead.fast`."""
+        if self.edited:
+            found: Tensor = self._stages()(bumps)
+            return found
+        n, layer = self.tokens, self.second
+        u = numbered(bumps, self.digits)
+        keys, values = layer.key[:, :, 1:], layer.value[:, :, 1:]
+        slope, square = (torch.cat([keys[:-1, r, : n - 2].flatten(), keys[-1, r]]) for r in (0, 1))
+        rows = max(1, CHUNK_ENTRIES // (values.shape[0] * n))
+        out = [windows(chunk * slope + square, values) for chunk in u.reshape(-1, 1).split(rows)]
+        whole = torch.cat(out).reshape(*u.shape, 1, -1)
+        return self.parts(whole.expand(*u.shape, n, -1))
+
+    def literal(self) -> nn.Sequential:
+        """A copy of the stages as the theorem has them."""
+        return copy.deepcopy(self._stages())
+
+    def _stages(self) -> nn.Sequential:
+        return nn.Sequential(NumberColumns(self.digits, self.tokens), LiteralAttention(self.second), self.parts)
+
+
+def require_own(grid: Grid, beta: float, dtype: torch.dtype) -> None:
+    """Refuses a dtype or a β in which the numbers of cells cannot be told apart."""
+    if not score_blur(grid, beta, dtype) <= UNSURE:
+        raise PrecisionError(
+            f'{dtype} cannot number {grid.points:,} grid points for columns="own": scores are off by '
+            f"{score_blur(grid, beta, dtype):.3g}. Use a wider dtype, fewer levels, or leave out columns."
+        )
+    if not max(stray(grid, beta, dtype)) <= 0.5:
+        raise InputError(
+            f'beta={beta:g} is too small for columns="own": heads that are to be silent would be heard. Use '
+            f"{own_beta(1e-6):.3g}, which is taken where none is given, or more."
+        )
