@@ -81,6 +81,39 @@ def test_the_sequence_keeps_its_length(build):
     assert (model.to_stock_attention()(x) - model(x)).abs().max() < 1e-8
 
 
+@settings(max_examples=15, deadline=None)
+@given(st.sampled_from([(3, 1), (4, 1), (3, 2)]), st.integers(2, 3), st.integers(2, 12), st.integers(0, 10**6))
+def test_shifted_look_ups_bound_the_error_everywhere(shape, levels, shifts, seed):
+    """Also where coordinates lie on slopes, each in another of the grids or all in one."""
+    n, d = shape
+    draw = torch.Generator().manual_seed(seed)
+    direction = torch.randn(n * d, n, generator=draw, dtype=D)
+
+    def f(x):
+        assert x.min() >= -1
+        assert x.max() <= 2
+        return torch.sin(x.flatten(-2) @ direction).unflatten(-1, (n, 1))
+
+    levels = 2 if n * d > 4 else levels
+    model = two_layer(f, n, d, levels, low=-1, high=2, columns="own", shifts=shifts, slope=0.8 / shifts)
+    edges = torch.cat([grid.edges() for grid in model.lookup.grids])
+    drawn = edges[torch.randint(len(edges), (300, n, d), generator=draw)]
+    near = drawn + (torch.rand(300, n, d, generator=draw, dtype=D) - 0.5) * model.grid.slope * model.grid.cell
+    x = torch.cat([near.clamp(-1, 2), uniform(300, n, d, seed, -1, 2)])
+    error = (model(x) - f(x)).abs().max().item()
+    assert error <= model.bound_for(lipschitz=direction.abs().sum(0).max().item(), metric="sup")
+    assert (model.literal()(x[:20]) - model(x[:20])).abs().max() < 1e-8, "scores are up to 1e6 here"
+
+
+def test_shifts_make_the_sup_error_fall():
+    x = torch.cat([uniform(1000, 3, 1), two_layer(wave, 3, 1, 8, columns="own").grid.edges()[:3].reshape(1, 3, 1)])
+    models = [two_layer(wave, 3, 1, 8, columns="own", shifts=k, slope=0.8 / 24) for k in (1, 6, 24)]
+    errors = [(m(x) - wave(x)).abs().max().item() for m in models]
+    bounds = [m.bound_for(lipschitz=12, metric="sup") for m in models]
+    assert bounds[0] > 1.5 * bounds[1] > 2 * bounds[2]
+    assert errors[0] > 2 * errors[1] > 3 * errors[2]
+
+
 def test_one_head_for_every_n_minus_two_grid_points():
     for n, levels in ((3, 4), (4, 3), (5, 2)):
         model = two_layer(lambda x: x, n, 1, levels, columns="own")
@@ -121,6 +154,10 @@ def test_what_cannot_be_is_refused_with_a_sentence():
         two_layer(wave, 3, 1, 16, columns="own", dtype=torch.float32)
     with pytest.raises(ah.InputError, match="too small"):
         two_layer(wave, 3, 1, 4, columns="own", beta=1.0)
+    with pytest.raises(ah.InputError, match="overlap"):
+        two_layer(wave, 3, 1, 4, columns="own", shifts=20)
+    with pytest.raises(ah.InputError, match="sup norm without them"):
+        two_layer(wave, 3, 1, 4, shifts=2)
     with pytest.raises(ah.InputError, match="selection_error"):
         two_layer(wave, 3, 1, 4, columns="own", selection_error=2)
     with pytest.raises(ah.PrecisionError):

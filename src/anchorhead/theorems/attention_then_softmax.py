@@ -39,4 +39,4 @@ def attention_then_softmax(
     """
     grid = Grid(tokens, features, levels, low, high, slope)
     own = read_columns(columns, grid, ramp_anchors, attention=False)
-    return build(f, grid, output_features, selection_error, beta, ramp_anchors, dtype, attention=False, own=own)
+    return build(f, grid, output_features, selection_error, beta, ramp_anchors, dtype, [grid], attention=False, own=own)

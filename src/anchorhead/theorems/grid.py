@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -87,6 +87,15 @@ class Grid:
         """The g - 1 interior edges in float64."""
         return self.low + self.cell * torch.arange(1, self.levels, dtype=torch.float64)
 
+    def shifted(self, shifts: int) -> list[Grid]:
+        """So many grids with the same cells, each moved down by another part of one; where there are several they have
+        a level more, so that they cover the box."""
+        if shifts == 1:
+            return [self]
+        lows = [self.low - self.cell * k / shifts for k in range(shifts)]
+        size = self.cell * (self.levels + 1)
+        return [replace(self, levels=self.levels + 1, low=low, high=low + size) for low in lows]
+
     def blur(self, dtype: torch.dtype) -> float:
         """How far rounding may move an edge for inputs in the box."""
         return 4 * torch.finfo(dtype).eps * max(abs(self.low), abs(self.high))
@@ -132,16 +141,14 @@ class Grid:
         return near + min(error * (spread + near), spread)
 
     def mean_bound(self, modulus: Modulus, error: float, spread: float, order: float, entries: int,
-                   slopes: float | None = None) -> float:  # fmt: skip
+                   slopes: float | None = None, shifts: int = 1) -> float:  # fmt: skip
         """Bound on (∫ sum over entries |error|^order dX)^(1/order) over the box; slopes: what the error is there, if it
-        is not what `sup_bound` says."""
+        is not what `sup_bound` says; shifts: how many grids there are."""
         near = modulus(self.cell / 2)
         inside = near + min(error * (spread + near), spread)
         slopes = self.sup_bound(modulus, error, spread) if slopes is None else slopes
-        share = min(
-            1.0,
-            self.coordinates * (self.levels - 1) * WIDENED * self.slope * self.cell / (self.high - self.low),
-        )
+        edges = shifts * self.levels if shifts > 1 else self.levels - 1
+        share = min(1.0, self.coordinates * edges * WIDENED * self.slope * self.cell / (self.high - self.low))
         volume = (self.high - self.low) ** self.coordinates
         return (entries * volume * (inside**order + share * slopes**order)) ** (1 / order)
 

@@ -23,8 +23,12 @@ goes:
 *On a slope* u runs through the numbers between two cells. The two nearest share their weight as in `multi_head.py`,
 within one head or between two, so the output is a blend of two values, but for ε' = 2H(n - 1)e^-β of S. It can be
 those of any cells: |error| <= ω(w/2) + S(1 + ε'). Slopes have a share of the volume that is as small as one likes, so
-the error is small in every L_p norm, which is the paper's statement; in the sup norm `two_layer` with columns of their
-own for its keys does better.
+the error is small in every L_p norm, which is the paper's statement.
+
+*Everywhere*: the mean of K such look-ups, their edges moved by w/K from one to the next, side by side in the same two
+layers. With slopes narrower than w/K a coordinate is on a slope in one of them at most, and X in D of them, so
+
+    |error| <= ω(w/2) + εS + min(1, D/K) S(1 + ε')        in the sup norm
 
 *Rounding.* Scores are β(2u'i' - i'²) with |u'|, |i'| <= P/2, off by η = 8ρβ(P/2)² between keys (`precision.py`), which
 multiplies q by e^(2η); a dtype with η > 1/8 is refused.
@@ -43,8 +47,8 @@ from anchorhead.errors import InputError, PrecisionError
 from anchorhead.head.parameters import AsBuilt, constant
 from anchorhead.model.affine import PositionWise
 from anchorhead.model.attention import CHUNK_ENTRIES, Attention, LiteralAttention
-from anchorhead.theorems.anchors import score_rows
-from anchorhead.theorems.grid import Grid
+from anchorhead.theorems.anchors import check_count, score_rows
+from anchorhead.theorems.grid import WIDENED, Grid
 from anchorhead.theorems.multi_head import windows
 
 UNSURE = 1 / 8
@@ -94,74 +98,102 @@ def require_columns(grid: Grid, *, attention: bool) -> None:
 
 
 class NumberColumns(nn.Module):
-    """Bumps (..., D, g) to n columns (..., n, 1 + n): the cell's number, from the middle of all, and the identity."""
+    """Bumps to n columns (..., n, K + n): the number of the cell in every grid, from the middle, and the identity."""
 
     def __init__(self, digits: nn.Parameter, tokens: int) -> None:
         super().__init__()
         self.digits, self.eye = digits, constant(torch.eye(tokens, dtype=digits.dtype))
 
     def forward(self, bumps: Tensor) -> Tensor:
-        number = numbered(bumps, self.digits)[..., None, None].expand(*bumps.shape[:-2], len(self.eye), 1)
+        number = numbered(bumps, self.digits).unsqueeze(-2).expand(*bumps.shape[:-2], len(self.eye), -1)
         return torch.cat([number, self.eye.expand(*bumps.shape[:-2], *self.eye.shape)], -1)
 
 
 def numbered(bumps: Tensor, digits: Tensor) -> Tensor:
-    """u from the middle: a bump of level l counts l - (g - 1)/2 times its coordinate's place value."""
-    return (bumps * digits).sum((-2, -1))
+    """u from the middle, (..., K): a bump of level l counts l - (g - 1)/2 times its coordinate's place value in its own
+    grid, and nothing in the others."""
+    return bumps.flatten(-2) @ digits.flatten(1).mT
 
 
 class OwnLookup(AsBuilt):
-    """Bumps (..., D, g) to the values of the cell, (..., n, d_out), by heads on n columns; values: (P, n, d_out)."""
+    """Bumps (..., nKd, g) to the mean over K grids of the values of the cell, (..., n, d_out), by heads on n columns.
 
-    def __init__(self, grid: Grid, values: Tensor, beta: float) -> None:
+    values: (K, P, n, d_out). The coordinates of the bumps are tokens, then grids, then features.
+    """
+
+    def __init__(self, grids: list[Grid], values: Tensor, beta: float) -> None:
         super().__init__()
-        self.grid, self.tokens = grid, grid.tokens
-        self.values = constant(values.flatten(1))
-        middle = (values.amax(0) + values.amin(0)) / 2
+        self.grids, self.grid, self.tokens, self.beta = grids, grids[0], grids[0].tokens, beta
+        middle = (values.amax((0, 1)) + values.amin((0, 1))) / 2
+        self.digits = constant(self._digits().to(values.dtype))
+        self.second = self._attention((values - middle).flatten(2) / len(grids), beta)
+        own = torch.eye(middle.numel(), dtype=values.dtype).unflatten(0, values.shape[2:])
+        self.parts = PositionWise(own, middle)
+        self.built()
+
+    @property
+    def values(self) -> Tensor:
+        """The values of all grids as they are stored, (K·P, n·d_out)."""
+        held = self._listed(self.second.value[:, :, len(self.grids) :].mT)[:, : self.grid.points]
+        return (held * len(self.grids)).flatten(0, 1) + self.parts.bias.flatten()
+
+    def mixed(self) -> float:
+        """What grids in which X may be on a slope, and stray weights, add in units of S."""
+        inside, beyond = stray(self.grid, self.beta, self.digits.dtype)
+        return inside + min(1.0, self.grid.coordinates / len(self.grids)) * (1 + beyond)
+
+    def _listed(self, windows: Tensor) -> Tensor:
+        """What heads (K·H, n, ...) have in their windows, as one list for every grid, (K, (n - 2)H + 2, ...)."""
+        each = windows.unflatten(0, (len(self.grids), -1))
+        return torch.cat([each[:, 0, :1], each[:, :, 1:-1].flatten(1, 2), each[:, -1, -1:]], 1)
+
+    def _digits(self) -> Tensor:
+        """(K, nKd, g)."""
+        grid, count = self.grid, len(self.grids)
         places = grid.levels ** torch.arange(grid.coordinates - 1, -1, -1, dtype=torch.float64)
         levels = torch.arange(grid.levels, dtype=torch.float64) - (grid.levels - 1) / 2
-        self.digits = constant((places[:, None] * levels).to(values.dtype))
-        self.second = self._attention((values - middle).flatten(1), beta)
-        own = torch.eye(values[0].numel(), dtype=values.dtype).unflatten(0, values.shape[1:])
-        self.parts = PositionWise(own, middle)
-        self.beta = beta
-        self.built()
+        each = places.unflatten(0, (grid.tokens, 1, grid.features)).unsqueeze(-1) * levels
+        own = torch.eye(count, dtype=torch.float64)[:, None, :, None, None]
+        return (own * each).flatten(1, 3)
 
     def _fixed(self) -> list[Tensor]:
         return [*self.second.parameters(), self.digits]
 
     def _attention(self, values: Tensor, beta: float) -> Attention:
-        """The heads; the last one repeats the last grid point where the list does not fill it."""
-        n, dtype = self.tokens, values.dtype
+        """The heads of all grids; the last of each repeats the last grid point where the list does not fill it."""
+        n, dtype, count = self.tokens, values.dtype, len(self.grids)
         heads = head_count(self.grid)
-        count = (n - 2) * heads + 2
-        numbers = torch.arange(count, dtype=torch.float64) - (self.grid.points - 1) / 2
-        slope, square = score_rows(numbers)
-        listed = torch.cat([values, values[-1:].expand(count - len(values), -1)])
-        query = torch.zeros(1, 2, 1 + n, dtype=dtype)
-        query[0, 0, 0] = query[0, 1, 1:] = 1
-        key = torch.zeros(heads, 2, 1 + n, dtype=torch.float64)
-        value = torch.zeros(heads, values.shape[1], 1 + n, dtype=dtype)
+        size = (n - 2) * heads + 2
+        slope, square = score_rows(torch.arange(size, dtype=torch.float64) - (self.grid.points - 1) / 2)
+        listed = torch.cat([values, values[:, -1:].expand(-1, size - values.shape[1], -1)], 1)
         window = torch.arange(n) + (n - 2) * torch.arange(heads)[:, None]
-        key[:, 0, 1:], key[:, 1, 1:] = beta * slope[window], beta * square[window]
-        value[:, :, 1:] = listed[window].mT
-        value[1:, :, 1] = 0
-        value[:-1, :, -1] = 0
-        return Attention(query, key.to(dtype), value)
+        query = torch.zeros(count, heads, 2, count + n, dtype=dtype)
+        query[torch.arange(count), :, 0, torch.arange(count)] = query[..., 1, count:] = 1
+        key = torch.zeros(count, heads, 2, count + n, dtype=torch.float64)
+        key[..., 0, count:], key[..., 1, count:] = beta * slope[window], beta * square[window]
+        value = torch.zeros(count, heads, values.shape[-1], count + n, dtype=dtype)
+        value[..., count:] = listed[:, window].mT
+        value[:, 1:, :, count] = 0
+        value[:, :-1, :, -1] = 0
+        return Attention(query.flatten(0, 1), key.to(dtype).flatten(0, 1), value.flatten(0, 1))
 
     def forward(self, bumps: Tensor) -> Tensor:
-        """The scores of the list once, and every head's softmax over its window of them; see `MultiHead.fast`."""
+        """The scores of a list once, and every head's softmax over its window of them; see `MultiHead.fast`."""
         if self.edited:
             found: Tensor = self._stages()(bumps)
             return found
-        n, layer = self.tokens, self.second
+        n, count = self.tokens, len(self.grids)
         u = numbered(bumps, self.digits)
-        keys, values = layer.key[:, :, 1:], layer.value[:, :, 1:]
-        slope, square = (torch.cat([keys[:-1, r, : n - 2].flatten(), keys[-1, r]]) for r in (0, 1))
+        keys, values = self.second.key[:, :, count:], self.second.value[:, :, count:]
+        lists = self._listed(keys.mT)
         rows = max(1, CHUNK_ENTRIES // (values.shape[0] * n))
-        out = [windows(chunk * slope + square, values) for chunk in u.reshape(-1, 1).split(rows)]
-        whole = torch.cat(out).reshape(*u.shape, 1, -1)
-        return self.parts(whole.expand(*u.shape, n, -1))
+        out = []
+        for chunk in u.reshape(-1, count, 1).split(rows):
+            each = zip(chunk.unbind(1), lists, values.unflatten(0, (count, -1)), strict=True)
+            parts = [windows(own * one[:, 0] + one[:, 1], held) for own, one, held in each]
+            out.append(torch.stack(parts).sum(0))
+        whole = torch.cat(out).reshape(*u.shape[:-1], 1, -1)
+        return self.parts(whole.expand(*u.shape[:-1], n, -1))
 
     def literal(self) -> nn.Sequential:
         """A copy of the stages as the theorem has them."""
@@ -169,6 +201,19 @@ class OwnLookup(AsBuilt):
 
     def _stages(self) -> nn.Sequential:
         return nn.Sequential(NumberColumns(self.digits, self.tokens), LiteralAttention(self.second), self.parts)
+
+
+def read_shifts(shifts: int, grid: Grid, *, own: bool) -> list[Grid]:
+    """The grids whose look-ups are averaged."""
+    count = check_count(shifts, "shifts", 1)
+    if count > 1 and not own:
+        raise InputError('shifts are for columns="own"; elsewhere the bound holds in the sup norm without them.')
+    if count > 1 and not WIDENED * grid.slope * count < 1:
+        raise InputError(
+            f"shifts={count} with slope={grid.slope:g}: slopes would overlap. Use a slope below "
+            f"{1 / (WIDENED * count):.3g}."
+        )
+    return grid.shifted(count)
 
 
 def require_own(grid: Grid, beta: float, dtype: torch.dtype) -> None:

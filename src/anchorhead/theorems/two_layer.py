@@ -30,7 +30,15 @@ from anchorhead.theorems.anchors import beta_for, check_beta, check_count, score
 from anchorhead.theorems.construction import Construction, check_dtype
 from anchorhead.theorems.grid import Grid, Modulus, grid_values, saturation
 from anchorhead.theorems.lookup import Bumps, Lookup
-from anchorhead.theorems.own_columns import OwnLookup, own_beta, ramp_error, require_columns, require_own, stray
+from anchorhead.theorems.own_columns import (
+    OwnLookup,
+    own_beta,
+    ramp_error,
+    read_shifts,
+    require_columns,
+    require_own,
+    stray,
+)
 from anchorhead.theorems.precision import AnchorHead
 
 RAMP_ANCHORS = 8
@@ -72,7 +80,7 @@ class GridNetwork(Construction):
         self.grid.require_resolution(dtype)
         _ramp_head(self.ramp_anchors, self.ramp_beta).require(dtype)
         if isinstance(self.lookup, OwnLookup):
-            require_own(self.grid, self.beta, dtype)
+            require_own(self.lookup.grid, self.beta, dtype)
 
     @property
     def layer2(self) -> Attention | None:
@@ -110,8 +118,8 @@ class GridNetwork(Construction):
         -> largest |f(X) - f(Y)| at distance r. metric: the distance meant, Euclidean over all n*d entries or
         the largest entry ("sup", which gives the smaller bound).
         norm: "sup" for the largest error of any entry anywhere, or p >= 1 for the paper's L_p norm, the p-th root
-        of the integral over the box of the sum over entries of |error|^p. With two layers on their own columns only
-        that is small: on slopes the error may be the spread of f.
+        of the integral over the box of the sum over entries of |error|^p. With two layers on their own columns and no
+        shifts only that is small: on slopes the error may be the spread of f.
         """
         modulus = _modulus(lipschitz, metric, self.grid.coordinates)
         values = self.lookup.values
@@ -119,15 +127,15 @@ class GridNetwork(Construction):
         rounding = self.rounding
         sup, slopes = self.grid.sup_bound(modulus, self.selection_error, spread), None
         if isinstance(self.lookup, OwnLookup):
-            beyond = stray(self.grid, self.beta, self.dtype)[1]
-            sup = modulus(self.grid.cell / 2) + spread * (1 + beyond)
+            sup = modulus(self.grid.cell / 2) + spread * self.lookup.mixed()
             slopes = sup + rounding
         if norm == "sup" or norm == math.inf:
             return sup + rounding
         if isinstance(norm, str) or not norm >= 1:
             raise InputError(f'norm={norm!r} must be "sup" or a number of at least 1.')
+        count = len(self.lookup.grids) if isinstance(self.lookup, OwnLookup) else 1
         return self.grid.mean_bound(
-            lambda r: modulus(r) + rounding, self.selection_error, spread, float(norm), values.shape[1], slopes
+            lambda r: modulus(r) + rounding, self.selection_error, spread, float(norm), values.shape[1], slopes, count
         )
 
     @property
@@ -151,7 +159,10 @@ class GridNetwork(Construction):
         """What this network costs."""
         keys, scores = self.grid.points, self.beta * self.grid.coordinates
         if isinstance(self.lookup, OwnLookup):
-            keys, scores = self.lookup.second.heads * self.grid.tokens, 3 * self.beta * (self.grid.points / 2) ** 2
+            keys, scores = (
+                self.lookup.second.heads * self.grid.tokens,
+                3 * self.beta * (self.lookup.grid.points / 2) ** 2,
+            )
         return Resources(
             layers=len(self.layers),
             heads=sum(layer.heads for layer in self.layers),
@@ -176,6 +187,7 @@ def two_layer(
     slope: float = 1 / 16,
     ramp_anchors: int | None = None,
     columns: OneOf["appended", "own"] = "appended",
+    shifts: int = 1,
     dtype: torch.dtype = torch.float64,
 ) -> GridNetwork:
     """Two attention layers that approximate f on [low, high]^(tokens x features).
@@ -184,11 +196,13 @@ def two_layer(
     beta: of layer 2, derived from `selection_error` unless given. slope: width of the slope between two
     cells, as a share of a cell. ramp_anchors: keys of a ramp head, more than n (8 or n + 1 unless given).
     Inputs outside the box are treated as the nearest point in it. columns: "appended" for columns that hold the keys,
-    behind the sequence, or "own" for keys in the n columns of the sequence itself (n >= 3), by more heads.
+    behind the sequence, or "own" for keys in the n columns of the sequence itself (n >= 3), by more heads. shifts: K,
+    with "own": the mean of K look-ups with shifted cells, for a bound in the sup norm.
     """
     grid = Grid(tokens, features, levels, low, high, slope)
     own = read_columns(columns, grid, ramp_anchors, attention=True)
-    return build(f, grid, output_features, selection_error, beta, ramp_anchors, dtype, attention=True, own=own)
+    grids = read_shifts(shifts, grid, own=own)
+    return build(f, grid, output_features, selection_error, beta, ramp_anchors, dtype, grids, attention=True, own=own)
 
 
 def read_columns(columns: str, grid: Grid, ramp_anchors: int | None, *, attention: bool) -> bool:
@@ -203,27 +217,28 @@ def read_columns(columns: str, grid: Grid, ramp_anchors: int | None, *, attentio
 
 
 def build(f: Callable[[Tensor], Tensor], grid: Grid, output_features: int | None, selection_error: float,
-          beta: float | None, ramp_anchors: int | None, dtype: torch.dtype, *,
+          beta: float | None, ramp_anchors: int | None, dtype: torch.dtype, grids: list[Grid], *,
           attention: bool, own: bool) -> GridNetwork:  # fmt: skip
-    """The network for either second stage."""
-    grid.require_resolution(check_dtype(dtype))
+    """The network for either second stage; grids: those that are looked up, `grid` itself unless shifted."""
+    for one in grids:
+        one.require_resolution(check_dtype(dtype))
     p = grid.tokens if own else _anchors(ramp_anchors, grid)
-    numbered = own and attention
-    ramp_beta = beta_for(ramp_error(grid, selection_error) if numbered else selection_error, p - 1, 1 / (p - 1))
+    numbered, first = own and attention, grids[0]
+    ramp_beta = beta_for(ramp_error(first, selection_error) if numbered else selection_error, p - 1, 1 / (p - 1))
     _ramp_head(p, ramp_beta).require(dtype)
-    values = grid_values(f, grid, output_features, dtype)
     settled = saturation(p, ramp_beta / (p - 1) ** 2)
     if beta is None:
         beta = own_beta(selection_error) if numbered else grid.beta(selection_error, settled)
     beta = check_beta(beta)
-    lift, layer1 = _ramps(grid, p, ramp_beta, dtype)
     if numbered:
-        require_own(grid, beta, dtype)
-    lookup = OwnLookup(grid, values, beta) if numbered else Lookup(values, beta, attention=attention)
-    model = GridNetwork([lift, layer1, Bumps(grid.levels), lookup])
+        require_own(first, beta, dtype)
+    inside = f if len(grids) == 1 else lambda x: f(x.clamp(grid.low, grid.high))
+    values = [grid_values(inside, one, output_features, dtype) for one in grids]
+    lookup = OwnLookup(grids, torch.stack(values), beta) if numbered else Lookup(values[0], beta, attention=attention)
+    model = GridNetwork([*_ramps(grids, p, ramp_beta, dtype), Bumps(first.levels), lookup])
     model.grid, model.f = grid, f
     model.beta, model.ramp_beta, model.ramp_anchors = beta, ramp_beta, p
-    model.selection_error = stray(grid, beta, dtype)[0] if numbered else grid.selection_error(beta, settled)
+    model.selection_error = stray(first, beta, dtype)[0] if numbered else grid.selection_error(beta, settled)
     return model
 
 
@@ -239,24 +254,24 @@ def _ramp_head(anchors: int, beta: float) -> AnchorHead:
     return AnchorHead(0.0, 1.0, 1 / (anchors - 1), beta, 1 / anchors)
 
 
-def _ramps(grid: Grid, p: int, beta: float, dtype: torch.dtype) -> tuple[nn.Sequential, Attention]:
-    """Lift to p columns of rows (x, 1, 2(L - 1/2), -(L - 1/2)², L), and a head for each feature and edge."""
-    n, d = grid.tokens, grid.features
+def _ramps(grids: list[Grid], p: int, beta: float, dtype: torch.dtype) -> tuple[nn.Sequential, Attention]:
+    """Lift to p columns of rows (x, 1, 2(L - 1/2), -(L - 1/2)², L), and a head for each grid, feature and edge."""
+    n, d = grids[0].tokens, grids[0].features
     points = torch.linspace(0, 1, p, dtype=torch.float64)
     slope, square = score_rows((points - 0.5).to(dtype).double())
     constants = torch.stack([torch.ones(p, dtype=torch.float64), slope, square, points], dim=1)
     lift = nn.Sequential(AppendColumns(torch.zeros(p - n, d, dtype=dtype)), AppendRows(constants.to(dtype)))
-    width = grid.slope * grid.cell
-    edges = grid.edges()
-    query = torch.zeros(d, grid.levels - 1, 2, d + 4, dtype=torch.float64)
-    query[torch.arange(d), :, 0, torch.arange(d)] = beta / width
-    query[:, :, 0, d] = -beta * edges / width  # u - 1/2 = (x - e)/width
-    query[:, :, 1, d] = beta
+    width = grids[0].slope * grids[0].cell
+    edges = torch.stack([grid.edges() for grid in grids])
+    query = torch.zeros(len(grids), d, grids[0].levels - 1, 2, d + 4, dtype=torch.float64)
+    query[:, torch.arange(d), :, 0, torch.arange(d)] = beta / width
+    query[..., 0, d] = -beta * edges.unsqueeze(1) / width  # u - 1/2 = (x - e)/width
+    query[..., 1, d] = beta
     key = torch.zeros(1, 2, d + 4, dtype=torch.float64)
     key[0, 0, d + 1] = key[0, 1, d + 2] = 1
     value = torch.zeros(1, 1, d + 4, dtype=torch.float64)
     value[0, 0, d + 3] = 1
-    heads = query.flatten(0, 1).to(dtype)
+    heads = query.flatten(0, 2).to(dtype)
     return lift, Attention(heads, key.to(dtype), value.to(dtype), keep=slice(0, n), stack=True)
 
 
