@@ -103,8 +103,8 @@ class Search:
             if off > self.tol * (abs(value) if self.target.relative else 1.0):
                 raise BelowDtype(
                     f"tol={self.tol:g} for {self.target.expression} is below what float64 can tell of it: the "
-                    f"formula's own terms round by {off:.3g} at {self.target.variable} = {place:.6g}. Use a larger tol, "
-                    "or rewrite it so that large terms do not cancel, as by taking whole turns off an angle."
+                    f"formula's own terms round by {off:.3g} at {self.target.variable} = {place:.6g}. Use a larger "
+                    "tol, or rewrite it so that large terms do not cancel, as by taking whole turns off an angle."
                 )
 
     def _scale(self) -> float:
