@@ -34,6 +34,8 @@ LARGE = 20
 """From so many keys on, sizes are tried a fifth apart: each takes its time."""
 SHOWN = 1.1
 """By how much rounding on boxes is above what points show, about."""
+STEEP = 10.0
+"""Rounding of a large head that is this many times the tolerance does not come from its values, which are limited."""
 HOPE = 100.0
 """A size whose estimate is this many times the goal is fitted."""
 
@@ -101,8 +103,8 @@ class Search:
             if off > self.tol * (abs(value) if self.target.relative else 1.0):
                 raise BelowDtype(
                     f"tol={self.tol:g} for {self.target.expression} is below what float64 can tell of it: the "
-                    f"formula's own terms round by {off:.3g} at {self.target.variable} = {place:.6g}. Use a larger tol, "
-                    "or rewrite it so that large terms do not cancel, as by taking whole turns off an angle."
+                    f"formula's own terms round by {off:.3g} at {self.target.variable} = {place:.6g}. Use a larger "
+                    "tol, or rewrite it so that large terms do not cancel, as by taking whole turns off an angle."
                 )
 
     def _scale(self) -> float:
@@ -161,6 +163,8 @@ class Search:
             self.tried.pop(keys, None)
             if self.attempt(keys):
                 return keys
+            if self.unproved >= PATIENCE:
+                return None
             self.goal.error *= 0.6
         return None
 
@@ -251,7 +255,8 @@ class Search:
             if isinstance(found, HeadClaim) and found.bound <= self.tol and (found.bounded or lost < 1):
                 proved = found
                 break
-            stays = keys >= LARGE and lost > 0.9 * rounding  # rounding does not fall with the values
+            # rounding does not fall with the values, or is not theirs: scores round where slopes are steep
+            stays = keys >= LARGE and lost > min(0.9 * rounding, STEEP * self.tol)
             if stays or not self._smaller_values(lost):
                 self.unproved += PATIENCE * (keys >= LARGE and lost > self.tol)
                 break
