@@ -11,7 +11,8 @@ from torch import nn
 import anchorhead as ah
 from anchorhead.head.head import NUMBERS, Head
 from anchorhead.head.module import HeadModule
-from anchorhead.model.activation import ActivationHead, evaluate
+from anchorhead.model.activation import ActivationHead
+from anchorhead.model.fused import evaluate
 from anchorhead.theorems import multi_head, single_head, two_layer
 
 

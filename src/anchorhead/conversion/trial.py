@@ -29,7 +29,7 @@ from anchorhead.conversion.place_heads import head_at
 from anchorhead.conversion.report import ConversionReport, Replaced
 from anchorhead.conversion.watch import HEADS, Watched, watch
 from anchorhead.errors import ConversionError
-from anchorhead.model.activation import unfused
+from anchorhead.model.fused import unfused
 
 MARGIN = 4
 ROUNDINGS = 64
