@@ -29,7 +29,7 @@ from anchorhead.errors import InputError, ToleranceError
 from anchorhead.model.activation import Placed
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.outside import check_policy
-from anchorhead.proof.composed import PRODUCT
+from anchorhead.proof.composed import PRODUCT, RAMP
 
 Progress = Callable[[str], None]
 Roles = dict[str, CompiledModel]
@@ -120,8 +120,8 @@ class _Heads:
     def at(self, site: Site, dtype: torch.dtype) -> Roles:
         """By role: the activation's, and for a gate whose activation is not bounded a product."""
         own = dtype if dtype == torch.float64 else torch.float32
-        roles = {"activation": self._known(site.formula, own)}
-        if site.gated and any(roles["activation"].claim.head.gains):
+        roles = {"activation": self._known(RAMP if site.operation == "square" else site.formula, own)}
+        if site.operation != "activation" and any(roles["activation"].claim.head.gains):
             roles["product"] = self._known("", own)
         return roles
 

@@ -11,9 +11,9 @@ from torch.fx.graph_module import _format_import_block
 from torch.package import sys_importer
 
 from anchorhead.conversion.sites import Site
-from anchorhead.model.activation import ActivationHead, GateHead, Placed
+from anchorhead.model.activation import ActivationHead, GateHead, Placed, SquareHead
 
-PLACED: dict[str, type[Placed]] = {"activation": ActivationHead, "gate": GateHead}
+PLACED: dict[str, type[Placed]] = {"activation": ActivationHead, "gate": GateHead, "square": SquareHead}
 """What stands in a place, by its kind: everything that conversion puts in."""
 
 
@@ -34,7 +34,7 @@ def _replace(model: nn.Module, site: Site, head: nn.Module, graphs: dict[str, fx
              rewritten: dict[str, fx.Graph]) -> nn.Module:  # fmt: skip
     """Puts a head in its place; gates and calls change the traced forward of their owner, which is installed later."""
     owner: Any = model.get_submodule(site.owner)
-    vars(head)["in_place"] = site.in_place
+    vars(head).update(in_place=site.in_place, carries=site.carries)
     if site.kind == "module" and not site.name:
         _keep_hooks(owner, head)
         return head
