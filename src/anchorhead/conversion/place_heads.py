@@ -11,7 +11,10 @@ from torch.fx.graph_module import _format_import_block
 from torch.package import sys_importer
 
 from anchorhead.conversion.sites import Site
-from anchorhead.errors import InputError
+from anchorhead.model.activation import ActivationHead, GateHead, Placed, SquareHead
+
+PLACED: dict[str, type[Placed]] = {"activation": ActivationHead, "gate": GateHead, "square": SquareHead}
+"""What stands in a place, by its kind: everything that conversion puts in."""
 
 
 def put(model: nn.Module, made: Iterable[tuple[Site, nn.Module]], graphs: dict[str, fx.Graph]) -> nn.Module:
@@ -27,21 +30,11 @@ def put(model: nn.Module, made: Iterable[tuple[Site, nn.Module]], graphs: dict[s
     return model
 
 
-def head_at(model: nn.Module, place: str) -> Any:
-    """The head that was put at a place: a child, or beside a forward that called a function."""
-    for path in (place, f"{place}_head"):
-        try:
-            return model.get_submodule(path)
-        except AttributeError:
-            continue
-    raise InputError(f"The model has no head at {place} any more; convert it again.")
-
-
 def _replace(model: nn.Module, site: Site, head: nn.Module, graphs: dict[str, fx.Graph],
              rewritten: dict[str, fx.Graph]) -> nn.Module:  # fmt: skip
     """Puts a head in its place; gates and calls change the traced forward of their owner, which is installed later."""
     owner: Any = model.get_submodule(site.owner)
-    vars(head)["in_place"] = site.in_place
+    vars(head).update(in_place=site.in_place, carries=site.carries)
     if site.kind == "module" and not site.name:
         _keep_hooks(owner, head)
         return head

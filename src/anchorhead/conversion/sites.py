@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import fx, nn
 
 from anchorhead.conversion.activations import FUNCTIONS, METHODS, formula_of, formula_of_call, is_activation
 from anchorhead.conversion.forward_source import activation_calls, frozen, held_functions
+from anchorhead.proof.composed import RAMP
 
+SIGMOID = "sigmoid(x)"
 PRODUCTS = (operator.mul, torch.mul, "mul", operator.imul)
 
 
@@ -29,6 +32,7 @@ class Site:
 
     owner: the path of the module that holds it; name: the child, the attribute, or the node's name in `graph`.
     in_place: it overwrites its argument, which others may read; then it is not gated, whatever it is multiplied by.
+    carries: the dimension along which its argument holds a partner too, as for nn.GLU; then it is not gated either.
     """
 
     kind: str
@@ -37,6 +41,14 @@ class Site:
     formula: str
     gated: bool
     in_place: bool = False
+    carries: int | None = None
+
+    @property
+    def operation(self) -> str:
+        """What it computes: a kind of place that heads stand in (`proof/composed.py`)."""
+        if self.formula == f"{RAMP}**2":
+            return "square"
+        return "gate" if self.gated or self.carries is not None else "activation"
 
     @property
     def place(self) -> str:
@@ -53,10 +65,13 @@ def find_sites(model: nn.Module) -> tuple[list[Site], list[tuple[str, str]], dic
     sites: list[Site] = []
     refused: list[tuple[str, str]] = []
     graphs: dict[str, fx.Graph] = {}
+    calls: dict[type, set[str]] = {}
     for path, module in model.named_modules():
         if is_activation(module):
             continue
-        own = activation_calls(module)
+        if type(module) not in calls:
+            calls[type(module)] = activation_calls(module)
+        own = calls[type(module)]
         children = {n: c for n, c in module._modules.items() if c is not None and is_activation(c)}  # shared ones too
         attribute = _attribute(module)
         if attribute is not None:
@@ -78,6 +93,8 @@ def find_sites(model: nn.Module) -> tuple[list[Site], list[tuple[str, str]], dic
                 in_place = bool(getattr(child, "inplace", False))
                 gated = graph is not None and _gates(graph, name) and not in_place
                 sites.append(Site("module", path, name, formula, gated, in_place))
+        glus = {n: c for n, c in module._modules.items() if isinstance(c, nn.GLU)}
+        sites += [Site("module", path, name, SIGMOID, False, carries=glu.dim) for name, glu in glus.items()]
         if own:
             found, missed = _calls(path, graph, own, fixed)
             sites += found
@@ -107,7 +124,10 @@ def _calls(
         return [], [(where, f"{why}; use a module, such as nn.GELU(), instead")]
     sites = []
     for node in graph.nodes:
-        if _is_call(node):
+        if node.target is F.glu:
+            dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", -1)
+            sites.append(Site("call", path, node.name, SIGMOID, False, carries=int(cast(Any, dim))))
+        elif _is_call(node):
             formula = formula_of_call(node.target, tuple(node.args[1:]), dict(node.kwargs))
             if formula is None:
                 return [], [(where, f"a call of {node.name} inside forward is not an elementwise function")]

@@ -1,76 +1,230 @@
-"""A head in the place of an activation function: elementwise on a tensor of any shape, as fast as the machine allows.
+"""What stands in the place of an activation or a gate: proved heads by role, elementwise on tensors of any shape.
 
-Large inputs go through the same evaluation fused into one kernel (`fused.py`).
+Heads are evaluated in their own dtype, float32 or float64, and the result is rounded to that of the model, as torch
+does in bfloat16 and float16. Large inputs go through the same evaluation fused into one kernel (`fused.py`).
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from anchorhead.head.module import HeadModule, LiteralHead
-from anchorhead.model.fused import evaluate
-from anchorhead.model.outside import Watched
+from anchorhead.model.fused import Kernel, evaluate, fused, worth_fusing
+from anchorhead.model.outside import WHOLE, Watched
+from anchorhead.proof.composed import Bound, composed
+from anchorhead.proof.head_claim import HeadClaim
 
 if TYPE_CHECKING:
     from anchorhead.model.compiled import CompiledModel
 
-CONVERTED = "Convert again with wider ranges, or calibrate with data like these"
+ADVICE = "Convert again with inputs like these"
 
 
-class _Placed(Watched):
-    """A head with its formula and the interval on which it is proved; `outside` says what leaving that does."""
+class Placed(Watched):
+    """Heads by their role, what they compute together as a formula, and the bound that they keep.
 
-    def __init__(self, head: HeadModule, formula: str, low: float = -math.inf, high: float = math.inf) -> None:
+    compiled: the models whose heads these are, for their claims and their files. `kind` says how the claims compose
+    (`proof/composed.py`). in_place: the first argument is overwritten, as by nn.ReLU(inplace=True). `outside` says what
+    an argument does that leaves an interval of the heads, if they have one (`watch`).
+    """
+
+    kind: ClassVar[str]
+    in_place = False
+    compiled: dict[str, CompiledModel]
+    _like: Tensor
+
+    def __init__(self, formula: str, compiled: Mapping[str, CompiledModel], dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self.head, self.formula = head, formula
-        self.low, self.high = low, high
-        self.watch([(low, high)], f"the head for {formula}", CONVERTED)
+        self.formula = formula
+        self.heads = nn.ModuleDict({role: model.head for role, model in compiled.items()})
+        vars(self)["compiled"] = dict(compiled)  # without becoming their owner
+        like = torch.empty(0, dtype=self.head.dtype if dtype is None else dtype)
+        self.register_buffer("_like", like, persistent=False)
+        self.watch([WHOLE], f"the heads for {formula}", ADVICE)
 
-    def remember(self, compiled: CompiledModel) -> None:
-        """Keeps the model whose head this is, for its certificate and its file, without becoming its owner."""
-        vars(self)["compiled"] = compiled
+    @property
+    def head(self) -> HeadModule:
+        """The head of the activation itself: the first."""
+        found: Any = next(iter(self.heads.values()))
+        return found
 
     @property
     def keys(self) -> int:
-        return self.head.keys
+        """Of all heads together."""
+        heads: Any = self.heads.values()
+        return sum(head.keys for head in heads)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the model around it as it is now, to which results are rounded."""
+        return str(self._like.dtype).removeprefix("torch.")
+
+    @property
+    def proved(self) -> bool:
+        """Whether the numbers of all heads are those that were proved."""
+        return all(model.certificate.level == "proved" for model in self.compiled.values())
+
+    @property
+    def claims(self) -> dict[str, HeadClaim]:
+        """What was proved of each head."""
+        return {role: model.claim for role, model in self.compiled.items()}
+
+    @property
+    def bound(self) -> Bound:
+        """What is proved of the heads together, as they are now; infinite where their numbers were changed."""
+        found = composed(self.kind, self.claims, self.dtype)
+        return found if self.proved else replace(found, error=math.inf, rounding=math.inf, relative=math.inf)
 
     def value(self, u: Tensor) -> Tensor:
-        """The head at every element, in its own dtype, and back in that of u."""
-        self.look(u)
-        return evaluate(self.head, u.to(self.head.dtype)).to(u.dtype)
+        """The first head at every element, in its own dtype, and back in that of u."""
+        own = self.head.dtype
+        return evaluate(self.head, u) if u.dtype == own else self.fused(_cast, u)
 
-    def extra_repr(self) -> str:
-        where = "" if (self.low, self.high) == (-math.inf, math.inf) else f" on [{self.low:g}, {self.high:g}]"
-        return f"{self.formula}{where}, {self.keys} keys"
-
-
-class ActivationHead(_Placed):
-    """phi(x) for every element: softmax over fixed keys, values affine in x. `formula` says what phi is.
-
-    in_place: x is overwritten with it, as by nn.ReLU(inplace=True), which may be called for that alone.
-    """
-
-    in_place = False
-
-    def forward(self, x: Tensor) -> Tensor:
+    def written(self, x: Tensor) -> Tensor:
+        """The value at x, in the place of x if it belongs there."""
         if not self.in_place:
             return self.value(x)
         return x.copy_(self.value(x.clone() if x.requires_grad else x))  # gradients need x as it was
+
+    def fused(self, made: Callable[[Any, torch.dtype], Kernel], *args: Tensor) -> Tensor:
+        """What `made` makes of the first head, elementwise: one kernel where that pays, else in plain torch."""
+        head = self.head
+        evaluation = head.evaluation() if worth_fusing(args[0]) and all(t.is_contiguous() for t in args) else None
+        if evaluation is None or head.edited:
+            return made(head, head.dtype)(*args)
+        flat = [t.reshape(-1) for t in args]
+        run = fused(_kernel(made, evaluation, head.dtype), lambda: (made, head.numbers), *flat)
+        return made(head, head.dtype)(*args) if run is None else run(*flat).reshape(args[0].shape)
+
+    def arguments(self, u: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """u and v, of what the forward takes."""
+        return u, torch.ones((), dtype=u.dtype, device=u.device) if v is None else v
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Placed:
+        """Heads keep their numbers; in a model that becomes float64 they are evaluated in that."""
+        super()._apply(fn, recurse)
+        if self._like.dtype == torch.float64 and self.head.dtype != torch.float64:
+            for role, model in self.compiled.items():
+                self.compiled[role] = _widened(model)
+                self.heads[role] = self.compiled[role].head
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{self.formula}, {self.keys} keys"
+
+
+class ActivationHead(Placed):
+    """phi(x) for every element: softmax over fixed keys, values affine in x. `formula` says what phi is."""
+
+    kind = "activation"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.written(x)
 
     def literal(self) -> LiteralHead:
         """The same numbers as scores, softmax and values."""
         return self.head.literal()
 
 
-class GateHead(_Placed):
-    """phi(u)·v for every element: softmax over fixed keys, whose values are constants times v."""
+class GateHead(Placed):
+    """phi(u)·v for every element: phi's head with two channels of values, and a product (`proof/composed.py`).
 
-    def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        return self.value(u) * v
+    carries: the dimension along which one argument holds both, v and then u, as for nn.GLU.
+    """
 
-    def literal(self) -> LiteralHead:
+    kind = "gate"
+
+    carries: int | None = None
+
+    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
+        rounded_once, (u, v) = v is None, self.arguments(u, v)
+        if rounded_once or (u.dtype == v.dtype == self.head.dtype and u.shape == v.shape):
+            return self.fused(_gate, u, v)
+        return self.value(u) * v  # in a shorter dtype torch rounds both, too
+
+    def arguments(self, u: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return _halves(u, self.carries) if v is None and self.carries is not None else super().arguments(u, v)
+
+    def literal(self) -> LiteralGate:
         """The same numbers as scores, softmax and values, of u and v."""
-        return self.head.literal(carrying=True)
+        heads: Any = self.heads.values()
+        return LiteralGate(self.carries, *(head.literal() for head in heads))
+
+
+class SquareHead(Placed):
+    """phi(u)², which is phi(u)·u where phi is a ramp: a gate whose partner is u itself."""
+
+    kind = "square"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.written(x)
+
+    def value(self, u: Tensor) -> Tensor:
+        return self.fused(_gate, u, u) if u.dtype == self.head.dtype else super().value(u) * u
+
+    def arguments(self, u: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return u, u
+
+    def literal(self) -> LiteralGate:
+        """The same numbers as scores, softmax and values, of u alone."""
+        heads: Any = self.heads.values()
+        return LiteralGate(None, *(head.literal() for head in heads))
+
+
+class LiteralGate(nn.Module):
+    """Two heads one after the other: sum W_k constant_k v and sum W_k gain_k v, then the second carried by u's product.
+
+    Without a product values are constants times v.
+    """
+
+    def __init__(self, carries: int | None, activation: LiteralHead, product: LiteralHead | None = None) -> None:
+        super().__init__()
+        self.carries, self.activation, self.product = carries, activation, product
+
+    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
+        if v is None:
+            u, v = _halves(u, self.carries) if self.carries is not None else (u, u)
+        if self.product is None:
+            return self.activation(u, v)
+        weights, partner = self.activation.weights(u).unsqueeze(-2), v.unsqueeze(-1)
+        channels = [partner * self.activation.constants, partner * self.activation.gains]
+        constant, gain = ((weights @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1) for values in channels)
+        return constant + self.product(u, gain)
+
+
+def _halves(x: Tensor, dim: int | None) -> tuple[Tensor, Tensor]:
+    """u and v, the second half and the first."""
+    v, u = x.chunk(2, -1 if dim is None else dim)
+    return u, v
+
+
+def _cast(head: Kernel, own: torch.dtype) -> Kernel:
+    """In another dtype, and back: rounded once."""
+    return lambda x: head(x.to(own)).to(x.dtype)
+
+
+def _gate(head: Kernel, own: torch.dtype) -> Kernel:
+    """Times a partner, and rounded once."""
+    return lambda u, v: (head(u.to(own)) * v.to(own)).to(u.dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _kernel(made: Callable[[Any, torch.dtype], Kernel], evaluation: Kernel, own: torch.dtype) -> Kernel:
+    """One object for one evaluation, by which its kernel is found."""
+    return made(evaluation, own)
+
+
+def _widened(model: CompiledModel) -> CompiledModel:
+    """The same numbers in float64: what is claimed of them in float32 holds there, where evaluating rounds less."""
+    from anchorhead.model.compiled import CompiledModel
+    from anchorhead.model.head_core import HeadCore
+
+    claim = replace(model.claim, head=replace(model.head.numbers, dtype="float64"))
+    return CompiledModel(HeadCore(claim), replace(model.certificate, dtype="float64"), model.method)
