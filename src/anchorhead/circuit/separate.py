@@ -2,8 +2,8 @@
 
 A number of a token and one of a query meet nowhere but in a score, where attention forms products of the two. So the
 score of attend(score, value) is multiplied out into  sum over k of t_k · q_k,  each t_k of the token and each q_k of
-the query alone: sums, products, quotients and small whole powers can be, and anything else that mixes both is refused. What
-a score has of the query alone is the same for every token, and drops out of the softmax. The node becomes
+the query alone: sums, products, quotients and small whole powers can be, and anything else that mixes both is refused.
+What a score has of the query alone is the same for every token, and drops out of the softmax. The node becomes
 attend(value, offset, t_1, q_1, t_2, q_2, ...), offset what the score has of the token alone.
 """
 

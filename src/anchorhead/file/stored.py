@@ -315,7 +315,7 @@ def _name(record: dict[str, Any]) -> str:
 def shapes_text(circuit: Circuit) -> str:
     """Shapes of one input and one output, as titles have them."""
     sizes = (" x ".join(map(str, shape)) or "1" for shape in (circuit.input_shape, circuit.output_shape))
-    return " -> ".join(sizes)
+    return ("n x " if circuit.tokens else "") + " -> ".join(sizes)
 
 
 def domain_of(record: dict[str, Any]) -> tuple[tuple[float, float], ...]:

@@ -8,6 +8,7 @@ depend on the number of tokens is a property of one kind of step, `circuit/pool.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,14 +17,15 @@ from threadpoolctl import threadpool_limits
 from anchorhead.circuit.pool import LENGTHS
 from anchorhead.circuit.prompt import lower_prompt
 from anchorhead.compiler.circuit_route import composed_graph, stated
-from anchorhead.compiler.circuit_target import CircuitTarget
+from anchorhead.compiler.circuit_target import CircuitTarget, name_of, source_digest
 from anchorhead.compiler.method import Progress, Wish
 from anchorhead.errors import InputError
 from anchorhead.expression.domain import Pair, read_box, shown
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.parse import parse
+from anchorhead.file.stored import shapes_text
 from anchorhead.model.outside import check_policy
-from anchorhead.model.prompt_core import PromptCore, PromptModel
+from anchorhead.model.prompt_core import PromptCore, PromptModel, exact_answer
 from anchorhead.proof.network_claim import PlacedNetwork
 
 Ranges = Mapping[str, tuple[float, float]]
@@ -64,7 +66,7 @@ def compile(
     if twice:
         raise InputError(f"{', '.join(twice)} is a variable of a token and of a query; name them apart.")
     wish = Wish(tol, None, dtype, None, progress or (lambda text: None), limit, literal=evaluation == "literal")
-    found = _formulas(target, own | asked, len(own))
+    found = _module(target, own, asked) if callable(target) else _formulas(target, own | asked, len(own))
     with threadpool_limits(1):
         composed, source = composed_graph(found, wish)
     model = PromptModel(PromptCore(PlacedNetwork.of(composed.claim), source), stated(found, composed), "prompt")
@@ -83,3 +85,17 @@ def _formulas(target: Any, box: dict[str, Pair], tokens: int) -> CircuitTarget:
     expression = parse(texts, tuple(box), pools=True)
     circuit = lambda fuse: lower_prompt(expression, tokens, fuse=fuse)
     return CircuitTarget(str(expression), tuple(box.values()), circuit, expression, (LENGTHS,))
+
+
+def _module(target: Callable[..., Any], own: dict[str, Pair], asked: dict[str, Pair]) -> CircuitTarget:
+    from anchorhead.tracing.prompt import TokenFunction
+
+    if asked:
+        raise InputError("A module or function is of tokens alone; leave query= out, or give a formula.")
+    called = TokenFunction(target, tuple(own))
+    circuit = cache(called.circuit)
+    first = circuit(True)
+    low, high = (torch.tensor(ends, dtype=torch.float64) for ends in zip(*own.values(), strict=True))
+    said = called.check(low, high, lambda tokens: exact_answer(first, tokens, None, None)[0])
+    name = f"{name_of(target)} ({shapes_text(first)})"
+    return CircuitTarget(name, tuple(own.values()), circuit, None, (LENGTHS, *said), source_digest(target))

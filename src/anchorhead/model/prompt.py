@@ -19,6 +19,7 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.layout import LayerPlan, read_at, states
 from anchorhead.circuit.places import Place
 from anchorhead.circuit.rows import StoredMap, Wiring
+from anchorhead.errors import InputError
 from anchorhead.head.module import HeadModule
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.model.affine import TokenWise
@@ -112,6 +113,9 @@ class PromptNetwork(LayeredNetwork):
         for plan, layer in zip(self.plans, self.sequence, strict=True):
             state = plan.run(layer, state, mask)
             yield state
+
+    def states(self, x: Tensor) -> list[Tensor]:
+        raise InputError("This is a network on prompts, and has no state for an input by itself.")
 
     def literal(self) -> PromptNetwork:
         found = copy.copy(self)
