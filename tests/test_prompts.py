@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prompt_formulas import value
@@ -15,6 +16,7 @@ from safetensors.numpy import save_file
 from torch import nn
 
 import anchorhead as ah
+from anchorhead.cli import app
 from anchorhead.file.container import digest
 
 DOUBLE = {"dtype": torch.float64}
@@ -264,8 +266,25 @@ def test_prompts_that_cannot_be_are_refused_with_a_sentence():
             model(*given_)
     with pytest.raises(ah.InputError, match="takes no query"):
         made("mean(x)", query=False)(tokens, q)
-    with pytest.raises(ah.InputError, match="whole prompt"):
-        model.as_self_attention(3)
+    for asked in (lambda: model.as_self_attention(3), lambda: model.to_stock_attention(), lambda: model.probe(tokens),
+                  lambda: ah.diagnose(model, tokens)):  # fmt: skip
+        with pytest.raises(ah.InputError, match="whole prompt"):
+            asked()
+
+
+def test_the_command_compiles_verifies_and_shows_them(tmp_path, capsys):
+    path = str(tmp_path / "model.safetensors")
+    arguments = ["--tokens", "x=-1:1", "--tokens", "y=-1:1", "--query", "q=-1:1", "--tol", "1e-3", "-o", path, "--json"]
+    command = typer.main.get_command(app)
+    command(["compile", "q*mean(x*y)", *arguments], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["certificate"]["level"] == "proved"
+    command(["verify", path], standalone_mode=False)
+    command(["show", path], standalone_mode=False)
+    assert "mean(x*y)" in capsys.readouterr().out
+    for wrong in (["mean(x)", "--query", "q=-1:1"], ["mean(x)", "--tokens", "x=-1:1", "--domain", "x=-1:1"],
+                  ["mean(x)", "--tokens", "x"]):  # fmt: skip
+        with pytest.raises(ah.InputError, match="--"):
+            command(["compile", *wrong], standalone_mode=False)
 
 
 def test_tokens_outside_their_range_are_said():

@@ -41,6 +41,11 @@ class PromptCore(LayeredCore):
         """How many numbers a token has, and a query."""
         return self.circuit.tokens, len(self.circuit.inputs) - self.circuit.tokens
 
+    def check(self, x: Tensor) -> None:
+        raise InputError(
+            f"{OF_PROMPTS}call it as model(tokens, query, mask). What takes inputs one by one cannot have it."
+        )
+
     def prompt(self, tokens: Any, query: Any = None, mask: Any = None) -> Prompt:
         """What was given, checked: tokens that do not count replaced by ones that are in range, batches alike."""
         own, asked = self.sizes
