@@ -35,6 +35,9 @@ Domain = Annotated[
         "left out: the whole line.",
     ),
 ]
+Tokens = Annotated[list[str] | None, typer.Option(help="Of a function of a prompt: x=LOW:HIGH, once for each variable "
+                   "of a token, over which formulas may say mean, var, std, cov and attend(score, value).")]  # fmt: skip
+Query = Annotated[list[str] | None, typer.Option(help="With --tokens: q=LOW:HIGH, for each variable of a query.")]
 Dtype = Annotated[str, typer.Option(help="float64 or float32.")]
 Relative = Annotated[bool, typer.Option("--relative", help="--tol is a multiple of the function's own size.")]
 
@@ -60,16 +63,8 @@ def compile_(
         list[str], typer.Argument(help='A formula, such as "gelu(x)" or "sin(3*x*y)"; several for several outputs.')
     ],
     domain: Domain = None,
-    tokens: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Of a function of a prompt: x=LOW:HIGH, once for each variable of a token, over which the formula may "
-            "say mean, var, std, cov and attend(score, value)."
-        ),
-    ] = None,
-    query: Annotated[
-        list[str] | None, typer.Option(help="With --tokens: q=LOW:HIGH, once for each variable of a query.")
-    ] = None,
+    tokens: Tokens = None,
+    query: Query = None,
     tol: Annotated[float | None, typer.Option(help="The error to keep; 1e-6 unless --keys is given.")] = None,
     relative: Relative = False,
     method: Annotated[
@@ -101,10 +96,8 @@ def compile_(
                 limit=limit, progress=report,
             )  # fmt: skip
         else:
-            model = ah.compile(
-                formulas, _read_domain(domain), tol=tol, relative=relative, method=method, dtype=kind, keys=keys,
-                limit=limit, progress=report,
-            )  # fmt: skip
+            model = ah.compile(formulas, _read_domain(domain), tol=tol, relative=relative, method=method, dtype=kind,
+                               keys=keys, limit=limit, progress=report)  # fmt: skip
     if output is not None:
         model.save(output)
     print_model(model, as_json, str(output) if output else None)

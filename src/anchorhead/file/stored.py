@@ -25,6 +25,7 @@ from anchorhead.errors import AnchorheadError, FileError, VerificationError
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.parse import parse
 from anchorhead.file.container import ModelFile, printable
+from anchorhead.file.entries import flag, listed, number, real
 from anchorhead.head.head import NUMBERS, Head
 from anchorhead.head.near_keys import MANY
 from anchorhead.proof.approximation import MOST_WORK
@@ -101,7 +102,8 @@ def stored_network(found: ModelFile) -> PlacedNetwork:
     wiring = wiring_of(circuit, plans, stored, uses, _values(found, len(circuit.steps)))
     if any(w >= start for rows, start in zip(wiring.rows, circuit.starts, strict=True) for r in rows for w in r.terms):
         raise FileError("A step of the network in the file reads what the target computes only after it.")
-    _check_places(circuit, wiring)
+    if circuit.tokens:
+        _check_places(circuit, wiring)
     claim = NetworkClaim(circuit, box, dtype, heads, wiring)
     _check_uses(claim)
     return PlacedNetwork(claim, plans, stored)
@@ -337,33 +339,3 @@ def _ends(ends: Any) -> tuple[float, float]:
     if not low <= high:
         raise FileError(f"The domain {ends!r:.80} in the file is empty.")
     return low, high
-
-
-def listed(record: dict[str, Any], name: str) -> list[Any]:
-    """An entry of the record that must be a list."""
-    value = record.get(name)
-    if not isinstance(value, list):
-        raise FileError(f"The record in the file lacks {name!r}.")
-    return value
-
-
-def flag(record: dict[str, Any], name: str) -> bool:
-    """An entry of the record that is true or false: the latter where it is absent."""
-    value = record.get(name, False)
-    if type(value) is not bool:
-        raise FileError(f"The file's {name} is {value!r:.40}, and must be true or false.")
-    return value
-
-
-def number(record: dict[str, Any], name: str, *, negative: bool = False) -> float:
-    """An entry of the record that must be a finite number."""
-    return real(record.get(name), name, negative=negative)
-
-
-def real(value: Any, name: str, *, negative: bool = False) -> float:
-    """A finite number as a float; whole numbers must be ones that a float holds."""
-    if type(value) not in (int, float) or abs(value) > 1.7e308 or float(value) != value:
-        raise FileError(f"The file's {name} is {value!r:.60}, which is not a number that can be held.")
-    if value < 0 and not negative:
-        raise FileError(f"The file's {name} is {value!r:.60}, and cannot be negative.")
-    return float(value)
