@@ -23,6 +23,7 @@ def perceptron() -> nn.Module:
     return module
 
 
+SQUARE = {"x": (-1, 1), "y": (-1, 1)}
 CASES: dict[str, Callable[[], ah.CompiledModel]] = {
     "gelu on R": lambda: ah.compile("gelu(x)", tol=1e-7),
     "sin(3x)": lambda: ah.compile("sin(3*x)", (-1, 1), tol=1e-6),
@@ -38,6 +39,7 @@ CASES: dict[str, Callable[[], ah.CompiledModel]] = {
     "float32": lambda: ah.compile("gelu(x)", tol=1e-4, dtype=torch.float32),
     "a network": lambda: ah.compile("sin(x)*exp(-y**2) + max(x, y)/2", (-1, 1), tol=1e-4, method="graph"),
     "a perceptron": lambda: ah.compile(perceptron(), (-1, 1), tol=1e-4),
+    "of a prompt": lambda: ah.in_context.compile("q*cov(x, y)/(var(x) + 0.5)", SQUARE, {"q": (-1, 1)}, tol=1e-4),
     "a grid": lambda: ah.compile("sin(x + y)", (-1, 1), tol=1e-3, method="grid"),
 }
 

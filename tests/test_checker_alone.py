@@ -23,6 +23,7 @@ def files(tmp_path_factory):
     made = {
         "head": ah.compile("sin(3*x)", (-1, 1), tol=1e-4),
         "network": ah.compile("x*y", (-1, 1), tol=1e-3, method="graph"),
+        "prompt": ah.in_context.compile("mean(x)*var(x)", {"x": (-1, 1)}, tol=1e-3),
         "grid": ah.compile("x*y", (-1, 1), tol=0.1, method="grid"),
     }
     for kind, model in made.items():
@@ -42,10 +43,11 @@ before = set(sys.modules)
 import anchorhead as ah
 ah.verify(sys.argv[1])
 ah.verify(sys.argv[2])
+ah.verify(sys.argv[3])
 found = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(*sorted(found - set(sys.stdlib_module_names) - {"anchorhead", "flint"}))
 """
-    done = python(script, files["head"], files["network"])
+    done = python(script, files["head"], files["network"], files["prompt"])
     assert done.returncode == 0, done.stderr
     assert not [name for name in done.stdout.split() if "cython" not in name]
 

@@ -64,6 +64,12 @@ def network_step() -> nn.Module:
     return Prompted(step, [*EXAMPLES, (2, 2), (2,)])
 
 
+def prompt() -> nn.Module:
+    formula = "mean(x) + cov(x, y)/2 + attend(2*p*x, y)"
+    square = {"x": (-1, 1), "y": (-1, 1)}
+    return Prompted(ah.in_context.compile(formula, square, {"p": (-1, 1)}, tol=1e-3), [(3, 2), (2, 1)])
+
+
 KINDS = {
     "head": (lambda: ah.compile("sin(3*x)", (-1, 1), tol=1e-4), (5,)),
     "kinked": (lambda: ah.compile("relu(x) + sin(x)", (-1, 1), tol=1e-3), (5,)),
@@ -76,6 +82,7 @@ KINDS = {
     "many ramps": (many_ramps, (5, 3, 2)),
     "look-up": (lambda: ah.theorems.two_layer(torch.sin, tokens=1, features=1, levels=4, **DOUBLE), (5, 1, 1)),
     "converted": (converted, (5, 2)),
+    "prompt": (prompt, (5, 8)),
     "gradient descent": (lambda: Prompted(descent("huber", l1=[0.1, 0.0], l2=0.1, momentum=0.5), EXAMPLES), (5, 9)),
     "logistic descent": (lambda: Prompted(descent("logistic"), EXAMPLES, labels=True), (5, 9)),
     "newton": (lambda: Prompted(ah.in_context.newton(**SMALL, steps=3, l2=0.5, bounds=LIMITS), EXAMPLES), (5, 9)),

@@ -68,6 +68,13 @@ MADE: dict[str, Callable[[], Any]] = {
     "a network, float32": lambda: ah.compile("sin(x*y) + relu(x - y)", SQUARE, tol=1e-2, dtype=torch.float32),
     "a root of what may vanish": lambda: ah.compile("sqrt(x**2 + y**2)", SQUARE, tol=3e-2),
     "a softmax": lambda: ah.compile(nn.Sequential(nn.Linear(2, 3), nn.Softmax(-1)).double(), (-1, 1), tol=1e-4),
+    "a prompt": lambda: ah.in_context.compile(["mean(x*y)", "var(x)"], SQUARE, tol=1e-3),
+    "a prompt with a query": lambda: ah.in_context.compile(
+        "q*cov(x, sin(2*y))/(var(x) + 0.5)", SQUARE, {"q": (-1, 1)}, tol=1e-4
+    ),
+    "attention over a prompt": lambda: ah.in_context.compile(
+        "attend(-5*(x - q)**2 + abs(y), tanh(y)) + mean(abs(x - mean(x)))", SQUARE, {"q": (-1, 1)}, tol=1e-3
+    ),
     "a grid": lambda: ah.compile("x/(3 + y)", SQUARE, tol=1e-3, method="grid"),
     "gelu on R": lambda: ah.compile("gelu(x)", tol=1e-7),
     "nested products": lambda: ah.compile("sin(3*x*y) + exp(-x**2 + y/2)", SQUARE, tol=1e-6),
@@ -76,6 +83,8 @@ MADE: dict[str, Callable[[], Any]] = {
     "attention": lambda: ah.compile(Attention().double(), (-1, 1), shape=(3, 2), tol=1e-4),
 }
 HEAVY = {
+    "a prompt with a query",
+    "attention over a prompt",
     "a layer norm",
     "gelu on R",
     "nested products",
@@ -207,6 +216,15 @@ EDITS: list[tuple[str, str, Edit]] = [
     ("max and closed constants", "what is kept", becomes("layers.0.kept", 0, 1)),
     ("max and closed constants", "a function", says("heads", 1, "function", by=lambda text: "relu(u)")),
     ("a softmax", "an entry", times("maps.0.entries", 0, 1.01)),
+    ("a prompt", "an entry", times("maps.1.entries", 1, 1.01)),
+    ("a prompt", "the formula", says("expressions", 1, by=lambda text: "var(x) + 0.00001*mean(x)")),
+    ("a prompt", "what is a token's", says("program", "tokens", by=lambda tokens: 1)),
+    ("a prompt", "a head", times("heads.0.constants", 0, 1.01)),
+    ("a prompt with a query", "a column of another place", becomes("maps.0.columns", 0, 2)),
+    ("a prompt with a query", "the domain of a token", says("domain", 0, by=lambda pair: [-3.0, 1.0])),
+    ("a prompt with a query", "the bound", says("certificate", "approximation", by=halved)),
+    ("attention over a prompt", "a score", times("maps.1.entries", 0, 1.05)),
+    ("attention over a prompt", "the formula", says("expressions", 0, by=lambda text: text.replace("5*", "4*"))),
     ("a grid", "a value", times("values", 0, 1.01)),
     ("a grid", "a slope", times("axes.0.slopes", 0, 1.05)),
     ("a grid", "the formula", says("expressions", 0, by=lambda text: "x/(3 + y) + 0.002")),

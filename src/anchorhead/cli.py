@@ -35,6 +35,9 @@ Domain = Annotated[
         "left out: the whole line.",
     ),
 ]
+Tokens = Annotated[list[str] | None, typer.Option(help="Of a function of a prompt: x=LOW:HIGH, once for each variable "
+                   "of a token, over which formulas may say mean, var, std, cov and attend(score, value).")]  # fmt: skip
+Query = Annotated[list[str] | None, typer.Option(help="With --tokens: q=LOW:HIGH, for each variable of a query.")]
 Dtype = Annotated[str, typer.Option(help="float64 or float32.")]
 Relative = Annotated[bool, typer.Option("--relative", help="--tol is a multiple of the function's own size.")]
 
@@ -60,6 +63,8 @@ def compile_(
         list[str], typer.Argument(help='A formula, such as "gelu(x)" or "sin(3*x*y)"; several for several outputs.')
     ],
     domain: Domain = None,
+    tokens: Tokens = None,
+    query: Query = None,
     tol: Annotated[float | None, typer.Option(help="The error to keep; 1e-6 unless --keys is given.")] = None,
     relative: Relative = False,
     method: Annotated[
@@ -78,18 +83,21 @@ def compile_(
     as_json: Json = False,
 ) -> None:
     """Compile a formula into attention, prove its error, and save it."""
+    formulas, kind = _read_formulas(expression), _read_dtype(dtype)
+    if query and not tokens:
+        raise InputError("--query is for functions of a prompt, and needs --tokens x=LOW:HIGH for what a token has.")
+    if tokens and (domain or relative or keys is not None or method != "auto"):
+        raise InputError("With --tokens a formula is of a prompt; leave out --domain, --relative, --keys and --method.")
     with _progress(as_json) as report:
-        model = ah.compile(
-            _read_formulas(expression),
-            _read_domain(domain),
-            tol=tol,
-            relative=relative,
-            method=method,
-            dtype=_read_dtype(dtype),
-            keys=keys,
-            limit=limit,
-            progress=report,
-        )
+        if tokens:
+            asked = _read_intervals(query, "--query") if query else None
+            model: ah.CompiledModel = ah.in_context.compile(
+                formulas, _read_intervals(tokens, "--tokens"), asked, tol=1e-6 if tol is None else tol, dtype=kind,
+                limit=limit, progress=report,
+            )  # fmt: skip
+        else:
+            model = ah.compile(formulas, _read_domain(domain), tol=tol, relative=relative, method=method, dtype=kind,
+                               keys=keys, limit=limit, progress=report)  # fmt: skip
     if output is not None:
         model.save(output)
     print_model(model, as_json, str(output) if output else None)
@@ -314,19 +322,19 @@ def _read_domain(parts: list[str] | None) -> dict[str, tuple[float, float]] | tu
     return _read_intervals(parts)
 
 
-def _read_intervals(parts: list[str]) -> dict[str, tuple[float, float]]:
+def _read_intervals(parts: list[str], option: str = "--domain") -> dict[str, tuple[float, float]]:
     found: dict[str, tuple[float, float]] = {}
     for part in parts:
         name, equals, interval = part.partition("=")
         if name.strip() in found:
-            raise InputError(f"--domain gives {name.strip()} twice; give each variable one interval.")
+            raise InputError(f"{option} gives {name.strip()} twice; give each variable one interval.")
         low, colon, high = interval.partition(":")
         try:
             ends = (float(low), float(high))
         except ValueError:
             equals = ""
         if not (equals and colon and name.strip()):
-            raise InputError(f"--domain {part!r} must read NAME=LOW:HIGH, such as x=-1:1.")
+            raise InputError(f"{option} {part!r} must read NAME=LOW:HIGH, such as x=-1:1.")
         found[name.strip()] = ends
     return found
 

@@ -90,7 +90,7 @@ def of_module(function: Callable[..., Any], domain: Any, shape: tuple[int, ...])
     circuit = cache(called.circuit)
     first = circuit(True)
     sizes = " x ".join(map(str, shape)), " x ".join(map(str, first.output_shape)) or "1"
-    name = f"{_name(function)} ({sizes[0]} -> {sizes[1]})"
+    name = f"{name_of(function)} ({sizes[0]} -> {sizes[1]})"
     box = read_box(domain, first.inputs)
     points = torch.tensor(points_in(box), dtype=torch.float64).reshape(-1, *shape)
     found, close = called.values(points)
@@ -150,7 +150,8 @@ def of_arguments(function: Callable[..., Any], domain: Any, names: tuple[str, ..
     return replace(read, assumptions=check_traced(function, traced, read.box))
 
 
-def _name(function: Callable[..., Any]) -> str:
+def name_of(function: Callable[..., Any]) -> str:
+    """What a callable is called."""
     if isinstance(function, nn.Module):
         return type(function).__name__
     return getattr(function, "__name__", type(function).__name__)

@@ -33,6 +33,7 @@ from anchorhead.errors import FileError, InputError
 from anchorhead.export.onnx_numbers import stored_numbers
 from anchorhead.head.module import LiteralHead
 from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.prompt_core import PromptModel
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 CERTIFICATE, REPORT = "anchorhead.certificate", "anchorhead.report"
@@ -177,6 +178,8 @@ Sizes = list[dict[int, str]]
 def _compiled(model: CompiledModel, example: Any) -> tuple[_Call, tuple[Tensor, ...], Sizes]:
     """In literal form, on inputs of which the leading sizes are free."""
     shape: tuple[int, ...] = getattr(model, "input_shape", ())
+    if isinstance(model, PromptModel):
+        raise InputError("A function of a prompt is not written to ONNX files; ah.load and model.literal() run it.")
     leading = 1 if shape else 2
     if example is not None:
         if not isinstance(example, Tensor):

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from anchorhead.circuit.pool import LENGTHS
 from anchorhead.circuit.program import circuit_digest
 from anchorhead.circuit.step import OutsideDomain
 from anchorhead.dtypes import LARGEST
@@ -92,6 +93,8 @@ def _check_network_file(found: ModelFile, claimed: Certificate, progress: Progre
         done += len(head.edges) - 1
     _check_composition(claim, claimed)
     checked = replace(_checked(claimed, claim.boxes), evaluation=claim.evaluation)
+    if claim.circuit.tokens:
+        checked = replace(checked, assumptions=(*checked.assumptions, LENGTHS))
     if found.record.get("expressions") is not None:
         return checked
     digest = circuit_digest(claim.circuit)

@@ -15,14 +15,17 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.doubling import Angle, doubled
 from anchorhead.circuit.layout import LayerPlan, problem_with, rows_of, states
 from anchorhead.circuit.lower import lower
+from anchorhead.circuit.places import Place
 from anchorhead.circuit.program import circuit_digest, from_program
-from anchorhead.circuit.rows import StoredMap, wiring_of
+from anchorhead.circuit.prompt import lower_prompt
+from anchorhead.circuit.rows import StoredMap, Wiring, wiring_of
 from anchorhead.circuit.step import Use, Values
 from anchorhead.dtypes import NAMES
 from anchorhead.errors import AnchorheadError, FileError, VerificationError
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.parse import parse
 from anchorhead.file.container import ModelFile, printable
+from anchorhead.file.entries import flag, listed, number, real
 from anchorhead.head.head import NUMBERS, Head
 from anchorhead.head.near_keys import MANY
 from anchorhead.proof.approximation import MOST_WORK
@@ -107,6 +110,8 @@ def stored_network(found: ModelFile) -> PlacedNetwork:
     wiring = wiring_of(circuit, plans, stored, uses, _values(found, len(circuit.steps)))
     if any(w >= start for rows, start in zip(wiring.rows, circuit.starts, strict=True) for r in rows for w in r.terms):
         raise FileError("A step of the network in the file reads what the target computes only after it.")
+    if circuit.tokens:
+        _check_places(circuit, wiring)
     claim = NetworkClaim(circuit, box, dtype, heads, wiring)
     _check_uses(claim)
     return PlacedNetwork(claim, plans, stored)
@@ -130,7 +135,8 @@ def circuit_of(record: dict[str, Any]) -> Circuit:
         return stored
     if type(record.get("fused")) is not bool:
         raise FileError("The file does not say whether the functions of its target are fused.")
-    meant = lower(expression_of(record), fuse=record["fused"])
+    expression, fused = expression_of(record), record["fused"]
+    meant = lower_prompt(expression, stored.tokens, fuse=fused) if stored.tokens else lower(expression, fuse=fused)
     try:
         meant = doubled(meant, [Angle(*item) for item in _angles(record)])
     except ValueError as problem:
@@ -147,8 +153,9 @@ def expression_of(record: dict[str, Any]) -> Expression:
     texts, names = listed(record, "expressions"), listed(record, "variables")
     if not texts or not all(isinstance(text, str) for text in [*texts, *names]):
         raise FileError("The file lacks the formulas of its target, or their variables.")
+    program = record.get("program")
     try:
-        return parse(texts, names)
+        return parse(texts, names, pools=isinstance(program, dict) and "tokens" in program)
     except AnchorheadError as error:
         raise FileError(f"The formula in the file cannot be read: {error}") from error
 
@@ -176,6 +183,15 @@ def _check_maps(circuit: Circuit, plans: tuple[LayerPlan, ...], maps: tuple[Stor
             problem = f"it has {len(stored.bias)} rows, and {count} are read"
         if problem is not None:
             raise FileError(f"The affine map {i} in the file is not one: {problem}.")
+
+
+def _check_places(circuit: Circuit, wiring: Wiring) -> None:
+    """Every row reads what there is in its place: of a token or a query its own, and the prompt's."""
+    read = [(row, place) for i, (step, rows) in enumerate(zip(circuit.steps, wiring.rows, strict=True))
+            for row, place in zip(rows, step.read_at(circuit.place(i)), strict=True)]  # fmt: skip
+    for row, place in read + [(row, circuit.answers) for row in wiring.outputs]:
+        if any(circuit.places[wire] not in (place, Place.PROMPT) for wire in row.terms):
+            raise FileError("A step of the network in the file reads a number that its place in the prompt lacks.")
 
 
 def _values(found: ModelFile, steps: int) -> list[Values]:
@@ -308,7 +324,7 @@ def _name(record: dict[str, Any]) -> str:
 def shapes_text(circuit: Circuit) -> str:
     """Shapes of one input and one output, as titles have them."""
     sizes = (" x ".join(map(str, shape)) or "1" for shape in (circuit.input_shape, circuit.output_shape))
-    return " -> ".join(sizes)
+    return ("n x " if circuit.tokens else "") + " -> ".join(sizes)
 
 
 def domain_of(record: dict[str, Any]) -> tuple[tuple[float, float], ...]:
@@ -330,33 +346,3 @@ def _ends(ends: Any) -> tuple[float, float]:
     if not low <= high:
         raise FileError(f"The domain {ends!r:.80} in the file is empty.")
     return low, high
-
-
-def listed(record: dict[str, Any], name: str) -> list[Any]:
-    """An entry of the record that must be a list."""
-    value = record.get(name)
-    if not isinstance(value, list):
-        raise FileError(f"The record in the file lacks {name!r}.")
-    return value
-
-
-def flag(record: dict[str, Any], name: str) -> bool:
-    """An entry of the record that is true or false: the latter where it is absent."""
-    value = record.get(name, False)
-    if type(value) is not bool:
-        raise FileError(f"The file's {name} is {value!r:.40}, and must be true or false.")
-    return value
-
-
-def number(record: dict[str, Any], name: str, *, negative: bool = False) -> float:
-    """An entry of the record that must be a finite number."""
-    return real(record.get(name), name, negative=negative)
-
-
-def real(value: Any, name: str, *, negative: bool = False) -> float:
-    """A finite number as a float; whole numbers must be ones that a float holds."""
-    if type(value) not in (int, float) or abs(value) > 1.7e308 or float(value) != value:
-        raise FileError(f"The file's {name} is {value!r:.60}, which is not a number that can be held.")
-    if value < 0 and not negative:
-        raise FileError(f"The file's {name} is {value!r:.60}, and cannot be negative.")
-    return float(value)

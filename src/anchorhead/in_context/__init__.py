@@ -3,6 +3,7 @@
 from typing import Any
 
 from anchorhead.in_context.bounds import Bounds, ClippedWarning, OutsideBoundsError
+from anchorhead.in_context.compile import compile
 from anchorhead.in_context.convergence import Convergence
 from anchorhead.in_context.gradient_descent import GradientDescent, gradient_descent
 from anchorhead.in_context.kernel_regression import (
@@ -34,6 +35,7 @@ __all__ = [
     "TruncatedLinear",
     "Universal",
     "UniversalPlan",
+    "compile",
     "gradient_descent",
     "hinge",
     "huber",

@@ -80,6 +80,7 @@ def _network(model: CompiledModel) -> _Drawn:
     low, high = torch.tensor(model.certificate.domain, dtype=torch.float64).T
     inputs = shaped(low + t[:, None] * (high - low), model.input_shape)
     x = inputs.to(next(model.parameters()).dtype)
+    model.network.check(x)
     weights, edges = [], []
     for layer in model.attention(x):
         for head in layer.double().unbind(-2)[:12]:

@@ -44,7 +44,6 @@ class Watched(nn.Module):
         """Sets the intervals: one for all elements, or one for each of the numbers of one input, in order."""
         self._domain, self._what, self._advice = [(float(a), float(b)) for a, b in domain], what, advice
         self._outside, self._bounded = "warn", any(pair != WHOLE for pair in self._domain)
-        self._common = max(low for low, _ in self._domain), min(high for _, high in self._domain)
         self.register_buffer("_seen", torch.zeros((), dtype=torch.int64), persistent=False)
 
     @property
@@ -61,19 +60,23 @@ class Watched(nn.Module):
         """How many inputs have been outside so far, since it was not ignored."""
         return int(self._seen)
 
-    def look(self, x: Any) -> None:
-        """Says where x leaves the domain, as `outside` says; what is no input at all is for others to refuse."""
+    def look(self, x: Any, domain: Sequence[tuple[float, float]] | None = None, where: str = "") -> None:
+        """Says where x leaves the domain, as `outside` says; what is no input at all is for others to refuse.
+
+        domain, where: those of a part of an input that is given by itself.
+        """
+        domain = self._domain if domain is None else domain
         if not self._bounded or self._outside == "ignore" or not isinstance(x, Tensor) or not x.is_floating_point():
             return
         if torch.compiler.is_exporting() or torch.jit.is_tracing() or x.device.type == "meta" or not x.numel():
             return
-        if len(self._domain) > 1 and x.numel() % len(self._domain):
+        if len(domain) > 1 and x.numel() % len(domain):
             return
         plain = not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
-        if plain and _between(x, *self._common):
+        lows, highs = (list(ends) for ends in zip(*domain, strict=True))
+        if plain and _between(x, max(lows), min(highs)):
             return
-        lows, highs = (list(ends) for ends in zip(*self._domain, strict=True))
-        said = self._seen, lows, highs, self._outside, self._what, self._advice
+        said = self._seen, lows, highs, self._outside, self._what + where, self._advice
         if torch.compiler.is_compiling():
             _look_compiled(x.detach(), *said)
         elif plain:

@@ -96,14 +96,15 @@ def evaluation_mode(function: Callable[..., Any], dtype: torch.dtype, *inputs: T
     return () if same else (EVALUATION,)
 
 
-def export(module: nn.Module, inputs: tuple[Tensor, ...], advice: str, known: Collection[str] = ()) -> Any:
+def export(module: nn.Module, inputs: tuple[Tensor, ...], advice: str, known: Collection[str] = (),
+           shapes: tuple[Any, ...] | None = None) -> Any:  # fmt: skip
     """torch's record of the module, with in-place operations as what they leave behind.
 
-    Where there are operations that are `known`, torch takes apart the others.
+    Where there are operations that are `known`, torch takes apart the others. shapes: which sizes may be any.
     """
     try:
         with _quiet():
-            program = torch.export.export(module, inputs, strict=False)
+            program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
             program = program.run_decompositions({}) if any(map(_writes, calls(program))) else program
             return _taken_apart(program, known) if known else program
     except Exception as error:

@@ -90,7 +90,7 @@ class Walk(ABC):
             return self.operate(node, dict(zip(names, args, strict=False)) | kwargs)
         except ExpressionError as error:
             raise self.refused(node, str(error).rstrip("."), type(error)) from None
-        except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
             raise self.refused(node, f"this form of torch's {name_of(node).strip('_')} is not known") from error
 
     def value(self, value: Any) -> Any:

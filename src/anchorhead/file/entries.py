@@ -1,0 +1,37 @@
+"""Single entries of a file's record, each refused with a sentence where it is not of the kind that it must be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anchorhead.errors import FileError
+
+
+def listed(record: dict[str, Any], name: str) -> list[Any]:
+    """An entry of the record that must be a list."""
+    value = record.get(name)
+    if not isinstance(value, list):
+        raise FileError(f"The record in the file lacks {name!r}.")
+    return value
+
+
+def flag(record: dict[str, Any], name: str) -> bool:
+    """An entry of the record that is true or false: the latter where it is absent."""
+    value = record.get(name, False)
+    if type(value) is not bool:
+        raise FileError(f"The file's {name} is {value!r:.40}, and must be true or false.")
+    return value
+
+
+def number(record: dict[str, Any], name: str, *, negative: bool = False) -> float:
+    """An entry of the record that must be a finite number."""
+    return real(record.get(name), name, negative=negative)
+
+
+def real(value: Any, name: str, *, negative: bool = False) -> float:
+    """A finite number as a float; whole numbers must be ones that a float holds."""
+    if type(value) not in (int, float) or abs(value) > 1.7e308 or float(value) != value:
+        raise FileError(f"The file's {name} is {value!r:.60}, which is not a number that can be held.")
+    if value < 0 and not negative:
+        raise FileError(f"The file's {name} is {value!r:.60}, and cannot be negative.")
+    return float(value)
