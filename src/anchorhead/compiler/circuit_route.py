@@ -69,7 +69,7 @@ def _turned(target: CircuitTarget, fuse: bool, dtype: str) -> tuple[Circuit, tup
     circuit = target.circuit(fuse)
     if not has_angles(circuit):
         return circuit, ()
-    angles = large_angles(circuit, argument_ranges(circuit, target.box, dtype))
+    angles = large_angles(circuit, [lines[0] for lines in argument_ranges(circuit, target.box, dtype)])
     return (doubled(circuit, angles), angles) if angles else (circuit, ())
 
 

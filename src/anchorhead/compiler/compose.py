@@ -19,7 +19,7 @@ from anchorhead.compiler.tolerance_shares import shares
 from anchorhead.errors import SingularityError, ToleranceError
 from anchorhead.proof.flow import Flow, Tracker
 from anchorhead.proof.network_claim import NetworkClaim, flows, output_errors, worst
-from anchorhead.proof.sensitivity import sensitivities
+from anchorhead.proof.sensitivity import line_ranges, sensitivities
 
 ROUNDS = 6
 SQUEEZES = tuple(2.0**-k for k in range(12, 52, 4))
@@ -45,23 +45,25 @@ class Composed:
         return sum(step.keys(self.claim.heads, use) for step, use in pairs)
 
 
-def argument_ranges(circuit: Circuit, box: Sequence[Pair], dtype: str) -> list[Pair]:
-    """For each step the range of its first line on the box."""
+def argument_ranges(circuit: Circuit, box: Sequence[Pair], dtype: str) -> list[list[Pair]]:
+    """For each step the ranges of its lines on the box."""
     found = flows(Tracker(circuit, dtype), box)
-    firsts = [[flow.arguments[i][0] for flow in found] for i in range(len(circuit.steps))]
-    return [(min(a for a, _ in pairs), max(b for _, b in pairs)) for pairs in firsts]
+    return [line_ranges(found, i) for i in range(len(circuit.steps))]
 
 
 def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progress: Progress,
-            most: int | None = None, *, literal: bool = False) -> Composed:  # fmt: skip
-    """Heads for every step such that every output keeps tol, proved; ToleranceError with the node that prevents it."""
+            most: int | None = None, *, literal: bool = False, constant: float = 0.0) -> Composed:  # fmt: skip
+    """Heads for every step such that every output keeps tol, proved; ToleranceError with the node that prevents it.
+
+    constant: if not zero, all heads are to have constant values, and their scores round by so much.
+    """
     tracker = Tracker(circuit, dtype)
     try:
         found = flows(tracker, box)
     except SingularityError:
         flows(tracker, box, whole=True)  # says the same of the whole box, where that fails too
         raise
-    work = _prepared(circuit, tuple(box), found, tol, dtype, progress, most, literal=literal)
+    work = _prepared(circuit, tuple(box), found, tol, dtype, progress, most, literal=literal, constant=constant)
     aim, refusal = tol, ToleranceError("")
     for _ in range(ROUNDS):
         choices, sharpness = work.choices(aim)
@@ -78,10 +80,10 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
 
 
 def _prepared(circuit: Circuit, box: tuple[Pair, ...], found: Sequence[Flow], tol: float, dtype: str,
-              progress: Progress, most: int | None, *, literal: bool) -> _Work:  # fmt: skip
+              progress: Progress, most: int | None, *, literal: bool, constant: float) -> _Work:  # fmt: skip
     """The heads that are wanted; functions that end at an end of their interval squeezed as little as tol allows."""
     for squeeze in SQUEEZES:
-        wanted = assign(circuit, found, squeeze, literal=literal)
+        wanted = assign(circuit, found, squeeze, literal=literal, constant=constant)
         arrives = sensitivities(circuit, wanted.uses, [(r.low, r.high) for r in wanted.requests], found)
         work = _Work(circuit, box, dtype, wanted, arrives, tol, progress, most)
         if not wanted.squeezed or work.rounding < tol / 2:

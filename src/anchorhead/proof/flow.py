@@ -88,9 +88,9 @@ class Tracker:
         self._numbers: dict[tuple[int, int], list[_Term]] = {}
         self._norms = norms(circuit)
 
-    def follow(self, cell: Sequence[Pair]) -> Flow:
-        """Ranges and errors for inputs in a box."""
-        ranges, errors = list(cell), [0.0] * len(cell)
+    def follow(self, cell: Sequence[Pair], given: Sequence[float] | None = None) -> Flow:
+        """Ranges and errors for inputs in a box, which may have errors themselves."""
+        ranges, errors = list(cell), [0.0] * len(cell) if given is None else list(given)
         arguments = []
         for i, step in enumerate(self.circuit.steps):
             lines, argument, computed = self._read(i, step, ranges, errors)

@@ -1,0 +1,112 @@
+"""Compiled model -> program: its circuit with heads of constant values, as instructions with a proved error.
+
+Heads of the model itself may have values that are multiplied by what a token has, which no token of a program can do
+(`circuit/constant_form.py`); so its circuit is composed anew, with heads whose values are constants, and small, since
+the pointer's share of the scores rounds them more than a network's would be (`proof/interpretation.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anchorhead.circuit.apply import Apply, U
+from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.constant_form import constant_form
+from anchorhead.circuit.line import Line
+from anchorhead.circuit.operands import substituted
+from anchorhead.circuit.step import OutsideDomain, Pair
+from anchorhead.compiler.compose import argument_ranges, compose
+from anchorhead.compiler.method import Progress, check_tol
+from anchorhead.errors import InputError, StructureError, ToleranceError
+from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.head_core import HeadCore
+from anchorhead.model.program import Program, certificate_of
+from anchorhead.proof.instructions import instructions, laid_out, turn_of
+from anchorhead.proof.interpretation import Interpreted, LeakError, output_bounds
+
+UNIT = 1e-13
+"""About what the scores of a program round by: a few hundred units of float64, for the pointer's share of them."""
+GAPS = tuple(2.0**k for k in range(6, 16))
+ROUNDS = 6
+MOST_TURNS = 100_000
+
+
+def program(model: CompiledModel, *, turns: int | None = None, tol: float = 1e-9,
+            progress: Progress | None = None) -> Program:  # fmt: skip
+    """The program of a compiled model: tokens that `ah.interpreter(...)` runs.
+
+    turns: of a model with as many inputs as outputs, how often it is applied, each time to its own result. tol: how far
+    from the target the interpreter's outputs may be; products, squares and whatever else the model computes with values
+    that depend on its inputs is composed anew with constant ones.
+    """
+    if not isinstance(model, CompiledModel):
+        raise InputError(f"ah.program takes a compiled model, not a {type(model).__name__}; compile it first.")
+    if turns is not None and (type(turns) is not int or not 1 <= turns <= MOST_TURNS):
+        raise InputError(f"turns={turns!r} must be a whole number from 1 to {MOST_TURNS:,}.")
+    found = _interpreted(model, check_tol(tol), turns, progress or (lambda text: None))
+    name = model.claimed.expression + ("" if turns is None else f", {turns} times")
+    return Program(found, certificate_of(found, name))
+
+
+def _interpreted(model: CompiledModel, tol: float, turns: int | None, progress: Progress) -> Interpreted:
+    """The program of a model, or of `turns` applications of it, whose outputs keep tol; ToleranceError if none does."""
+    box = model.certificate.domain
+    target = _target_circuit(model)
+    body = constant_form(target, argument_ranges(target, box, "float64"))
+    if turns is not None and len(body.outputs) != len(body.inputs):
+        raise InputError(
+            f"turns={turns} applies a map again and again, and this model has {len(body.inputs)} inputs and "
+            f"{len(body.outputs)} outputs; it needs as many of both."
+        )
+    aim, reached = tol / 4, 0.0
+    for _ in range(ROUNDS):
+        found = _attempt(body, box, aim, turns, progress)
+        try:
+            reached = max(output_bounds(found))
+        except OutsideDomain:
+            aim /= 4
+            continue
+        if reached <= tol:
+            return found
+        aim *= min(0.5 * tol / reached, 0.5)
+    raise ToleranceError(
+        f"tol={tol:g} is not reached by a program: leak and rounding of an interpreter included, its outputs keep "
+        f"{reached:.3g}. Use a larger tol{' or fewer turns' if turns else ''}, or a smaller domain."
+    )
+
+
+def _target_circuit(model: CompiledModel) -> Circuit:
+    """What a model computes, step by step; of one head, one step."""
+    core = model.network
+    if isinstance(core, HeadCore):
+        claim = core.claim
+        if not claim.bounded:
+            raise InputError("A program's heads have constant values, which need a bounded domain; compile with one.")
+        step = Apply(substituted(claim.function, {claim.variable: U}), Line({0: 1}), str(claim.function))
+        return Circuit((claim.variable,), (step,), (Line({1: 1}),), (), ())
+    found = getattr(core, "circuit", None)
+    if not isinstance(found, Circuit):
+        raise StructureError(
+            f"This model is {core.kind.replace('_', ' ')}, not a graph of heads; compile it with method='graph'."
+        )
+    return found
+
+
+def _attempt(body: Circuit, box: Sequence[Pair], aim: float, turns: int | None, progress: Progress) -> Interpreted:
+    """Heads of constant values that keep `aim`, as instructions with the least gap that tells them apart."""
+    circuit = body if turns is None else turn_of(body)
+    claim = compose(circuit, box, aim, "float64", progress, literal=True, constant=UNIT).claim
+    layout = laid_out(circuit, claim.wiring, turning=turns is not None)
+    code = instructions(layout, claim.wiring, [head.head for head in claim.heads])
+    own, count = (None, 1) if turns is None else (body, turns)
+    for gap in GAPS:
+        found = Interpreted(claim, layout, code, gap, own, count)
+        try:
+            output_bounds(found)
+        except LeakError:
+            continue
+        return found
+    raise ToleranceError(
+        f"The scores of this program are so large that a gap of {GAPS[-1]:g} does not tell its instructions apart: it "
+        "has kinks that are too sharp for a program. Use a larger tol."
+    )
