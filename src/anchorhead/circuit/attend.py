@@ -77,7 +77,7 @@ class Attend(Step):
         slip, unit = arb(0), 0.0
         if computed is not None:
             unit = computed.unit
-            slip = _slip([_score(query, row, offset, unit) for row, offset in pairs], computed)
+            slip = _slip([score_error(query, row, offset, unit) for row, offset in pairs], computed)
         found = []
         for i in range(self.width):
             column = values[i :: self.width]
@@ -111,7 +111,7 @@ class Attend(Step):
         return "softmax", "as it is"
 
 
-def _score(query: Sequence[Valued], key: Sequence[Valued], offset: Valued, unit: float) -> tuple[float, arb]:
+def score_error(query: Sequence[Valued], key: Sequence[Valued], offset: Valued, unit: float) -> tuple[float, arb]:
     """The largest a score can be in absolute value, and its error."""
     total, error = arb(size(offset[0])) + offset[1], arb(offset[1])
     for (q, eq), (k, ek) in zip(query, key, strict=True):

@@ -8,6 +8,7 @@ are the nonlinear operations only, each of which becomes a head:
     Times    phi(u) · v                  a function that carries a partner; a product if phi is the identity
     Largest  max(u_1, ..., u_m)
     Attend   sum_j softmax_j(q·k_j + offset_j) v_j      the target's own softmax attention, as it is
+    Pool     the same over the tokens of a prompt, however many; a mean, where all weigh the same
 
 with lines for all their arguments; phi is an expression in the variable u. `step.py` says what a kind of step knows.
 """
@@ -15,18 +16,21 @@ with lines for all their arguments; phi is an expression in the variable u. `ste
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from anchorhead.circuit.apply import Apply, Times, U
 from anchorhead.circuit.attend import Attend
 from anchorhead.circuit.largest import Largest
 from anchorhead.circuit.line import Line
+from anchorhead.circuit.places import Place, places_of
+from anchorhead.circuit.pool import Pool
 from anchorhead.circuit.step import Step
 from anchorhead.enclosure.exact import Number, times
 from anchorhead.expression.graph import Node
 
-__all__ = ["KINDS", "Apply", "Attend", "Circuit", "Largest", "Line", "Step", "Times", "U"]
+__all__ = ["KINDS", "Apply", "Attend", "Circuit", "Largest", "Line", "Pool", "Step", "Times", "U"]
 
-KINDS: dict[str, type[Step]] = {kind.name: kind for kind in (Apply, Times, Largest, Attend)}
+KINDS: dict[str, type[Step]] = {kind.name: kind for kind in (Apply, Times, Largest, Attend, Pool)}
 """The kinds of steps, by their names in files."""
 
 
@@ -34,7 +38,8 @@ KINDS: dict[str, type[Step]] = {kind.name: kind for kind in (Apply, Times, Large
 class Circuit:
     """inputs: names of the input wires. steps: in order. outputs: lines; the shapes are those of one input and output.
 
-    The wires of step i are `starts[i]` to `starts[i] + steps[i].width - 1`.
+    The wires of step i are `starts[i]` to `starts[i] + steps[i].width - 1`. tokens: how many inputs, the first ones,
+    every token of a prompt has for itself; the others are a query's (`places.py`).
     """
 
     inputs: tuple[str, ...]
@@ -42,6 +47,7 @@ class Circuit:
     outputs: tuple[Line, ...]
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
+    tokens: int = 0
     starts: tuple[int, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -50,6 +56,20 @@ class Circuit:
             starts.append(wire)
             wire += step.width
         object.__setattr__(self, "starts", tuple(starts))
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Where every wire lives."""
+        return places_of(len(self.inputs), self.tokens, self.steps)
+
+    def place(self, step: int) -> Place:
+        """Where a step is computed."""
+        return self.places[self.starts[step]]
+
+    @property
+    def answers(self) -> Place:
+        """Where the outputs are read: at every query, or of the prompt where there are none."""
+        return Place.QUERY if self.tokens < len(self.inputs) else Place.PROMPT
 
     @property
     def wires(self) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -72,7 +73,7 @@ def doubled(circuit: Circuit, angles: Sequence[Angle]) -> Circuit:
     if chosen:
         raise ValueError("an angle of a step that is not there")
     outputs = tuple(_substituted(line, held) for line in circuit.outputs)
-    return Circuit(circuit.inputs, tuple(steps), outputs, circuit.input_shape, circuit.output_shape)
+    return replace(circuit, steps=tuple(steps), outputs=outputs)
 
 
 def _chain(step: Step, angle: Angle, wire: int) -> list[Step]:

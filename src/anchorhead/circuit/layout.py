@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.places import Place
 
 Group = tuple[int, ...]
 """Steps by their number."""
@@ -37,7 +38,7 @@ def lay_out(circuit: Circuit, heads: Sequence[int]) -> list[LayerPlan]:
         groups: dict[tuple[object, ...], list[int]] = {}
         for i, d in enumerate(depths):
             if d == depth:
-                groups.setdefault(circuit.steps[i].alike(heads[i]), []).append(i)
+                groups.setdefault(_alike(circuit, i, heads), []).append(i)
         kept = tuple(k for k, wire in enumerate(held) if last_use.get(wire, 0) > depth)
         plan = LayerPlan(tuple(tuple(group) for group in groups.values()), kept)
         found.append(plan)
@@ -75,10 +76,19 @@ def problem_with(circuit: Circuit, plans: Sequence[LayerPlan], heads: Sequence[i
         if not all(0 <= k < width for k in plan.kept) or len(set(plan.kept)) < len(plan.kept):
             return "a layer keeps a place twice, or one that its state does not have"
         for group in plan.groups:
-            if not group or len({circuit.steps[i].alike(heads[i]) for i in group}) != 1:
+            if not group or len({_alike(circuit, i, heads) for i in group}) != 1:
                 return "a group holds steps that cannot be evaluated together"
         width = len(plan.kept) + sum(circuit.steps[i].width for group in plan.groups for i in group)
     return None
+
+
+def _alike(circuit: Circuit, i: int, heads: Sequence[int]) -> tuple[object, ...]:
+    return circuit.place(i), *circuit.steps[i].alike(heads[i])
+
+
+def read_at(circuit: Circuit, group: Group) -> list[Place]:
+    """For each row that a group reads where it is read."""
+    return [circuit.steps[i].read_at(circuit.place(i))[k] for i, k in rows_of(circuit, group)]
 
 
 def _last_uses(circuit: Circuit, depths: Sequence[int]) -> dict[int, float]:

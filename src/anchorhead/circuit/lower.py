@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from anchorhead.circuit.apply import Apply, Times, U
 from anchorhead.circuit.attend import Attend
@@ -44,19 +45,19 @@ RECIPROCAL = Node("div", (constant(1), U))
 class Builder:
     """Makes the steps of one circuit; `fuse=False` makes a step of every function instead of fusing them."""
 
-    def __init__(self, inputs: Sequence[str], *, fuse: bool = True) -> None:
+    def __init__(self, inputs: Sequence[str], *, fuse: bool = True, tokens: int = 0) -> None:
         self.inputs = tuple(inputs)
-        self.fuse = fuse
+        self.fuse, self.tokens = fuse, tokens
         self.steps: list[Step] = []
         self._wires = len(self.inputs)
         self._names = list(self.inputs)
         self._known: dict[Step, int] = {}
         self._lines: dict[Pending, Line] = {}
 
-    def circuit(self, outputs: Iterable[Operand], *shapes: tuple[int, ...]) -> Circuit:
+    def circuit(self, outputs: Iterable[Operand], taken: tuple[int, ...], given: tuple[int, ...]) -> Circuit:
         """The finished circuit for inputs and outputs of the shapes, without steps that no output needs."""
         lines = tuple(map(self.line, outputs))
-        return _needed(Circuit(self.inputs, tuple(self.steps), lines, *shapes))
+        return _needed(Circuit(self.inputs, tuple(self.steps), lines, taken, given, self.tokens))
 
     def line(self, operand: Operand) -> Line:
         """The operand as a line; a step is made for a pending function, without what is affine in it."""
@@ -293,4 +294,4 @@ def _needed(circuit: Circuit) -> Circuit:
     new = {wire: place for place, wire in enumerate(wires)}
     steps = tuple(circuit.steps[i].mapped(lambda line: line.on_wires(new)) for i in kept)
     outputs = tuple(line.on_wires(new) for line in circuit.outputs)
-    return Circuit(circuit.inputs, steps, outputs, circuit.input_shape, circuit.output_shape)
+    return replace(circuit, steps=steps, outputs=outputs)

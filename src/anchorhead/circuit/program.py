@@ -16,6 +16,7 @@ from typing import Any
 
 from anchorhead.circuit.circuit import KINDS, Circuit
 from anchorhead.circuit.line import Line
+from anchorhead.circuit.places import Place, joined
 from anchorhead.circuit.step import Step
 from anchorhead.enclosure.exact import Number
 from anchorhead.errors import AnchorheadError, FileError
@@ -39,6 +40,7 @@ def to_program(circuit: Circuit) -> dict[str, Any]:
         "outputs": [_line_out(line) for line in circuit.outputs],
         "input_shape": list(circuit.input_shape),
         "output_shape": list(circuit.output_shape),
+        **({"tokens": circuit.tokens} if circuit.tokens else {}),
     }
 
 
@@ -98,12 +100,18 @@ def _read(data: Any) -> Circuit:
     reader = Reader([_function(text) for text in _listed(data["functions"])], len(inputs))
     steps = tuple(reader.step(item) for item in _listed(data["steps"]))
     outputs = reader.lines(data["outputs"])
-    shapes = [tuple(_natural(n) for n in _listed(data[name])) for name in ("input_shape", "output_shape")]
+    taken, given = (tuple(_natural(n) for n in _listed(data[name])) for name in ("input_shape", "output_shape"))
     _require(len(outputs) > 0, "no outputs")
-    _require(math.prod(shapes[0]) == len(inputs), "the shape does not fit the inputs")
-    _require(bool(shapes[0]) or not shapes[1], "a number that becomes a tensor")
-    _require(math.prod(shapes[1]) == len(outputs), "the shape does not fit the outputs")
-    return Circuit(inputs, steps, outputs, *shapes)
+    _require(math.prod(taken) == len(inputs), "the shape does not fit the inputs")
+    _require(bool(taken) or not given, "a number that becomes a tensor")
+    _require(math.prod(given) == len(outputs), "the shape does not fit the outputs")
+    tokens = _natural(data.get("tokens", 0))
+    _require(tokens <= len(inputs) and (tokens > 0 or not any(step.name == "pool" for step in steps)), "no tokens")
+    found = Circuit(inputs, steps, outputs, taken, given, tokens)
+    if tokens:
+        places = joined(found.places[wire] for line in outputs for wire in line.terms)
+        _require(places in (Place.PROMPT, found.answers), "an output of every token")
+    return found
 
 
 def _function(text: Any) -> Node:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 from flint import arb
 
 from anchorhead.circuit.line import Line
+from anchorhead.circuit.places import Place, joined
 from anchorhead.dtypes import LARGEST, LEAST_NORMAL
 from anchorhead.enclosure.precision import upper
 from anchorhead.expression.graph import Node
@@ -123,7 +124,8 @@ class HeadFacts:
 class Computed:
     """How a network computes a step: its use of a head, with which three numbers, and in which arithmetic.
 
-    unit: the unit roundoff of the dtype; zero where rounding is left out.
+    unit: the unit roundoff of the dtype; zero where rounding is left out. literal: whether every softmax is written
+    out.
     """
 
     use: Use
@@ -131,6 +133,7 @@ class Computed:
     facts: Kept | None
     dtype: str
     unit: float
+    literal: bool = False
 
     @property
     def tiny(self) -> float:
@@ -182,6 +185,14 @@ class Step(ABC):
     def parts(self) -> Sequence[range]:
         """The numbers of its lines in the parts in which a group of steps reads them, part by part."""
         return [range(sum(1 for _ in self.lines()))]
+
+    def place(self, lines: Sequence[Place]) -> Place:
+        """Where it is computed, given where each of its lines is; `Misplaced` where it cannot be."""
+        return joined(lines)
+
+    def read_at(self, own: Place) -> list[Place]:
+        """Where each of its lines is read by a network that computes it in its own place."""
+        return [own] * sum(1 for _ in self.lines())
 
     @abstractmethod
     def alike(self, head: int) -> tuple[object, ...]:

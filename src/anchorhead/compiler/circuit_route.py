@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.doubling import Angle, doubled, has_angles, large_angles
@@ -40,28 +41,33 @@ class Graph(Method):
             if target.relative:
                 raise InputError("method='graph' keeps absolute errors; leave relative=True out, or use method='auto'.")
             target = elementwise(target)
-        tol = wish.tolerance(1e-6)
-        found: list[tuple[Composed, bool, tuple[Angle, ...]]] = []
-        refusal: AnchorheadError = ToleranceError(f"{target.name} is a function that has no parts.")
-        for fuse in (True, False):
-            if not fuse and (target.circuit(False) == target.circuit(True) or (found and _small(found[0][0]))):
-                break
-            try:
-                circuit, angles = _turned(target, fuse, wish.dtype)
-                if self.apart and len(circuit.steps) < 2:
-                    continue
-                wish.progress("through the graph" + ("" if fuse else ", a head for every function by itself"))
-                composed = compose(circuit, target.box, tol, wish.dtype, wish.progress, wish.limit,
-                                   literal=wish.literal)  # fmt: skip
-                found.append((composed, fuse, angles))
-            except (ToleranceError, SingularityError) as problem:
-                refusal = problem if fuse or isinstance(refusal, ToleranceError) else refusal
-        if not found:
-            raise refusal
-        composed, fused, angles = min(found, key=lambda f: f[0].keys)
-        wish.check_limit(composed.keys)
-        core = LayeredCore(PlacedNetwork.of(composed.claim), target.source(fused=fused, angles=angles))
-        return CompiledModel(core, _certificate(target, composed), self.name)
+        composed, source = composed_graph(target, wish, apart=self.apart)
+        core = LayeredCore(PlacedNetwork.of(composed.claim), source)
+        return CompiledModel(core, stated(target, composed), self.name)
+
+
+def composed_graph(target: CircuitTarget, wish: Wish, *, apart: bool = False) -> tuple[Composed, dict[str, Any]]:
+    """The heads with the fewest keys that keep the tolerance, proved, and what a file says of where they come from."""
+    tol = wish.tolerance(1e-6)
+    found: list[tuple[Composed, bool, tuple[Angle, ...]]] = []
+    refusal: AnchorheadError = ToleranceError(f"{target.name} is a function that has no parts.")
+    for fuse in (True, False):
+        if not fuse and (target.circuit(False) == target.circuit(True) or (found and _small(found[0][0]))):
+            break
+        try:
+            circuit, angles = _turned(target, fuse, wish.dtype)
+            if apart and len(circuit.steps) < 2:
+                continue
+            wish.progress("through the graph" + ("" if fuse else ", a head for every function by itself"))
+            composed = compose(circuit, target.box, tol, wish.dtype, wish.progress, wish.limit, literal=wish.literal)
+            found.append((composed, fuse, angles))
+        except (ToleranceError, SingularityError) as problem:
+            refusal = problem if fuse or isinstance(refusal, ToleranceError) else refusal
+    if not found:
+        raise refusal
+    composed, fused, angles = min(found, key=lambda f: f[0].keys)
+    wish.check_limit(composed.keys)
+    return composed, target.source(fused=fused, angles=angles)
 
 
 def _turned(target: CircuitTarget, fuse: bool, dtype: str) -> tuple[Circuit, tuple[Angle, ...]]:
@@ -81,7 +87,8 @@ def _small(composed: Composed) -> bool:
     return max((head.keys for head in claim.heads), default=0) <= LARGE and max(carried.values(), default=0) <= 1
 
 
-def _certificate(target: CircuitTarget, composed: Composed) -> Certificate:
+def stated(target: CircuitTarget, composed: Composed) -> Certificate:
+    """What was proved, as a certificate."""
     approximation, total = max(composed.approximation), max(composed.total)
     return Certificate(
         expression=target.name,

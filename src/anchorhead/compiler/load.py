@@ -18,6 +18,7 @@ from anchorhead.model.grid_core import GridCore
 from anchorhead.model.head_core import HeadCore
 from anchorhead.model.layered_core import LayeredCore
 from anchorhead.model.outside import check_policy
+from anchorhead.model.prompt_core import PromptCore, PromptModel
 from anchorhead.proof.certificate import Certificate
 
 MOST_CELLS = 1 << 24
@@ -49,6 +50,8 @@ def _network(found: ModelFile, certificate: Certificate) -> CompiledModel:
     names = ("expressions", "variables", "fused", "doubled", "name")
     source: dict[str, Any] = {name: record[name] for name in names if name in record}
     certificate = replace(certificate, evaluation=stored.claim.evaluation)
+    if stored.claim.circuit.tokens:
+        return PromptModel(PromptCore(stored, source), certificate, method_of(record))
     return CompiledModel(LayeredCore(stored, source), certificate, method_of(record))
 
 

@@ -86,6 +86,10 @@ ALIASES = {
 
 CONSTANTS = ("pi", "e")
 
+POOLS = {"mean": 1, "var": 1, "std": 1, "cov": 2, "attend": 2}
+"""What formulas of a prompt say of all its tokens, with the number of arguments: mean, variance, standard deviation
+and covariance with equal weights 1/n, and attend(score, value), the mean with weights softmax(score)."""
+
 _ROUNDS = "it is constant between jumps"
 
 DISCONTINUOUS = {

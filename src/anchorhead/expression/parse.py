@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression.calls import call, power
-from anchorhead.expression.functions import ALIASES, CONSTANTS, DISCONTINUOUS, FUNCTIONS
+from anchorhead.expression.functions import ALIASES, CONSTANTS, DISCONTINUOUS, FUNCTIONS, POOLS
 from anchorhead.expression.graph import Expression, Node, constant, divide, negate, variable
 
 LONGEST = 20_000
@@ -47,23 +47,27 @@ _FORBIDDEN = {
 }
 
 
-def parse(text: str | Sequence[str], variables: Sequence[str] | None = None) -> Expression:
-    """The expression that a text (or one text per output) describes; variables in the given order."""
+def parse(text: str | Sequence[str], variables: Sequence[str] | None = None, *, pools: bool = False) -> Expression:
+    """The expression that a text (or one text per output) describes; variables in the given order.
+
+    pools: whether it may speak of all tokens of a prompt, by the words of `POOLS`.
+    """
     texts = [text] if isinstance(text, str) else list(text)
     if not all(isinstance(each, str) for each in texts):
         raise ExpressionError(
             f"An expression is text, or a list of texts, one for each output; got {type(text).__name__}."
         )
-    names = None if variables is None else _check_names(variables)
-    return Expression([_Reader(each, names).read() for each in texts], names)
+    names = None if variables is None else _check_names(variables, pools)
+    return Expression([_Reader(each, names, pools).read() for each in texts], names)
 
 
-def _check_names(variables: Sequence[str]) -> tuple[str, ...]:
+def _check_names(variables: Sequence[str], pools: bool) -> tuple[str, ...]:
     names = (variables,) if isinstance(variables, str) else tuple(variables)
     for name in names:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z_0-9]*", name):
             raise ExpressionError(f"{name!r} cannot name a variable; use letters, digits and underscores.")
-        if name in FUNCTIONS or name in ALIASES or name in CONSTANTS or name in DISCONTINUOUS:
+        known = name in FUNCTIONS or name in ALIASES or name in CONSTANTS or name in DISCONTINUOUS
+        if known or (pools and name in POOLS):
             raise ExpressionError(f"The name {name} already means something in an expression; rename the variable.")
     return names
 
@@ -71,9 +75,10 @@ def _check_names(variables: Sequence[str]) -> tuple[str, ...]:
 class _Reader:
     """One text on its way to one node, with the places to point at when it is refused."""
 
-    def __init__(self, text: str, names: tuple[str, ...] | None) -> None:
+    def __init__(self, text: str, names: tuple[str, ...] | None, pools: bool) -> None:
         self.text = text
         self.names = names
+        self.pools = pools
 
     def read(self) -> Node:
         self._limit()
@@ -232,6 +237,11 @@ class _Reader:
                 named[keyword.arg] = value.value
             else:
                 named[keyword.arg] = self._node(value, depth + 1)
+        if self.pools and name in POOLS:
+            if named or len(positional) != POOLS[name]:
+                wanted = "x" if POOLS[name] == 1 else "score, value" if name == "attend" else "x, y"
+                raise self.refused(f"{name} is called as {name}({wanted})", tree)
+            return Node(name, positional)
         try:
             return call(name, positional, named)
         except ExpressionError as error:

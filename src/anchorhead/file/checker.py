@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.pool import LENGTHS
 from anchorhead.circuit.program import circuit_digest
 from anchorhead.circuit.step import OutsideDomain
 from anchorhead.dtypes import LARGEST
@@ -85,6 +86,8 @@ def _check_network_file(found: ModelFile, claimed: Certificate, progress: Progre
     _check_heads(claim, progress)
     _check_composition(claim, claimed)
     checked = replace(_checked(claimed, claim.boxes), evaluation=claim.evaluation)
+    if claim.circuit.tokens:
+        checked = replace(checked, assumptions=(*checked.assumptions, LENGTHS))
     if found.record.get("expressions") is not None:
         return checked
     return _named(checked, claim.circuit)

@@ -15,8 +15,10 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.doubling import Angle, doubled
 from anchorhead.circuit.layout import LayerPlan, problem_with, rows_of, states
 from anchorhead.circuit.lower import lower
+from anchorhead.circuit.places import Place
 from anchorhead.circuit.program import circuit_digest, from_program
-from anchorhead.circuit.rows import StoredMap, wiring_of
+from anchorhead.circuit.prompt import lower_prompt
+from anchorhead.circuit.rows import StoredMap, Wiring, wiring_of
 from anchorhead.circuit.step import Use, Values
 from anchorhead.dtypes import NAMES
 from anchorhead.errors import AnchorheadError, FileError, VerificationError
@@ -102,6 +104,7 @@ def stored_network(found: ModelFile, beside: Sequence[str] = ()) -> PlacedNetwor
     wiring = wiring_of(circuit, plans, stored, uses, _values(found, len(circuit.steps)))
     if any(w >= start for rows, start in zip(wiring.rows, circuit.starts, strict=True) for r in rows for w in r.terms):
         raise FileError("A step of the network in the file reads what the target computes only after it.")
+    _check_places(circuit, wiring)
     claim = NetworkClaim(circuit, box, dtype, heads, wiring)
     _check_uses(claim)
     return PlacedNetwork(claim, plans, stored)
@@ -125,7 +128,8 @@ def circuit_of(record: dict[str, Any]) -> Circuit:
         return stored
     if type(record.get("fused")) is not bool:
         raise FileError("The file does not say whether the functions of its target are fused.")
-    meant = lower(expression_of(record), fuse=record["fused"])
+    expression, fused = expression_of(record), record["fused"]
+    meant = lower_prompt(expression, stored.tokens, fuse=fused) if stored.tokens else lower(expression, fuse=fused)
     try:
         meant = doubled(meant, [Angle(*item) for item in _angles(record)])
     except ValueError as problem:
@@ -142,8 +146,9 @@ def expression_of(record: dict[str, Any]) -> Expression:
     texts, names = listed(record, "expressions"), listed(record, "variables")
     if not texts or not all(isinstance(text, str) for text in [*texts, *names]):
         raise FileError("The file lacks the formulas of its target, or their variables.")
+    program = record.get("program")
     try:
-        return parse(texts, names)
+        return parse(texts, names, pools=isinstance(program, dict) and "tokens" in program)
     except AnchorheadError as error:
         raise FileError(f"The formula in the file cannot be read: {error}") from error
 
@@ -172,6 +177,15 @@ def _check_maps(circuit: Circuit, plans: tuple[LayerPlan, ...], maps: tuple[Stor
             problem = f"it has {len(stored.bias)} rows, and {count} are read"
         if problem is not None:
             raise FileError(f"The affine map {i} in the file is not one: {problem}.")
+
+
+def _check_places(circuit: Circuit, wiring: Wiring) -> None:
+    """Every row reads what there is in its place: of a token or a query its own, and the prompt's."""
+    read = [(row, place) for i, (step, rows) in enumerate(zip(circuit.steps, wiring.rows, strict=True))
+            for row, place in zip(rows, step.read_at(circuit.place(i)), strict=True)]  # fmt: skip
+    for row, place in read + [(row, circuit.answers) for row in wiring.outputs]:
+        if any(circuit.places[wire] not in (place, Place.PROMPT) for wire in row.terms):
+            raise FileError("A step of the network in the file reads a number that its place in the prompt lacks.")
 
 
 def _values(found: ModelFile, steps: int) -> list[Values]:

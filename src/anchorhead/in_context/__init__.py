@@ -3,6 +3,7 @@
 from typing import Any
 
 from anchorhead.in_context.bounds import Bounds, ClippedWarning, OutsideBoundsError
+from anchorhead.in_context.compile import compile
 from anchorhead.in_context.convergence import Convergence
 from anchorhead.in_context.gradient_descent import GradientDescent, gradient_descent
 from anchorhead.in_context.losses import Loss, hinge, huber, logistic, poisson, quantile, squared
@@ -20,6 +21,7 @@ __all__ = [
     "Newton",
     "OutsideBoundsError",
     "TruncatedLinear",
+    "compile",
     "gradient_descent",
     "hinge",
     "huber",

@@ -32,8 +32,10 @@ from anchorhead.model.apply import Heads
 from anchorhead.model.attend import Attentions
 from anchorhead.model.group import Group
 from anchorhead.model.largest import Maxima
+from anchorhead.model.pool import Pools
 
-MODULES: dict[str, type[Group]] = {"apply": Heads, "times": Heads, "largest": Maxima, "attend": Attentions}
+MODULES: dict[str, type[Group]] = {"apply": Heads, "times": Heads, "largest": Maxima, "attend": Attentions,
+                                   "pool": Pools}  # fmt: skip
 """The modules of the kinds of steps, by their names."""
 
 

@@ -34,12 +34,13 @@ class LayeredCore(FlatCore):
     """
 
     kind = "network"
+    build = staticmethod(build)
 
     def __init__(self, placed: PlacedNetwork, source: dict[str, Any]) -> None:
         super().__init__()
         claim = placed.claim
         heads = [HeadModule(found.head) for found in claim.heads]
-        self.layered = build(claim.circuit, placed.plans, placed.maps, claim.wiring, heads, TORCH[claim.dtype])
+        self.layered = self.build(claim.circuit, placed.plans, placed.maps, claim.wiring, heads, TORCH[claim.dtype])
         self.placed, self.source = placed, source
         self.input_shape, self.output_shape = claim.circuit.input_shape, claim.circuit.output_shape
 

@@ -60,16 +60,20 @@ class Watched(nn.Module):
         """How many inputs have been outside so far, since it was not ignored."""
         return int(self._seen)
 
-    def look(self, x: Any) -> None:
-        """Says where x leaves the domain, as `outside` says; what is no input at all is for others to refuse."""
+    def look(self, x: Any, domain: Sequence[tuple[float, float]] | None = None, where: str = "") -> None:
+        """Says where x leaves the domain, as `outside` says; what is no input at all is for others to refuse.
+
+        domain, where: those of a part of an input that is given by itself.
+        """
+        domain = self._domain if domain is None else domain
         if not self._bounded or self._outside == "ignore" or not isinstance(x, Tensor) or not x.is_floating_point():
             return
         if torch.compiler.is_exporting() or torch.jit.is_tracing() or x.device.type == "meta" or not x.numel():
             return
-        if len(self._domain) > 1 and x.numel() % len(self._domain):
+        if len(domain) > 1 and x.numel() % len(domain):
             return
-        lows, highs = (list(ends) for ends in zip(*self._domain, strict=True))
-        said = self._seen, lows, highs, self._outside, self._what, self._advice
+        lows, highs = (list(ends) for ends in zip(*domain, strict=True))
+        said = self._seen, lows, highs, self._outside, self._what + where, self._advice
         if torch.compiler.is_compiling():
             _look_compiled(x.detach(), *said)
         elif torch._C._functorch.peek_interpreter_stack() is None:

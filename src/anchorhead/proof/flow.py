@@ -9,7 +9,8 @@ is multiplied once and added to k - 1 others, and zeros change nothing. Where al
 wire that is scaled by one is exact. A wire by itself is passed on as it is.
 
 *Steps.* Each kind of step knows how ranges and errors pass through it: `circuit/apply.py`, `largest.py`, `attend.py`.
-Of the steps of a norm more is known together than one by one: `circuit/norm.py`.
+Of the steps of a norm, and of a covariance over a prompt's tokens, more is known together than one by one:
+`circuit/norm.py`, `spread.py`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.norm import norms
 from anchorhead.circuit.rows import Row, Wiring
+from anchorhead.circuit.spread import spreads
 from anchorhead.circuit.step import TINY, Computed, Kept, OutsideDomain, Pair, Step, Valued, gamma, widened
 from anchorhead.dtypes import LARGEST, UNIT
 from anchorhead.enclosure.exact import as_ball
 from anchorhead.enclosure.precision import above, ball, below, upper
 from anchorhead.errors import SingularityError
 from anchorhead.proof.norms import joint
+from anchorhead.proof.spreads import joint_spread
 
 
 def _roundings(row: Row) -> int:
@@ -81,12 +84,13 @@ class Tracker:
         facts: Sequence[Kept] = (),
         *,
         rounding: bool = True,
+        literal: bool = False,
     ) -> None:
         self.circuit, self.dtype, self.wiring, self.facts = circuit, dtype, wiring, facts
-        self.rounding = rounding and wiring is not None
+        self.rounding, self.literal = rounding and wiring is not None, literal
         self.unit = UNIT[dtype] if self.rounding else 0.0
         self._numbers: dict[tuple[int, int], list[_Term]] = {}
-        self._norms = norms(circuit)
+        self._norms, self._spreads = norms(circuit), spreads(circuit)
 
     def follow(self, cell: Sequence[Pair], given: Sequence[float] | None = None) -> Flow:
         """Ranges and errors for inputs in a box, which may have errors themselves."""
@@ -103,6 +107,8 @@ class Tracker:
                 raise self._singular(step, problem.interval) from None
             if i in self._norms:
                 found = [joint(self, i, self._norms[i], found[0], ranges, errors)]
+            elif i in self._spreads:
+                found = [joint_spread(self, i, self._spreads[i], found[0], ranges, errors)]
             ranges += [value for value, _ in found]
             errors += [error for _, error in found]
             arguments.append(tuple(widened(*line) for line in lines))
@@ -132,7 +138,7 @@ class Tracker:
         argument = lines[0][0]
         if (use.centre, use.radius) != (0.0, 1.0) or use.kind in ("identity", "square"):
             argument = self.line((i, -1), next(step.lines()), None, ranges, errors)[0]
-        return lines, argument, Computed(use, self.wiring.values[i], facts, self.dtype, self.unit)
+        return lines, argument, Computed(use, self.wiring.values[i], facts, self.dtype, self.unit, self.literal)
 
     def _singular(self, step: Step, interval: Pair) -> SingularityError:
         first = next(step.lines())

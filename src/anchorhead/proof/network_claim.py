@@ -32,15 +32,17 @@ class NetworkClaim:
     dtype: str
     heads: tuple[HeadClaim, ...]
     wiring: Wiring
+    is_literal: bool = False
 
     @property
     def evaluation(self) -> str:
-        """`fast` where a head's rounding is that of its fast evaluation alone; empty where it is that of both."""
-        return "fast" if any(head.evaluation for head in self.heads) else ""
+        """`fast` where rounding is that of the fast evaluation alone, of a head or of sums over a prompt's tokens."""
+        alone = any(head.evaluation for head in self.heads) or self.circuit.tokens
+        return "fast" if alone and not self.is_literal else ""
 
     def literal(self) -> NetworkClaim:
         """The claim of the same network with its heads evaluated as a softmax."""
-        return replace(self, heads=tuple(map(_literal, self.heads)))
+        return replace(self, heads=tuple(map(_literal, self.heads)), is_literal=True)
 
     @property
     def boxes(self) -> int:
@@ -63,11 +65,11 @@ class PlacedNetwork:
         return cls(claim, tuple(plans), tuple(maps_of(claim.circuit, plans, claim.wiring)))
 
 
-def cells(box: Sequence[Pair]) -> list[tuple[Pair, ...]]:
-    """The box, cut into cells where it has few sides."""
-    count = CELLS.get(len(box), 1)
-    sides = []
-    for low, high in box:
+def cells(box: Sequence[Pair], tokens: int = 0) -> list[tuple[Pair, ...]]:
+    """The box, cut into cells where it has few sides; those of tokens, which are anywhere in theirs, stay whole."""
+    count = CELLS.get(len(box) - tokens, 1)
+    sides = [[side] for side in box[:tokens]]
+    for low, high in box[tokens:]:
         marks = [low + (high - low) * i / count for i in range(count)] + [high]
         sides.append([(a, b) for a, b in itertools.pairwise(marks) if a < b] or [(low, high)])
     return list(itertools.product(*sides))
@@ -76,7 +78,7 @@ def cells(box: Sequence[Pair]) -> list[tuple[Pair, ...]]:
 def flows(tracker: Tracker, box: Sequence[Pair], *, whole: bool = False) -> list[Flow]:
     """What a tracker finds on every cell of the box, or on all of it at once."""
     with precision():
-        return [tracker.follow(cell) for cell in ([tuple(box)] if whole else cells(box))]
+        return [tracker.follow(cell) for cell in ([tuple(box)] if whole else cells(box, tracker.circuit.tokens))]
 
 
 def worst(found: Sequence[Sequence[float]]) -> list[float]:
@@ -93,5 +95,6 @@ def _literal(head: HeadClaim) -> HeadClaim:
 
 def output_errors(claim: NetworkClaim, *, rounding: bool) -> list[float]:
     """A bound for each output, for every input in the box."""
-    tracker = Tracker(claim.circuit, claim.dtype, claim.wiring, claim.heads, rounding=rounding)
+    tracker = Tracker(claim.circuit, claim.dtype, claim.wiring, claim.heads, rounding=rounding,
+                      literal=claim.is_literal)  # fmt: skip
     return worst([flow.output_errors for flow in flows(tracker, claim.box)])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from flint import arb
 
 from anchorhead.circuit.apply import NotFinite
+from anchorhead.circuit.line import Line
 from anchorhead.circuit.norm import Norm
 from anchorhead.circuit.step import OutsideDomain, Pair, Valued, widened
 from anchorhead.enclosure.exact import as_ball
@@ -32,7 +33,7 @@ def joint(tracker: Tracker, i: int, norm: Norm, alone: Valued, ranges: Sequence[
         return kept, alone[1]
     near = [widened(*pair) for pair in zip(ranges, errors, strict=True)]
     entries = _entries(tracker, norm, near)
-    moved = norm.moved(entries, [_carried(tracker, k, errors) for k in norm.squares])
+    moved = norm.moved(entries, [carried(next(tracker.circuit.steps[k].lines()), errors) for k in norm.squares])
     if not moved < alone[1]:
         return kept, alone[1]
     try:
@@ -49,10 +50,9 @@ def _entries(tracker: Tracker, norm: Norm, ranges: Sequence[Pair]) -> list[Pair]
     return [tracker.line((k, -1), next(steps[k].lines()), None, ranges, none)[0] for k in norm.squares]
 
 
-def _carried(tracker: Tracker, step: int, errors: Sequence[float]) -> float:
-    """How far what is squared lies from the target's for the errors of its wires alone."""
-    terms = next(tracker.circuit.steps[step].lines()).terms
-    return upper(sum((abs(as_ball(c)) * errors[wire] for wire, c in terms.items() if errors[wire]), arb(0)))
+def carried(line: Line, errors: Sequence[float]) -> float:
+    """How far a line lies from the target's for the errors of its wires alone."""
+    return upper(sum((abs(as_ball(c)) * errors[wire] for wire, c in line.terms.items() if errors[wire]), arb(0)))
 
 
 def _own(tracker: Tracker, i: int, norm: Norm, near: Sequence[Pair], entries: Sequence[Pair]) -> float:
