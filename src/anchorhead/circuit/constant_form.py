@@ -5,7 +5,7 @@ but no value that is multiplied by what the token has. So products are squares a
 
     φ(u)·v = ((a/s + s v)/2)² - ((a/s - s v)/2)²,  a = φ(u),      max(u, v) = (u + v)/2 + |u - v|/2
 
-identities for every s > 0; s is the power of two for which a/s and s·v are about as large, so that the squares are no
+and a mean over tokens stays one, of a line of them. These are identities for every s > 0; s is the power of two for which a/s and s·v are about as large, so that the squares are no
 larger than the product can be.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
 
@@ -20,6 +21,7 @@ from anchorhead.circuit.apply import SQUARE, Apply, U
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.largest import Largest
 from anchorhead.circuit.line import Line, combination
+from anchorhead.circuit.pool import Pool
 from anchorhead.circuit.step import Pair, Step, size
 from anchorhead.enclosure.variation import value_range
 from anchorhead.errors import StructureError
@@ -30,12 +32,12 @@ HALF = Fraction(1, 2)
 
 
 def constant_form(circuit: Circuit, arguments: Sequence[Sequence[Pair]]) -> Circuit:
-    """The same function, all of whose steps are `Apply`; arguments: for each step the ranges of its lines."""
+    """The same function, all of whose steps are `Apply`, or means; arguments: for each step the ranges of its lines."""
     form = _Form(circuit)
     for step, ranges in zip(circuit.steps, arguments, strict=True):
         form.take(step, ranges)
-    outputs = tuple(form.read(line) for line in circuit.outputs)
-    return Circuit(circuit.inputs, tuple(form.steps), outputs, circuit.input_shape, circuit.output_shape)
+    outputs = tuple(form.collected(form.read(line)) for line in circuit.outputs)
+    return replace(circuit, steps=tuple(form.steps), outputs=outputs)
 
 
 class _Form:
@@ -45,6 +47,7 @@ class _Form:
         self.steps: list[Step] = []
         self.first = len(circuit.inputs)
         self.lines: list[Line] = [Line({k: 1}) for k in range(self.first)]
+        self.means: set[int] = set()
 
     def read(self, line: Line) -> Line:
         """A line of old wires in new ones."""
@@ -60,11 +63,23 @@ class _Form:
         elif isinstance(step, Largest):
             lines = [self.read(line) for line in step.lines()]
             self.lines.append(reduce(lambda a, b: self._larger(a, b, step.label), lines))
+        elif isinstance(step, Pool) and step.is_mean:
+            self.steps.append(step.mapped(self.read))
+            self.means.add(self.first + len(self.steps) - 1)
+            self.lines.append(Line({self.first + len(self.steps) - 1: 1}))
         else:
             raise StructureError(
                 f"{step.label or step.name}: the target's own attention cannot be a program, whose keys are constants. "
                 "Compile the rest of the target by itself."
             )
+
+    def collected(self, line: Line) -> Line:
+        """An output, which instructions add up: what it has of means is a step of the identity."""
+        means = Line({wire: c for wire, c in line.terms.items() if wire in self.means})
+        if not means.terms:
+            return line
+        rest = Line({wire: c for wire, c in line.terms.items() if wire not in self.means}, line.bias)
+        return rest + self.apply(U, means, "what an output has of means")
 
     def apply(self, function: Node, argument: Line, label: str) -> Line:
         """function(argument) as one more step."""

@@ -8,6 +8,7 @@ the pointer's share of the scores rounds them more than a network's would be (`p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from anchorhead.circuit.apply import Apply, U
 from anchorhead.circuit.circuit import Circuit
@@ -22,7 +23,7 @@ from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.head_core import HeadCore
 from anchorhead.model.program import Program, certificate_of
 from anchorhead.proof.instructions import instructions, laid_out, turn_of
-from anchorhead.proof.interpretation import Interpreted, LeakError, output_bounds
+from anchorhead.proof.interpretation import Interpreted, LeakError, TurnsOutside, output_bounds
 
 UNIT = 1e-13
 """About what the scores of a program round by: a few hundred units of float64, for the pointer's share of them."""
@@ -105,6 +106,8 @@ def _attempt(body: Circuit, box: Sequence[Pair], aim: float, turns: int | None, 
             output_bounds(found)
         except LeakError:
             continue
+        except TurnsOutside:
+            return replace(found, watched=True)
         return found
     raise ToleranceError(
         f"The scores of this program are so large that a gap of {GAPS[-1]:g} does not tell its instructions apart: it "

@@ -32,7 +32,7 @@ from anchorhead.proof.approximation import MOST_WORK, box_error, box_work
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.far import Far, far
 from anchorhead.proof.head_claim import HeadClaim
-from anchorhead.proof.interpretation import output_bounds
+from anchorhead.proof.interpretation import assumed, output_bounds
 from anchorhead.proof.network_claim import NetworkClaim, output_errors
 from anchorhead.proof.odd import is_odd, odd_bounds
 from anchorhead.proof.rounding import ASSUMPTIONS, Rounding, rounding_on
@@ -102,6 +102,7 @@ def _check_program_file(found: ModelFile, claimed: Certificate, progress: Progre
         raise VerificationError(f"The program in the file has no bound: {error}") from error
     _check_outputs(exact, total, claimed)
     checked = _checked(claimed, program.claim.boxes)
+    checked = replace(checked, assumptions=(*checked.assumptions, *assumed(program)))
     if program.body is None:
         return _named(checked, program.claim.circuit)
     return _named(checked, program.body, f", {program.turns} times")

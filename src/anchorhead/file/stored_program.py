@@ -11,10 +11,11 @@ import math
 from typing import Any
 
 from anchorhead.circuit.apply import Apply
+from anchorhead.circuit.pool import Pool
 from anchorhead.circuit.program import from_program
 from anchorhead.errors import FileError
 from anchorhead.file.container import ModelFile
-from anchorhead.file.stored import number, stored_map, stored_network
+from anchorhead.file.stored import flag, number, stored_map, stored_network
 from anchorhead.proof.instructions import Instructions, Layout, laid_out, turn_of
 from anchorhead.proof.interpretation import Interpreted
 from anchorhead.proof.network_claim import NetworkClaim
@@ -35,15 +36,18 @@ def stored_program(found: ModelFile) -> Interpreted:
         raise FileError("The network in the file is not a turn of the map that is to be repeated.")
     _check_constant(claim)
     layout = laid_out(claim.circuit, claim.wiring, turning=once is not None)
-    return Interpreted(claim, layout, _tokens(found, claim, layout), gap, once, turns)
+    watched = flag(found.record, "watched")
+    return Interpreted(claim, layout, _tokens(found, claim, layout), gap, once, turns, watched)
 
 
 def _check_constant(claim: NetworkClaim) -> None:
-    """Every step is a function of one line by a head of constant values, to which nothing is added."""
+    """Every step is a mean, or a function of one line by a head of constant values, to which nothing is added."""
     parts = zip(claim.circuit.steps, claim.wiring.uses, claim.wiring.values, strict=True)
     for step, use, values in parts:
+        if isinstance(step, Pool) and step.is_mean:
+            continue
         fits = isinstance(step, Apply) and use.head >= 0 and claim.heads[use.head].constant_values
-        if not fits or values[1:] != (0.0, 0.0) or claim.heads[use.head].relative or claim.evaluation:
+        if not fits or values[1:] != (0.0, 0.0) or claim.heads[use.head].relative:
             raise FileError(f"The step {step.label[:80]!r} of the network in the file is none that a program can have.")
 
 
@@ -52,12 +56,12 @@ def _tokens(found: ModelFile, claim: NetworkClaim, layout: Layout) -> Instructio
     sizes = [claim.heads[claim.wiring.uses[planned.step].head].keys for planned in layout.planned]
     starts = tuple(itertools.accumulate(sizes, initial=0))
     for name, rows in (("keys", keys), ("values", values)):
-        problem: Any = rows.problem(layout.registers)
+        problem: Any = rows.problem(2 * layout.registers)
         if problem is None and len(rows.bias) != starts[-1]:
             problem = f"there are {len(rows.bias)}, and the network has {starts[-1]}"
         if problem is not None:
             raise FileError(f"The {name} of the program in the file are not those of its tokens: {problem}.")
-    code, held = Instructions(starts, keys, values), range(layout.registers)
+    code, held = Instructions(starts, keys, values), range(2 * layout.registers)
     for i, planned in enumerate(layout.planned):
         for k in range(starts[i], starts[i + 1]):
             if values.bias[k] != 0 or not planned.writes.keys() >= values.row(k, held).terms.keys():

@@ -7,6 +7,7 @@ these, and bounds how far the tokens lie from them, what leaks and what is round
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from anchorhead.circuit.program import circuit_digest, to_program
 from anchorhead.circuit.rows import StoredMap
-from anchorhead.errors import FileError
+from anchorhead.errors import FileError, InputError, OutsideRangeError
 from anchorhead.file.container import read
 from anchorhead.file.save import save
 from anchorhead.file.stored import certificate_of as stored_certificate
@@ -22,13 +23,23 @@ from anchorhead.file.stored_program import stored_program
 from anchorhead.head.parameters import check_tensor
 from anchorhead.model.compiled import fingerprint
 from anchorhead.model.layered_core import LayeredCore
-from anchorhead.model.outside import Watched
+from anchorhead.model.outside import Watched, behind_transforms
+from anchorhead.model.prompt_core import PromptCore, check_mask, check_rows
 from anchorhead.proof.certificate import Certificate, rest_above
-from anchorhead.proof.interpretation import Interpreted, output_bounds
+from anchorhead.proof.interpretation import Interpreted, assumed, output_bounds
 from anchorhead.proof.network_claim import PlacedNetwork
 from anchorhead.proof.rounding import ASSUMPTIONS
 
 ADVICE = "Make it of a model compiled on a domain that holds the inputs"
+
+
+class Data(NamedTuple):
+    """Data tokens: their registers (..., d, registers), which of them means are over (..., d), how many answer."""
+
+    registers: Tensor
+    counted: Tensor
+    answers: int
+    """The last tokens, those of queries or one: they count in no mean of a prompt."""
 
 
 class Program(Watched):
@@ -53,9 +64,9 @@ class Program(Watched):
         registers = code.layout.registers
         counts = torch.tensor(code.code.starts).diff()
         numbers = {
-            "keys": _dense(code.code.keys, registers),
+            "keys": _dense(code.code.keys, 2 * registers),
             "biases": torch.tensor(code.code.keys.bias, dtype=torch.float64),
-            "values": _dense(code.code.values, registers),
+            "values": _dense(code.code.values, 2 * registers)[:, :registers],
             "instruction": torch.arange(len(counts)).repeat_interleave(counts),
             "start": _dense(code.layout.start, code.layout.inputs),
             "start_bias": torch.tensor(code.layout.start.bias, dtype=torch.float64),
@@ -114,16 +125,76 @@ class Program(Watched):
         number = torch.arange(self.instructions).unsqueeze(-1)
         return ((number >> torch.arange(self.bits)) & 1).to(torch.float64) * 2 - 1
 
-    def data(self, x: Tensor) -> Tensor:
-        """The registers of a data token that holds x: (..., registers)."""
-        check_tensor(x, torch.float64, self.input_shape, what="program")
-        self.look(x)
-        flat = x.flatten(-len(self.input_shape)) if self.input_shape else x.unsqueeze(-1)
-        return flat @ self.start.T + self.start_bias
+    @property
+    def takes(self) -> tuple[int, int]:
+        """How many numbers a token of a prompt has, and how many a query, or the state that the prompt has."""
+        circuit = self.code.claim.circuit
+        return circuit.tokens, len(circuit.inputs) - circuit.tokens
 
-    def result(self, registers: Tensor) -> Tensor:
-        """The outputs in the registers of a data token after the last step."""
-        found = registers[..., list(self.code.layout.outputs)]
+    def data(self, x: Tensor, query: Tensor | None = None, mask: Tensor | None = None) -> Data:
+        """The data tokens of a prompt. What one does not have, as a query's numbers, is the middle of its interval."""
+        own, asked = self.takes
+        if not own:
+            check_tensor(x, torch.float64, self.input_shape, what="program")
+            self.look(x)
+            flat = x.flatten(-len(self.input_shape)) if self.input_shape else x.unsqueeze(-1)
+            return Data(self._started(flat.unsqueeze(-2)), torch.ones(*flat.shape[:-1], 1, dtype=torch.bool), 1)
+        tokens, counted = self._tokens(x, mask)
+        rest = self._rest(query, tokens)
+        batch = torch.broadcast_shapes(tokens.shape[:-2], rest.shape[:-2])
+        tokens, rest = tokens.expand(*batch, -1, -1), rest.expand(*batch, -1, -1)
+        middle = torch.tensor([(low + high) / 2 for low, high in self.code.claim.box], dtype=torch.float64)
+        beside = rest[..., :1, :] if self.code.body is not None else middle[own:]
+        data = torch.cat([tokens, beside.expand(*tokens.shape[:-1], asked)], -1)
+        asking = torch.cat([middle[:own].expand(*rest.shape[:-1], own), rest], -1)
+        counted = torch.cat([counted.expand(*batch, -1), counted.new_zeros(*rest.shape[:-1])], -1)
+        return Data(self._started(torch.cat([data, asking], -2)), counted, rest.shape[-2])
+
+    def _tokens(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The prompt's tokens, those that do not count replaced by ones in range, and which of them do."""
+        own = self.takes[0]
+        check_rows(x, torch.float64, own, "tokens", "n")
+        box = self.code.claim.box[:own]
+        if mask is not None:
+            x = check_mask(x, mask, box)
+        self.look(x, box, ", in a token,")
+        return x, torch.ones(x.shape[:-1], dtype=torch.bool) if mask is None else mask
+
+    def _rest(self, query: Tensor | None, tokens: Tensor) -> Tensor:
+        """Queries, or the state as one; what a program without either has is nothing."""
+        own, asked = self.takes
+        if not asked:
+            return tokens[..., :1, :0]
+        if query is None:
+            raise InputError(f"This program needs query=, (..., {'' if self.code.body is not None else 'm, '}{asked}).")
+        query = query.unsqueeze(-2) if self.code.body is not None else query
+        check_rows(query, torch.float64, asked, "query", "m")
+        self.look(query, self.code.claim.box[own:], ", in a query,")
+        return query
+
+    def _started(self, inputs: Tensor) -> Tensor:
+        return inputs @ self.start.T + self.start_bias
+
+    def look_at_state(self, registers: Tensor) -> None:
+        """Refuses a state that left the domain after a turn, where that it does not is no part of the proof."""
+        low, high = zip(*self.code.claim.box[self.takes[0] :], strict=True)
+        state = registers[..., list(self.code.layout.outputs)]
+        inside = (state >= torch.tensor(low, dtype=state.dtype)) & (state <= torch.tensor(high, dtype=state.dtype))
+        if behind_transforms(lambda seen: not bool(seen.all()), inside):
+            raise OutsideRangeError(
+                f"After a turn the state of {self._claimed.expression} left its domain, outside of which nothing is "
+                "proved. Make the program on a larger domain, or begin closer to where it leads."
+            )
+
+    def result(self, registers: Tensor, answers: int) -> Tensor:
+        """The outputs in the registers of the last data tokens: of queries (..., m, outputs), or of the only one."""
+        found = registers[..., -answers:, list(self.code.layout.outputs)]
+        own, asked = self.takes
+        if own and asked and self.code.body is None:
+            return found
+        found = found.squeeze(-2)
+        if own:
+            return found
         return found.unflatten(-1, self.output_shape) if self.output_shape else found.squeeze(-1)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -131,9 +202,12 @@ class Program(Watched):
         if fingerprint(self) != self._sealed:
             raise FileError("The program's tokens were changed since they were proved; make it again with ah.program.")
         claim = self.code.claim
-        core = LayeredCore(PlacedNetwork.of(claim), {"name": self.certificate.expression[:200]})
+        core = (PromptCore if claim.circuit.tokens else LayeredCore)(
+            PlacedNetwork.of(claim), {"name": self.certificate.expression[:200]}
+        )
         record, arrays = core.payload(self.certificate)
         record |= {"kind": "program", "method": "program", "gap": self.gap, "turns": self.code.turns,
+                   "watched": self.code.watched,
                    "body": None if self.code.body is None else to_program(self.code.body)}  # fmt: skip
         for name, rows in (("keys", self.code.code.keys), ("values", self.code.code.values)):
             arrays |= {f"{name}.0.entries": np.array(rows.entries), f"{name}.0.bias": np.array(rows.bias),
@@ -161,7 +235,7 @@ def certificate_of(code: Interpreted, name: str) -> Certificate:
         approximation=max(exact),
         rounding=rest_above(max(total), max(exact)),
         boxes=claim.boxes,
-        assumptions=tuple(ASSUMPTIONS),
+        assumptions=(*ASSUMPTIONS, *assumed(code)),
         outputs=tuple(total),
         circuit=circuit_digest(claim.circuit if code.body is None else code.body),
         evaluation="",

@@ -20,8 +20,13 @@ max|v| if not, since r is itself a float, in each of the steps that are run.
 All that is an error of the instruction, E, beside that of its head in exact arithmetic: ranges and errors then flow as
 in any network (`flow.py`), without rounding. B is taken with room for errors, and it is checked that they fit.
 
+*Means* of a register are those of sums in pairs, rounded at most 34 times for 2^32 tokens (`circuit/pool.py`); that,
+too, moves scores. Every data token runs every instruction, with numbers in the box for inputs that it does not have.
+
 *Turns.* A state w with error e becomes the map's own value at w, which is off by what the map makes of e, and is then
-computed with the error of one run from an exact state: the two are added, turn by turn, with the state's range.
+computed with the error of one run from an exact state: the two are added, turn by turn, with the state's range. Where
+that range cannot be kept in the box, the machine looks in every turn whether its own state is, and the target's is then
+no further outside than they differ.
 
 *Drift.* Each step moves an entry of the pointer by 0 or ±2, up to 2(γ_(2K+6) + 2λ) + 2ρ.
 """
@@ -29,13 +34,15 @@ computed with the error of one run from an exact state: the two are added, turn 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from flint import arb, fmpq
 
+from anchorhead.circuit.apply import Apply
 from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.pool import LENGTHS, PAIRINGS
 from anchorhead.circuit.rows import rounded
 from anchorhead.circuit.step import HeadFacts, Pair, Use, gamma, size, widened
 from anchorhead.dtypes import UNIT
@@ -52,6 +59,14 @@ LEAST = 1e-20
 """What may leak at most: pointers then drift by less than rounding moves them."""
 
 
+WATCHED = "the state lies in the domain after every turn, which an interpreter checks"
+NONE = HeadFacts(-math.inf, math.inf, 0.0, 0.0)
+
+
+class TurnsOutside(ToleranceError):
+    """That turns stay in the domain is not proved."""
+
+
 class LeakError(PrecisionError):
     """A gap that does not tell instructions apart."""
 
@@ -61,7 +76,7 @@ class Interpreted:
     """A network and its instructions; gap is M, a power of two.
 
     body: of a map that is applied `turns` times, the circuit of one; the network is then that of a turn. None, and one
-    turn, for what is run once.
+    turn, for what is run once. watched: that the state stays in the box is not proved, but looked at in every turn.
     """
 
     claim: NetworkClaim
@@ -70,6 +85,7 @@ class Interpreted:
     gap: float
     body: Circuit | None = None
     turns: int = 1
+    watched: bool = False
 
     @property
     def bits(self) -> int:
@@ -82,73 +98,83 @@ class Interpreted:
         return self.turns * len(self.layout.planned)
 
 
+def assumed(program: Interpreted) -> tuple[str, ...]:
+    """What the bounds rest on beside the arithmetic."""
+    return (LENGTHS,) * bool(program.claim.circuit.tokens) + (WATCHED,) * program.watched
+
+
 def output_bounds(program: Interpreted, *, machine: bool = True) -> list[float]:
     """For each output a bound on |machine - target|, for every input in the box; without the machine, of its heads."""
     with precision():
-        found = worst([_one_run(program, cell, machine) for cell in cells(program.claim.box)])
+        circuit, parts = program.claim.circuit, cells(program.claim.box, program.claim.circuit.tokens)
+        exact = [Tracker(circuit, program.claim.dtype).follow(cell).ranges for cell in parts]
+        ranges = [(min(a for a, _ in wire), max(b for _, b in wire)) for wire in zip(*exact, strict=True)]
+        extra = (_Extra if machine else _Nothing)(program, ranges)
+        found = worst([_one_run(extra, cell) for cell in parts])
         return found if program.body is None else _turned(program, program.body, found)
 
 
-def _one_run(program: Interpreted, cell: Sequence[Pair], machine: bool) -> list[float]:
+def _one_run(extra: _Extra, cell: Sequence[Pair]) -> list[float]:
     """The bounds for one run through the instructions, from inputs in a cell of the box."""
-    exact = Tracker(program.claim.circuit, program.claim.dtype).follow(cell)
-    extra = (_Extra if machine else _Nothing)(program, exact, cell)
     flow = extra.flow(cell)
     largest = max([*flow.errors, *flow.output_errors], default=0.0)
     if not largest < ROOM / 2:
         raise ToleranceError(
-            f"The errors of this program may reach {largest:.3g}, more than its registers have room for. Make it with a "
-            "smaller tol or on a smaller domain."
+            f"The errors of this program may reach {largest:.3g}, more than its registers have room for. Make it with "
+            "a smaller tol or on a smaller domain."
         )
     return [upper(arb(e) + extra.of_output(k)) for k, e in enumerate(flow.output_errors)]
 
 
 def _turned(program: Interpreted, body: Circuit, own: Sequence[float]) -> list[float]:
     """The bounds after all turns, given those of one from an exact state anywhere in the box."""
-    box, dtype = program.claim.box, program.claim.dtype
-    uses = [Use("plain", i) for i in range(len(body.steps))]
+    box, dtype, first = program.claim.box, program.claim.dtype, body.tokens
+    uses = [Use("plain", i) if isinstance(step, Apply) else Use(step.name) for i, step in enumerate(body.steps)]
     ideal = Tracker(body, dtype, rounded(body, uses, dtype),
-                    [HeadFacts(-math.inf, math.inf, 0.0, 0.0)] * len(uses), rounding=False)  # fmt: skip
+                    [NONE] * len(uses), rounding=False)  # fmt: skip
     cell, errors = list(box), [0.0] * len(box)
     for _ in range(program.turns):
-        near = [widened(pair, error) for pair, error in zip(cell, errors, strict=True)]
-        for (low, high), (a, b), name in zip(box, near, body.inputs, strict=True):
-            if not (low <= a and b <= high):
-                raise ToleranceError(
-                    f"A turn may lead {name} to [{a:.6g}, {b:.6g}], and it is proved on [{low:.6g}, {high:.6g}]. Give a "
-                    "domain that the map takes into itself, with a little room."
-                )
+        if program.watched:  # the machine's state is in the box, so that the target's is not far outside
+            cell[first:] = [widened(*pair) for pair in zip(box[first:], errors[first:], strict=True)]
         carried = ideal.follow(cell, errors)
-        errors = [upper(arb(a) + b) for a, b in zip(own, carried.output_errors, strict=True)]
-        cell = carried.outputs
-    return errors
+        errors[first:] = [upper(arb(a) + b) for a, b in zip(own, carried.output_errors, strict=True)]
+        cell[first:] = carried.outputs
+        if not program.watched:
+            _require_inside(body.inputs[first:], box[first:], cell[first:], errors[first:])
+    return errors[first:]
+
+
+def _require_inside(names: Sequence[str], box: Sequence[Pair], cell: Sequence[Pair], errors: Sequence[float]) -> None:
+    for name, (low, high), pair, error in zip(names, box, cell, errors, strict=True):
+        a, b = widened(pair, error)
+        if not (low <= a and b <= high):
+            raise TurnsOutside(f"a turn may lead {name} to [{a:.6g}, {b:.6g}], outside [{low:.6g}, {high:.6g}]")
 
 
 class _Extra:
     """What the machine adds to the errors of heads in one run through the instructions."""
 
-    def __init__(self, program: Interpreted, exact: Flow, cell: Sequence[Pair]) -> None:
-        self.program, self.exact = program, exact
-        claim, layout = program.claim, program.layout
-        self.sizes = [arb(0)] * layout.registers
-        for k, pair in enumerate(cell):
-            self.sizes[k] = _room(size(pair))
-        first = len(claim.circuit.inputs)
-        for i, planned in enumerate(layout.planned):
-            step = _room(size(exact.ranges[first + planned.step]))
+    def __init__(self, program: Interpreted, ranges: Sequence[Pair]) -> None:
+        self.program = program
+        layout, inputs = program.layout, program.layout.inputs
+        self.sizes = [self._begun(register, ranges) for register in range(layout.registers)]
+        for planned in layout.planned:
+            step = _room(size(ranges[inputs + planned.step]))
             for register, (factor, added) in planned.writes.items():
                 self.sizes[register] = self.sizes[register] + abs(arb(factor)) * step + abs(arb(added))
-        for register in range(len(cell), layout.registers):
-            row = layout.start.row(register, range(layout.inputs))
-            total = abs(arb(row.bias)) + sum((abs(arb(c)) * self.sizes[w] for w, c in row.terms.items()), arb(0))
-            self.sizes[register] = self.sizes[register] + total
+        self.sizes += self.sizes  # means
         self._scores()
         self.own = [self._instruction(i, planned) for i, planned in enumerate(layout.planned)]
+
+    def _begun(self, register: int, ranges: Sequence[Pair]) -> arb:
+        """The size of what a register begins with."""
+        row = self.program.layout.start.row(register, range(self.program.layout.inputs))
+        return sum((abs(arb(c)) * _room(size(ranges[w])) for w, c in row.terms.items()), abs(arb(row.bias)))
 
     def _scores(self) -> None:
         """S, the leak and the largest value."""
         code, gap = self.program.code, self.program.gap
-        held = range(self.program.layout.registers)
+        held = range(2 * self.program.layout.registers)
         self.keys = [code.keys.row(k, held) for k in range(code.tokens)]
         self.values = [code.values.row(k, held) for k in range(code.tokens)]
         reach = [abs(arb(row.bias)) + sum((abs(arb(c)) * self.sizes[r] for r, c in row.terms.items()), arb(0))
@@ -161,8 +187,8 @@ class _Extra:
         self.leak = code.tokens * (2 * most - 2 * gap * (1 - self.program.bits * drift)).exp()
         if not self.leak < LEAST:
             raise LeakError(
-                f"The scores of this program reach {upper(most):.3g}, and its instructions are told apart by {2 * gap:g}"
-                " only. Make it again with a larger gap."
+                f"The scores of this program reach {upper(most):.3g}, and its instructions are told apart by "
+                f"{2 * gap:g} only. Make it again with a larger gap."
             )
 
     def _instruction(self, i: int, planned: Planned) -> dict[int, arb]:
@@ -171,10 +197,9 @@ class _Extra:
         use, scale = wiring.uses[planned.step], Fraction(wiring.values[planned.step][0])
         head = self.program.claim.heads[use.head].head
         own, exact = range(code.starts[i], code.starts[i + 1]), exact_scores(head)
-        offset = max(level for _, level in exact)
         moved = arb(0)
         for k, (slope, level) in zip(own, exact, strict=True):
-            moved = moved.max(self._score(k, planned, slope, level - offset))
+            moved = moved.max(self._score(k, planned, slope, level))
         found = {}
         for register, (factor, added) in planned.writes.items():
             stored = [self.values[k].terms.get(register, 0.0) for k in own]
@@ -189,10 +214,12 @@ class _Extra:
     def _score(self, k: int, planned: Planned, slope: Fraction, level: Fraction) -> arb:
         """How far a token's computed score may be from its head's."""
         row, bits = self.keys[k], self.program.bits
-        off = abs(arb(row.bias) - _ball(slope * Fraction(planned.read.bias) + level))
-        for register in {*row.terms, *planned.read.terms}:
-            meant = slope * Fraction(planned.read.terms.get(register, 0.0))
-            off = off + abs(arb(row.terms.get(register, 0.0)) - _ball(meant)) * self.sizes[register]
+        off = abs(arb(row.bias) - _ball(slope * planned.read.bias + level))
+        for column in {*row.terms, *planned.read.terms}:
+            kept, meant = arb(row.terms.get(column, 0.0)), slope * planned.read.terms.get(column, Fraction(0))
+            off = off + abs(kept - _ball(meant)) * self.sizes[column]
+            if column >= self.program.layout.registers:
+                off = off + abs(kept) * gamma(PAIRINGS + 2, RHO) * self.sizes[column]
         total = self.reach[k] + 2 * bits * arb(self.program.gap)
         return off + gamma(len(row.terms) + bits + 2, RHO) * total + 2 * arb(RHO) * self.reach[k] + 6 * arb(RHO)
 
@@ -200,11 +227,9 @@ class _Extra:
         """What other instructions add while one is run, and to a register that is not written while all are."""
         return (4 * self.program.code.tokens + 4 + 2 * self.program.steps) * self.leak * self.largest
 
-    def _wrote(self, register: int, steps: Collection[int] = ()) -> arb:
-        """What all instructions add to a register's error, or those of some steps."""
-        pairs = zip(self.own, self.program.layout.planned, strict=True)
-        return sum((own[register] for own, planned in pairs
-                    if register in own and (not steps or planned.step in steps)), arb(0))  # fmt: skip
+    def _wrote(self, register: int) -> arb:
+        """What all instructions add to a register's error."""
+        return sum((own[register] for own in self.own if register in own), arb(0))
 
     def of_step(self, i: int) -> tuple[arb, arb]:
         """What the machine adds to a step's argument, beside the errors of what it reads, and to its result.
@@ -212,9 +237,8 @@ class _Extra:
         What clears a register leaves there what its head and the machine err by.
         """
         layout, claim = self.program.layout, self.program.claim
-        change = layout.changes.get(i)
-        if change is not None:
-            state = change - layout.inputs
+        if i in layout.changes:
+            change, state = layout.changes[i]
             return self._wrote(change) + claim.heads[claim.wiring.uses[i].head].approximation, self._wrote(state)
         register = layout.wires.get(i)
         if register is None:
@@ -237,11 +261,14 @@ class _Extra:
         """Ranges and errors with what the machine adds to every head."""
         claim, facts = self.program.claim, []
         for i, use in enumerate(claim.wiring.uses):
+            if use.head < 0:  # a mean
+                facts.append(NONE)
+                continue
             head, scale = claim.heads[use.head], abs(arb(claim.wiring.values[i][0]))
             before, after = self.of_step(i)  # of a change, whose function is the identity, both arrive as they are
             low, high = above(arb(head.low) + before), below(arb(head.high) - before)
             facts.append(HeadFacts(low, high, upper(head.approximation + (before + after) / scale), 0.0))
-        uses = tuple(replace(use, head=i) for i, use in enumerate(claim.wiring.uses))
+        uses = tuple(use if use.head < 0 else replace(use, head=i) for i, use in enumerate(claim.wiring.uses))
         wiring = replace(claim.wiring, uses=uses)
         return Tracker(claim.circuit, claim.dtype, wiring, facts, rounding=False).follow(cell)
 
