@@ -7,8 +7,12 @@ the pointer's share of the scores rounds them more than a network's would be (`p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
+
+from threadpoolctl import threadpool_limits
 
 from anchorhead.circuit.apply import Apply, U
 from anchorhead.circuit.circuit import Circuit
@@ -32,38 +36,57 @@ ROUNDS = 6
 MOST_TURNS = 100_000
 
 
-def program(model: CompiledModel, *, turns: int | None = None, tol: float = 1e-9,
+class Repeated(Protocol):
+    """An algorithm that makes a state anew from itself and the tokens of its prompt, so many times."""
+
+    steps: int
+
+    def turn(self) -> tuple[str, Circuit, tuple[Pair, ...]]:
+        """The name, circuit and box of one step."""
+
+
+def program(model: CompiledModel | Repeated, *, turns: int | None = None, tol: float = 1e-9,
             progress: Progress | None = None) -> Program:  # fmt: skip
     """The program of a compiled model: tokens that `ah.interpreter(...)` runs.
 
-    turns: of a model with as many inputs as outputs, how often it is applied, each time to its own result. tol: how far
-    from the target the interpreter's outputs may be; products, squares and whatever else the model computes with values
-    that depend on its inputs is composed anew with constant ones.
+    model: of formulas, modules, or functions of a prompt whose attention is means; or gradient descent in context, a
+        turn for each step, whose tokens are (x, y) and whose state is w.
+    turns: of a model with as many inputs as outputs, how often it is applied, each time to its own result.
+    tol: how far from the target its heads may lead in exact arithmetic; what leaks and is rounded in an interpreter is
+        stated beside it. Products, squares and whatever else the model computes with values that depend on its inputs
+        is composed anew with constant ones, which takes more keys.
     """
-    if not isinstance(model, CompiledModel):
-        raise InputError(f"ah.program takes a compiled model, not a {type(model).__name__}; compile it first.")
+    if not isinstance(model, CompiledModel) and not hasattr(model, "turn"):
+        raise InputError(
+            f"ah.program takes a compiled model or gradient descent in context, not a {type(model).__name__}."
+        )
     if turns is not None and (type(turns) is not int or not 1 <= turns <= MOST_TURNS):
         raise InputError(f"turns={turns!r} must be a whole number from 1 to {MOST_TURNS:,}.")
-    found = _interpreted(model, check_tol(tol), turns, progress or (lambda text: None))
-    name = model.claimed.expression + ("" if turns is None else f", {turns} times")
-    return Program(found, certificate_of(found, name))
+    if isinstance(model, CompiledModel):
+        name, circuit, box = model.claimed.expression, _target_circuit(model), model.claimed.domain
+    elif turns is not None:
+        raise InputError("The number of turns is that of the algorithm's steps; leave turns= out.")
+    else:
+        (name, circuit, box), turns = model.turn(), model.steps
+    with threadpool_limits(1):
+        found = _interpreted(circuit, box, check_tol(tol), turns, progress or (lambda text: None))
+    return Program(found, certificate_of(found, name + ("" if turns is None else f", {turns} times")))
 
 
-def _interpreted(model: CompiledModel, tol: float, turns: int | None, progress: Progress) -> Interpreted:
-    """The program of a model, or of `turns` applications of it, whose outputs keep tol; ToleranceError if none does."""
-    box = model.certificate.domain
-    target = _target_circuit(model)
+def _interpreted(target: Circuit, box: Sequence[Pair], tol: float, turns: int | None,
+                 progress: Progress) -> Interpreted:  # fmt: skip
+    """The program of a circuit, or of `turns` applications of it, whose outputs keep tol; ToleranceError if none is."""
     body = constant_form(target, argument_ranges(target, box, "float64"))
-    if turns is not None and len(body.outputs) != len(body.inputs):
+    if turns is not None and len(body.outputs) != len(body.inputs) - body.tokens:
         raise InputError(
             f"turns={turns} applies a map again and again, and this model has {len(body.inputs)} inputs and "
             f"{len(body.outputs)} outputs; it needs as many of both."
         )
-    aim, reached = tol / 4, 0.0
+    aim, reached = tol, math.inf
     for _ in range(ROUNDS):
-        found = _attempt(body, box, aim, turns, progress)
         try:
-            reached = max(output_bounds(found))
+            found = _attempt(body, box, aim, turns, progress)
+            reached = max(output_bounds(found, machine=False))
         except OutsideDomain:
             aim /= 4
             continue
@@ -71,8 +94,8 @@ def _interpreted(model: CompiledModel, tol: float, turns: int | None, progress: 
             return found
         aim *= min(0.5 * tol / reached, 0.5)
     raise ToleranceError(
-        f"tol={tol:g} is not reached by a program: leak and rounding of an interpreter included, its outputs keep "
-        f"{reached:.3g}. Use a larger tol{' or fewer turns' if turns else ''}, or a smaller domain."
+        f"tol={tol:g} is not reached by a program: {reached:.3g} is, in exact arithmetic. Use a larger tol"
+        f"{', fewer turns' if turns else ''} or a smaller domain."
     )
 
 
@@ -98,7 +121,7 @@ def _attempt(body: Circuit, box: Sequence[Pair], aim: float, turns: int | None, 
     circuit = body if turns is None else turn_of(body)
     claim = compose(circuit, box, aim, "float64", progress, literal=True, constant=UNIT).claim
     layout = laid_out(circuit, claim.wiring, turning=turns is not None)
-    code = instructions(layout, claim.wiring, [head.head for head in claim.heads])
+    code = instructions(layout, claim.wiring, claim.heads)
     own, count = (None, 1) if turns is None else (body, turns)
     for gap in GAPS:
         found = Interpreted(claim, layout, code, gap, own, count)

@@ -4,11 +4,12 @@ The machine (`in_context/interpreter.py`) has registers r, their means m over al
 instruction is a step of the network, a head with keys (slope_k, intercept_k) and constants on the line
 t = a·(r, m) + a_0. Its tokens, one for each key, are
 
-    key_k   = slope_k·a  on registers and means,  slope_k·a_0 + intercept_k - offset  on the one
+    key_k   = slope_k·a  on registers and means,  slope_k·a_0 + intercept_k  on the one
     value_k = scale·constant_k  to the wire's own register,  c·scale·constant_k  to each output with coefficient c
 
-so that a query (r, m, 1) has the head's scores, less an offset that all of them share, and the softmax writes what the
-step adds to its wire and to the outputs. A mean is no instruction: it is read where it is. What an output has of the
+so that a query (r, m, 1) has the head's scores, and the softmax writes what the step adds to its wire and to the
+outputs. From all scores a line is taken, which changes no softmax: the chord of the largest of them over the head's
+domain. As that is convex, scores are then at most zero there, and no more negative than they must be. A mean is no instruction: it is read where it is. What an output has of the
 inputs directly is put into its register with the data (`start`). All numbers are rounded once, here; how far they lie
 from the head's is counted by the proof (`interpretation.py`).
 
@@ -30,7 +31,7 @@ from anchorhead.circuit.pool import Pool
 from anchorhead.circuit.rows import Row, StoredMap, Wiring, placed
 from anchorhead.circuit.step import Step
 from anchorhead.errors import StructureError
-from anchorhead.head.head import Head
+from anchorhead.proof.head_claim import HeadClaim
 
 
 @dataclass(frozen=True)
@@ -223,14 +224,13 @@ def _with_constants(planned: Sequence[Planned], rows: Mapping[int, Row]) -> list
     return found
 
 
-def instructions(layout: Layout, wiring: Wiring, heads: Sequence[Head]) -> Instructions:
+def instructions(layout: Layout, wiring: Wiring, heads: Sequence[HeadClaim]) -> Instructions:
     """The tokens of all instructions, rounded to float64."""
     keys, values, starts = [], [], [0]
     for planned in layout.planned:
         use, scale = wiring.uses[planned.step], Fraction(wiring.values[planned.step][0])
-        head = heads[use.head]
-        scores = exact_scores(head)
-        for (slope, level), constant in zip(scores, head.constants, strict=True):
+        claim = heads[use.head]
+        for (slope, level), constant in zip(exact_scores(claim), claim.head.constants, strict=True):
             terms = {column: float(slope * c) for column, c in planned.read.terms.items()}
             keys.append(Row(_nonzero(terms), float(slope * planned.read.bias + level)))
             wrote = {r: float(Fraction(c) * scale * Fraction(constant) + Fraction(added))
@@ -241,12 +241,14 @@ def instructions(layout: Layout, wiring: Wiring, heads: Sequence[Head]) -> Instr
     return Instructions(tuple(starts), placed(keys, held), placed(values, held))
 
 
-def exact_scores(head: Head) -> list[tuple[Fraction, Fraction]]:
-    """Slope and intercept of every key, its gate's included, less the largest intercept, so that scores stay small."""
+def exact_scores(claim: HeadClaim) -> list[tuple[Fraction, Fraction]]:
+    """Slope and intercept of every key, its gate's included, less the chord of the largest over the domain."""
+    head, low, high = claim.head, Fraction(claim.low), Fraction(claim.high)
     parts = zip(head.slopes, head.intercepts, head.gates, strict=True)
     found = [(Fraction(s) + Fraction(g), Fraction(c) + Fraction(b)) for s, c, (g, b) in parts]
-    offset = max(level for _, level in found)
-    return [(slope, level - offset) for slope, level in found]
+    left, right = (max(slope * end + level for slope, level in found) for end in (low, high))
+    tilt = (right - left) / (high - low)
+    return [(slope - tilt, level - left + tilt * low) for slope, level in found]
 
 
 def _nonzero(terms: Mapping[int, float]) -> dict[int, float]:

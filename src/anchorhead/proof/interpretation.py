@@ -3,9 +3,11 @@
 Let instruction i have tokens with keys a_k and values v_k, and let |r_c| <= B_c for the machine's registers. The
 pointer b has L entries near ±1, and a token of instruction i has M b_i, so that its score is  a_k·(r, 1) + M b·b_i.
 
-*Leak.* Pointers of two instructions differ in one entry at least, which costs 2M. With |a_k·(r, 1)| <= S for all N
-tokens, those of other instructions together have at most  λ = N exp(2S - 2M(1 - Ld))  of the weight of the pointer's
-own, where d is how far entries have drifted from ±1. They move what is written by 2λ max|v|.
+*Leak.* Pointers of two instructions differ in one entry at least, which costs 2M. Let a_k·(r, 1) be at most S for all N
+tokens, and the largest of an instruction's own, in its turn, at least -T: a head's argument is in its domain, and the
+largest score is convex there. Then the tokens of other instructions together have at most
+λ = N exp(S + T - 2M(1 - Ld))  of the weight of the pointer's own, where d is how far entries have drifted from ±1. They
+move what is written by 2λ max|v|.
 
 *Scores.* Among the tokens of one instruction the pointer's share is the same and cancels, offset likewise. A score is
 off by what its numbers are off from slope_k·a and intercept_k, by the rounding of a sum of n + L + 1 terms of total
@@ -33,6 +35,7 @@ no further outside than they differ.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +52,7 @@ from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.precision import above, below, precision, upper
 from anchorhead.errors import PrecisionError, ToleranceError
 from anchorhead.proof.flow import Flow, Tracker
+from anchorhead.proof.head_claim import HeadClaim
 from anchorhead.proof.instructions import Instructions, Layout, Planned, exact_scores
 from anchorhead.proof.network_claim import NetworkClaim, cells, worst
 
@@ -59,6 +63,8 @@ LEAST = 1e-20
 """What may leak at most: pointers then drift by less than rounding moves them."""
 
 
+PARTS = 32
+"""Of a domain, on each of which the largest score is bounded from below."""
 WATCHED = "the state lies in the domain after every turn, which an interpreter checks"
 NONE = HeadFacts(-math.inf, math.inf, 0.0, 0.0)
 
@@ -162,7 +168,12 @@ class _Extra:
             step = _room(size(ranges[inputs + planned.step]))
             for register, (factor, added) in planned.writes.items():
                 self.sizes[register] = self.sizes[register] + abs(arb(factor)) * step + abs(arb(added))
+        self.spans = [(-found, found) for found in self.sizes]
+        for k, register in [*enumerate(range(inputs)), *((inputs + i, r) for i, r in layout.wires.items())]:
+            low, high = ranges[k] if k < inputs else (min(ranges[k][0], 0.0), max(ranges[k][1], 0.0))
+            self.spans[register] = low - (_room(low) - abs(low)), high + (_room(high) - abs(high))
         self.sizes += self.sizes  # means
+        self.spans += self.spans
         self._scores()
         self.own = [self._instruction(i, planned) for i, planned in enumerate(layout.planned)]
 
@@ -172,31 +183,33 @@ class _Extra:
         return sum((abs(arb(c)) * _room(size(ranges[w])) for w, c in row.terms.items()), abs(arb(row.bias)))
 
     def _scores(self) -> None:
-        """S, the leak and the largest value."""
+        """How large scores are, the leak, and the largest value."""
         code, gap = self.program.code, self.program.gap
         held = range(2 * self.program.layout.registers)
         self.keys = [code.keys.row(k, held) for k in range(code.tokens)]
         self.values = [code.values.row(k, held) for k in range(code.tokens)]
-        reach = [abs(arb(row.bias)) + sum((abs(arb(c)) * self.sizes[r] for r, c in row.terms.items()), arb(0))
-                 for row in self.keys]  # fmt: skip
-        self.reach = reach
+        self.reach = [sum((abs(arb(c)) * self.sizes[r] for r, c in row.terms.items()), abs(arb(row.bias)))
+                      for row in self.keys]  # fmt: skip
+        most = max(upper(sum(((arb(c) * self.spans[r][c > 0]) for r, c in row.terms.items()), arb(row.bias)))
+                   for row in self.keys)  # fmt: skip
+        uses, wiring = self.program.layout.planned, self.program.claim.wiring
+        least = min(_leading(self.program.claim.heads[wiring.uses[planned.step].head]) for planned in uses)
         self.largest = max((abs(c) for row in self.values for c in row.terms.values()), default=0.0)
-        most = arb(max(upper(found) for found in reach))
         self.rounded = gamma(2 * max(b - a for a, b in zip(code.starts, code.starts[1:], strict=False)) + 6, RHO)
         drift = self.program.steps * (2 * self.rounded + 3 * arb(RHO))
-        self.leak = code.tokens * (2 * most - 2 * gap * (1 - self.program.bits * drift)).exp()
+        self.leak = code.tokens * (arb(most) - least + 1 - 2 * gap * (1 - self.program.bits * drift)).exp()
         if not self.leak < LEAST:
             raise LeakError(
-                f"The scores of this program reach {upper(most):.3g}, and its instructions are told apart by "
-                f"{2 * gap:g} only. Make it again with a larger gap."
+                f"The scores of this program reach from {least:.3g} to {most:.3g}, and its instructions are told apart "
+                f"by {2 * gap:g} only. Make it again with a larger gap."
             )
 
     def _instruction(self, i: int, planned: Planned) -> dict[int, arb]:
         """E for every register that the instruction writes."""
         wiring, code = self.program.claim.wiring, self.program.code
         use, scale = wiring.uses[planned.step], Fraction(wiring.values[planned.step][0])
-        head = self.program.claim.heads[use.head].head
-        own, exact = range(code.starts[i], code.starts[i + 1]), exact_scores(head)
+        claim = self.program.claim.heads[use.head]
+        head, own, exact = claim.head, range(code.starts[i], code.starts[i + 1]), exact_scores(claim)
         moved = arb(0)
         for k, (slope, level) in zip(own, exact, strict=True):
             moved = moved.max(self._score(k, planned, slope, level))
@@ -220,7 +233,7 @@ class _Extra:
             off = off + abs(kept - _ball(meant)) * self.sizes[column]
             if column >= self.program.layout.registers:
                 off = off + abs(kept) * gamma(PAIRINGS + 2, RHO) * self.sizes[column]
-        total = self.reach[k] + 2 * bits * arb(self.program.gap)
+        total = self.reach[k] + 1.001 * bits * arb(self.program.gap)
         return off + gamma(len(row.terms) + bits + 2, RHO) * total + 2 * arb(RHO) * self.reach[k] + 6 * arb(RHO)
 
     def _leaked(self) -> arb:
@@ -287,7 +300,17 @@ class _Nothing(_Extra):
 
 
 def _room(value: float) -> arb:
-    return arb(value) * (1 + arb(ROOM)) + ROOM
+    """The size of a number, and room for errors."""
+    return abs(arb(value)) * (1 + arb(ROOM)) + ROOM
+
+
+def _leading(claim: HeadClaim) -> float:
+    """A number that the largest score of a head is not below anywhere on its domain."""
+    marks = [claim.low + (claim.high - claim.low) * k / PARTS for k in range(PARTS)] + [claim.high]
+    scores, found = exact_scores(claim), []
+    for a, b in itertools.pairwise(marks):
+        found.append(max(min(slope * Fraction(a), slope * Fraction(b)) + level for slope, level in scores))
+    return below(_ball(min(found)))
 
 
 def _ball(number: Fraction) -> arb:
