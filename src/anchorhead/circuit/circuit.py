@@ -39,8 +39,8 @@ class Circuit:
     """inputs: names of the input wires. steps: in order. outputs: lines; the shapes are those of one input and output.
 
     The wires of step i are `starts[i]` to `starts[i] + steps[i].width - 1`. tokens: how many inputs, the first ones,
-    every token of a prompt has for itself; state: how many of the next the prompt has, for all of them; the others are a
-    query's (`places.py`).
+    every token of a prompt has for itself; state: how many of the next the prompt has, for all of them; the others are
+    a query's (`places.py`).
     """
 
     inputs: tuple[str, ...]

@@ -5,8 +5,8 @@ but no value that is multiplied by what the token has. So products are squares a
 
     φ(u)·v = ((a/s + s v)/2)² - ((a/s - s v)/2)²,  a = φ(u),      max(u, v) = (u + v)/2 + |u - v|/2
 
-and a mean over tokens stays one, of a line of them. These are identities for every s > 0; s is the power of two for which a/s and s·v are about as large, so that the squares are no
-larger than the product can be.
+and a mean over tokens stays one, of a line of them. These are identities for every s > 0; s is the power of two for
+which a/s and s·v are about as large, so that the squares are no larger than the product can be.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.doubling import Angle, doubled, has_angles, large_angles
 from anchorhead.circuit.program import circuit_digest
 from anchorhead.compiler.circuit_target import CircuitTarget, elementwise
-from anchorhead.compiler.compose import Composed, argument_ranges, compose
+from anchorhead.compiler.compose import Composed, compose
 from anchorhead.compiler.method import Method, Wish
 from anchorhead.compiler.target import Target
 from anchorhead.errors import AnchorheadError, InputError, SingularityError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.layered_core import LayeredCore
 from anchorhead.proof.certificate import Certificate, rest_above
-from anchorhead.proof.network_claim import PlacedNetwork
+from anchorhead.proof.network_claim import PlacedNetwork, argument_ranges
 from anchorhead.proof.rounding import ASSUMPTIONS
 
 LARGE = 16

@@ -19,7 +19,7 @@ from anchorhead.compiler.tolerance_shares import shares
 from anchorhead.errors import SingularityError, ToleranceError
 from anchorhead.proof.flow import Flow, Tracker
 from anchorhead.proof.network_claim import NetworkClaim, flows, output_errors, worst
-from anchorhead.proof.sensitivity import line_ranges, sensitivities
+from anchorhead.proof.sensitivity import sensitivities
 
 ROUNDS = 6
 SQUEEZES = tuple(2.0**-k for k in range(12, 52, 4))
@@ -43,12 +43,6 @@ class Composed:
         """Keys of all heads, counted for every step that uses them."""
         pairs = zip(self.claim.circuit.steps, self.claim.wiring.uses, strict=True)
         return sum(step.keys(self.claim.heads, use) for step, use in pairs)
-
-
-def argument_ranges(circuit: Circuit, box: Sequence[Pair], dtype: str) -> list[list[Pair]]:
-    """For each step the ranges of its lines on the box."""
-    found = flows(Tracker(circuit, dtype), box)
-    return [line_ranges(found, i) for i in range(len(circuit.steps))]
 
 
 def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progress: Progress,

@@ -7,7 +7,6 @@ the pointer's share of the scores rounds them more than a network's would be (`p
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -16,18 +15,17 @@ from threadpoolctl import threadpool_limits
 
 from anchorhead.circuit.apply import Apply, U
 from anchorhead.circuit.circuit import Circuit
-from anchorhead.circuit.constant_form import constant_form
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.operands import substituted
 from anchorhead.circuit.step import OutsideDomain, Pair
-from anchorhead.compiler.compose import argument_ranges, compose
+from anchorhead.compiler.compose import compose
 from anchorhead.compiler.method import Progress, check_tol
 from anchorhead.errors import InputError, StructureError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.head_core import HeadCore
 from anchorhead.model.program import Program, certificate_of
-from anchorhead.proof.instructions import instructions, laid_out, turn_of
-from anchorhead.proof.interpretation import Interpreted, LeakError, TurnsOutside, output_bounds
+from anchorhead.proof.instructions import instructions, laid_out
+from anchorhead.proof.interpretation import Interpreted, LeakError, TurnsOutside, network_circuit, output_bounds
 
 UNIT = 1e-13
 """About what the scores of a program round by: a few hundred units of float64, for the pointer's share of them."""
@@ -52,9 +50,10 @@ def program(model: CompiledModel | Repeated, *, turns: int | None = None, tol: f
     model: of formulas, modules, or functions of a prompt whose attention is means; or gradient descent in context, a
         turn for each step, whose tokens are (x, y) and whose state is w.
     turns: of a model with as many inputs as outputs, how often it is applied, each time to its own result.
-    tol: how far from the target its heads may lead in exact arithmetic; what leaks and is rounded in an interpreter is
-        stated beside it. Products, squares and whatever else the model computes with values that depend on its inputs
-        is composed anew with constant ones, which takes more keys.
+    tol: how far from the target its heads may lead in exact arithmetic, all turns' own shares together; what leaks and
+        is rounded in an interpreter, and what turns make of it, is stated in the certificate. Products, squares and
+        whatever else the model computes with values that depend on its inputs is composed anew with constant ones,
+        which takes more keys.
     """
     if not isinstance(model, CompiledModel) and not hasattr(model, "turn"):
         raise InputError(
@@ -76,26 +75,22 @@ def program(model: CompiledModel | Repeated, *, turns: int | None = None, tol: f
 def _interpreted(target: Circuit, box: Sequence[Pair], tol: float, turns: int | None,
                  progress: Progress) -> Interpreted:  # fmt: skip
     """The program of a circuit, or of `turns` applications of it, whose outputs keep tol; ToleranceError if none is."""
-    body = constant_form(target, argument_ranges(target, box, "float64"))
-    if turns is not None and len(body.outputs) != len(body.inputs) - body.tokens:
+    if turns is not None and len(target.outputs) != len(target.inputs) - target.tokens:
         raise InputError(
-            f"turns={turns} applies a map again and again, and this model has {len(body.inputs)} inputs and "
-            f"{len(body.outputs)} outputs; it needs as many of both."
+            f"turns={turns} applies a map again and again, and this model has {len(target.inputs)} inputs and "
+            f"{len(target.outputs)} outputs; it needs as many of both."
         )
-    aim, reached = tol, math.inf
+    aim = tol / (turns or 1)
     for _ in range(ROUNDS):
         try:
-            found = _attempt(body, box, aim, turns, progress)
-            reached = max(output_bounds(found, machine=False))
+            found = _attempt(target, box, aim, turns, progress)
+            if turns is not None or max(output_bounds(found, machine=False)) <= tol:
+                return found
         except OutsideDomain:
-            aim /= 4
-            continue
-        if reached <= tol:
-            return found
-        aim *= min(0.5 * tol / reached, 0.5)
+            pass
+        aim /= 4
     raise ToleranceError(
-        f"tol={tol:g} is not reached by a program: {reached:.3g} is, in exact arithmetic. Use a larger tol"
-        f"{', fewer turns' if turns else ''} or a smaller domain."
+        f"tol={tol:g} is not reached by a program of this target. Use a larger tol or a smaller domain."
     )
 
 
@@ -116,15 +111,14 @@ def _target_circuit(model: CompiledModel) -> Circuit:
     return found
 
 
-def _attempt(body: Circuit, box: Sequence[Pair], aim: float, turns: int | None, progress: Progress) -> Interpreted:
+def _attempt(target: Circuit, box: Sequence[Pair], aim: float, turns: int | None, progress: Progress) -> Interpreted:
     """Heads of constant values that keep `aim`, as instructions with the least gap that tells them apart."""
-    circuit = body if turns is None else turn_of(body)
+    circuit = network_circuit(target, box, turning=turns is not None)
     claim = compose(circuit, box, aim, "float64", progress, literal=True, constant=UNIT).claim
     layout = laid_out(circuit, claim.wiring, turning=turns is not None)
     code = instructions(layout, claim.wiring, claim.heads)
-    own, count = (None, 1) if turns is None else (body, turns)
     for gap in GAPS:
-        found = Interpreted(claim, layout, code, gap, own, count)
+        found = Interpreted(target, claim, layout, code, gap, turns)
         try:
             output_bounds(found)
         except LeakError:

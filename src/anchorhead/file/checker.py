@@ -103,9 +103,7 @@ def _check_program_file(found: ModelFile, claimed: Certificate, progress: Progre
     _check_outputs(exact, total, claimed)
     checked = _checked(claimed, program.claim.boxes)
     checked = replace(checked, assumptions=(*checked.assumptions, *assumed(program)))
-    if program.body is None:
-        return _named(checked, program.claim.circuit)
-    return _named(checked, program.body, f", {program.turns} times")
+    return _named(checked, program.target, "" if program.turns is None else f", {program.turns} times")
 
 
 def _named(checked: Certificate, circuit: Circuit, more: str = "") -> Certificate:

@@ -13,11 +13,11 @@ from typing import Any
 from anchorhead.circuit.apply import Apply
 from anchorhead.circuit.pool import Pool
 from anchorhead.circuit.program import from_program
-from anchorhead.errors import FileError
+from anchorhead.errors import AnchorheadError, FileError
 from anchorhead.file.container import ModelFile
 from anchorhead.file.stored import flag, number, stored_map, stored_network
-from anchorhead.proof.instructions import Instructions, Layout, laid_out, turn_of
-from anchorhead.proof.interpretation import Interpreted
+from anchorhead.proof.instructions import Instructions, Layout, laid_out
+from anchorhead.proof.interpretation import Interpreted, network_circuit
 from anchorhead.proof.network_claim import NetworkClaim
 
 MOST_TURNS = 100_000
@@ -26,18 +26,24 @@ MOST_TURNS = 100_000
 def stored_program(found: ModelFile) -> Interpreted:
     """The program of a file; FileError where its parts contradict each other."""
     claim = stored_network(found, ("keys.0.", "values.0.")).claim
-    turns, gap, body = found.record.get("turns"), number(found.record, "gap"), found.record.get("body")
-    if type(turns) is not int or not 1 <= turns <= MOST_TURNS or (body is None and turns != 1):
+    turns, gap = found.record.get("turns"), number(found.record, "gap")
+    if turns is not None and (type(turns) is not int or not 1 <= turns <= MOST_TURNS):
         raise FileError(f"The file's turns are {turns!r:.40}, which no program has.")
     if not (1 <= gap <= 2.0**40 and math.frexp(gap)[0] == 0.5):
         raise FileError(f"The gap of the program in the file is {gap:g}, and must be a power of two.")
-    once = None if body is None else from_program(body)
-    if once is not None and turn_of(once) != claim.circuit:
-        raise FileError("The network in the file is not a turn of the map that is to be repeated.")
+    target = from_program(found.record.get("target"))
+    if len(target.inputs) != len(claim.box) or (turns and len(target.outputs) + target.tokens != len(target.inputs)):
+        raise FileError("The target of the program in the file has other inputs or outputs than the program.")
+    try:
+        meant = network_circuit(target, claim.box, turning=turns is not None)
+    except AnchorheadError as error:
+        raise FileError(f"The target of the program in the file has no network: {error}") from error
+    if meant != claim.circuit:
+        raise FileError("The network in the file is not one of its program's target.")
     _check_constant(claim)
-    layout = laid_out(claim.circuit, claim.wiring, turning=once is not None)
+    layout = laid_out(claim.circuit, claim.wiring, turning=turns is not None)
     watched = flag(found.record, "watched")
-    return Interpreted(claim, layout, _tokens(found, claim, layout), gap, once, turns, watched)
+    return Interpreted(target, claim, layout, _tokens(found, claim, layout), gap, turns, watched)
 
 
 def _check_constant(claim: NetworkClaim) -> None:

@@ -136,7 +136,7 @@ class Interpreter(nn.Module):
         state, counted, answers = program.data(x, query, mask)
         state, pointer = self._begin(program, state)
         ones = torch.ones_like(state[..., :1])
-        averages, per_turn = bool(program.takes[0]), program.steps // program.code.turns
+        averages, per_turn = bool(program.takes[0]), program.instructions
         mean = torch.zeros_like(state)
         for step in range(program.steps):
             if averages:

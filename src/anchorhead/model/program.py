@@ -144,7 +144,7 @@ class Program(Watched):
         batch = torch.broadcast_shapes(tokens.shape[:-2], rest.shape[:-2])
         tokens, rest = tokens.expand(*batch, -1, -1), rest.expand(*batch, -1, -1)
         middle = torch.tensor([(low + high) / 2 for low, high in self.code.claim.box], dtype=torch.float64)
-        beside = rest[..., :1, :] if self.code.body is not None else middle[own:]
+        beside = rest[..., :1, :] if self.code.turns is not None else middle[own:]
         data = torch.cat([tokens, beside.expand(*tokens.shape[:-1], asked)], -1)
         asking = torch.cat([middle[:own].expand(*rest.shape[:-1], own), rest], -1)
         counted = torch.cat([counted.expand(*batch, -1), counted.new_zeros(*rest.shape[:-1])], -1)
@@ -166,8 +166,9 @@ class Program(Watched):
         if not asked:
             return tokens[..., :1, :0]
         if query is None:
-            raise InputError(f"This program needs query=, (..., {'' if self.code.body is not None else 'm, '}{asked}).")
-        query = query.unsqueeze(-2) if self.code.body is not None else query
+            shape = f"(..., {asked})" if self.code.turns is not None else f"(..., m, {asked})"
+            raise InputError(f"This program needs query=, {shape}.")
+        query = query.unsqueeze(-2) if self.code.turns is not None else query
         check_rows(query, torch.float64, asked, "query", "m")
         self.look(query, self.code.claim.box[own:], ", in a query,")
         return query
@@ -190,7 +191,7 @@ class Program(Watched):
         """The outputs in the registers of the last data tokens: of queries (..., m, outputs), or of the only one."""
         found = registers[..., -answers:, list(self.code.layout.outputs)]
         own, asked = self.takes
-        if own and asked and self.code.body is None:
+        if own and asked and self.code.turns is None:
             return found
         found = found.squeeze(-2)
         if own:
@@ -198,7 +199,7 @@ class Program(Watched):
         return found.unflatten(-1, self.output_shape) if self.output_shape else found.squeeze(-1)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes one safetensors file: tokens, target, network and proofs. `ah.load` reads it, `ah.verify` checks it."""
+        """Writes one safetensors file: tokens, target, network and proofs, which `ah.verify` checks."""
         if fingerprint(self) != self._sealed:
             raise FileError("The program's tokens were changed since they were proved; make it again with ah.program.")
         claim = self.code.claim
@@ -208,7 +209,7 @@ class Program(Watched):
         record, arrays = core.payload(self.certificate)
         record |= {"kind": "program", "method": "program", "gap": self.gap, "turns": self.code.turns,
                    "watched": self.code.watched,
-                   "body": None if self.code.body is None else to_program(self.code.body)}  # fmt: skip
+                   "target": to_program(self.code.target)}  # fmt: skip
         for name, rows in (("keys", self.code.code.keys), ("values", self.code.code.values)):
             arrays |= {f"{name}.0.entries": np.array(rows.entries), f"{name}.0.bias": np.array(rows.bias),
                        f"{name}.0.columns": np.array(rows.columns, dtype=np.int32),
@@ -216,7 +217,7 @@ class Program(Watched):
         save(record, arrays, self.certificate, path)
 
     def __repr__(self) -> str:
-        turns = f", {self.code.turns} turns" if self.code.body is not None else ""
+        turns = f", {self.code.turns} turns" if self.code.turns is not None else ""
         return (
             f"Program({self.tokens} tokens, {self.instructions} instructions{turns}, {self.registers} registers; "
             f"{self.certificate})"
@@ -237,7 +238,7 @@ def certificate_of(code: Interpreted, name: str) -> Certificate:
         boxes=claim.boxes,
         assumptions=(*ASSUMPTIONS, *assumed(code)),
         outputs=tuple(total),
-        circuit=circuit_digest(claim.circuit if code.body is None else code.body),
+        circuit=circuit_digest(code.target),
         evaluation="",
     )
 

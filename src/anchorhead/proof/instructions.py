@@ -9,9 +9,10 @@ t = a·(r, m) + a_0. Its tokens, one for each key, are
 
 so that a query (r, m, 1) has the head's scores, and the softmax writes what the step adds to its wire and to the
 outputs. From all scores a line is taken, which changes no softmax: the chord of the largest of them over the head's
-domain. As that is convex, scores are then at most zero there, and no more negative than they must be. A mean is no instruction: it is read where it is. What an output has of the
-inputs directly is put into its register with the data (`start`). All numbers are rounded once, here; how far they lie
-from the head's is counted by the proof (`interpretation.py`).
+domain. As that is convex, scores are then at most zero there, and no more negative than they must be. A mean is no
+instruction: it is read where it is. What an output has of the inputs directly is put into its register with the data
+(`start`). All numbers are rounded once, here; how far they lie from the head's is counted by the proof
+(`interpretation.py`).
 
 *Turns.* A program that is run again and again must leave its registers as it found them. The network of such a turn
 ends with steps of the identity, by heads as well: h(d) is added to the state and taken from the register d that held

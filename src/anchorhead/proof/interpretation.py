@@ -43,8 +43,8 @@ from fractions import Fraction
 
 from flint import arb, fmpq
 
-from anchorhead.circuit.apply import Apply
 from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.constant_form import constant_form
 from anchorhead.circuit.pool import LENGTHS, PAIRINGS
 from anchorhead.circuit.rows import rounded
 from anchorhead.circuit.step import HeadFacts, Pair, Use, gamma, size, widened
@@ -53,8 +53,8 @@ from anchorhead.enclosure.precision import above, below, precision, upper
 from anchorhead.errors import PrecisionError, ToleranceError
 from anchorhead.proof.flow import Flow, Tracker
 from anchorhead.proof.head_claim import HeadClaim
-from anchorhead.proof.instructions import Instructions, Layout, Planned, exact_scores
-from anchorhead.proof.network_claim import NetworkClaim, cells, worst
+from anchorhead.proof.instructions import Instructions, Layout, Planned, exact_scores, turn_of
+from anchorhead.proof.network_claim import NetworkClaim, argument_ranges, cells, worst
 
 RHO = UNIT["float64"]
 ROOM = 2.0**-10
@@ -65,6 +65,8 @@ LEAST = 1e-20
 
 PARTS = 32
 """Of a domain, on each of which the largest score is bounded from below."""
+SHARPEST = 2.0**60
+"""The β of a maximum that is taken for exact."""
 WATCHED = "the state lies in the domain after every turn, which an interpreter checks"
 NONE = HeadFacts(-math.inf, math.inf, 0.0, 0.0)
 
@@ -79,18 +81,18 @@ class LeakError(PrecisionError):
 
 @dataclass(frozen=True)
 class Interpreted:
-    """A network and its instructions; gap is M, a power of two.
+    """The circuit of a target, its network of constant values, and the instructions that are run; gap is M.
 
-    body: of a map that is applied `turns` times, the circuit of one; the network is then that of a turn. None, and one
-    turn, for what is run once. watched: that the state stays in the box is not proved, but looked at in every turn.
+    turns: how often the target is applied, each time to its own result; the network is then that of a turn. None for
+    what is run once. watched: that the state stays in the box is not proved, but looked at in every turn.
     """
 
+    target: Circuit
     claim: NetworkClaim
     layout: Layout
     code: Instructions
     gap: float
-    body: Circuit | None = None
-    turns: int = 1
+    turns: int | None = None
     watched: bool = False
 
     @property
@@ -101,7 +103,13 @@ class Interpreted:
     @property
     def steps(self) -> int:
         """How often the machine's layer is applied."""
-        return self.turns * len(self.layout.planned)
+        return (self.turns or 1) * len(self.layout.planned)
+
+
+def network_circuit(target: Circuit, box: Sequence[Pair], *, turning: bool) -> Circuit:
+    """The circuit of the network that a program for this target has."""
+    found = constant_form(target, argument_ranges(target, box, "float64"))
+    return turn_of(found) if turning else found
 
 
 def assumed(program: Interpreted) -> tuple[str, ...]:
@@ -117,7 +125,7 @@ def output_bounds(program: Interpreted, *, machine: bool = True) -> list[float]:
         ranges = [(min(a for a, _ in wire), max(b for _, b in wire)) for wire in zip(*exact, strict=True)]
         extra = (_Extra if machine else _Nothing)(program, ranges)
         found = worst([_one_run(extra, cell) for cell in parts])
-        return found if program.body is None else _turned(program, program.body, found)
+        return found if program.turns is None else _turned(program, program.turns, found)
 
 
 def _one_run(extra: _Extra, cell: Sequence[Pair]) -> list[float]:
@@ -132,21 +140,23 @@ def _one_run(extra: _Extra, cell: Sequence[Pair]) -> list[float]:
     return [upper(arb(e) + extra.of_output(k)) for k, e in enumerate(flow.output_errors)]
 
 
-def _turned(program: Interpreted, body: Circuit, own: Sequence[float]) -> list[float]:
+def _turned(program: Interpreted, turns: int, own: Sequence[float]) -> list[float]:
     """The bounds after all turns, given those of one from an exact state anywhere in the box."""
-    box, dtype, first = program.claim.box, program.claim.dtype, body.tokens
-    uses = [Use("plain", i) if isinstance(step, Apply) else Use(step.name) for i, step in enumerate(body.steps)]
-    ideal = Tracker(body, dtype, rounded(body, uses, dtype),
-                    [NONE] * len(uses), rounding=False)  # fmt: skip
+    target, box, dtype = program.target, program.claim.box, program.claim.dtype
+    first = target.tokens
+    uses = [Use("plain", i) if step.wanted() else Use(step.name) for i, step in enumerate(target.steps)]
+    wiring = rounded(target, uses, dtype).sharpened([i for i, step in enumerate(target.steps) if step.beta_for(1.0)],
+                                                    SHARPEST)  # fmt: skip
+    ideal = Tracker(target, dtype, wiring, [NONE] * len(uses), rounding=False)
     cell, errors = list(box), [0.0] * len(box)
-    for _ in range(program.turns):
+    for _ in range(turns):
         if program.watched:  # the machine's state is in the box, so that the target's is not far outside
             cell[first:] = [widened(*pair) for pair in zip(box[first:], errors[first:], strict=True)]
         carried = ideal.follow(cell, errors)
         errors[first:] = [upper(arb(a) + b) for a, b in zip(own, carried.output_errors, strict=True)]
         cell[first:] = carried.outputs
         if not program.watched:
-            _require_inside(body.inputs[first:], box[first:], cell[first:], errors[first:])
+            _require_inside(target.inputs[first:], box[first:], cell[first:], errors[first:])
     return errors[first:]
 
 
@@ -263,7 +273,7 @@ class _Extra:
     def of_output(self, k: int) -> arb:
         """What the machine adds to an output beside the errors of wires: collecting it, and putting the data there."""
         layout = self.program.layout
-        if self.program.body is not None:
+        if self.program.turns is not None:
             return arb(0)
         register = layout.outputs[k]
         row = layout.start.row(register, range(layout.inputs))

@@ -13,6 +13,7 @@ from anchorhead.circuit.norm import Norm, norms
 from anchorhead.circuit.step import Pair, Use
 from anchorhead.enclosure.exact import as_float
 from anchorhead.proof.flow import Flow
+from anchorhead.proof.network_claim import line_ranges
 
 
 def sensitivities(circuit: Circuit, uses: Sequence[Use], domains: Sequence[Pair], found: Sequence[Flow]) -> Array:
@@ -65,9 +66,3 @@ def _own_share(circuit: Circuit, k: int, use: Use, found: Sequence[Flow]) -> flo
 def _most(lines: Sequence[Array]) -> Array:
     found: Array = np.max(lines, axis=0)
     return found
-
-
-def line_ranges(found: Sequence[Flow], i: int) -> list[Pair]:
-    """The ranges of the lines of step i over all cells."""
-    cells = [flow.arguments[i] for flow in found]
-    return [(min(c[k][0] for c in cells), max(c[k][1] for c in cells)) for k in range(len(cells[0]))]
