@@ -1,4 +1,4 @@
-"""How far a program that an interpreter runs is from its target (docs/mathematics.md 6.4).
+"""How far a program that an interpreter runs is from its target (docs/mathematics.md 7.7).
 
 Let instruction i have tokens with keys a_k and values v_k, and let |r_c| <= B_c for the machine's registers. The
 pointer b has L entries near ±1, and a token of instruction i has M b_i, so that its score is  a_k·(r, 1) + M b·b_i.
