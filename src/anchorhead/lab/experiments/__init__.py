@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from anchorhead.errors import InputError
 from anchorhead.lab.experiment import Experiment
-from anchorhead.lab.experiments import beta, boundaries, cost, in_context, length, maps, rates, sequences
+from anchorhead.lab.experiments import (
+    beta,
+    boundaries,
+    cost,
+    in_context,
+    length,
+    maps,
+    programs,
+    rates,
+    sequences,
+)
 
-FILES = (rates, maps, sequences, beta, boundaries, length, in_context, cost)
+FILES = (rates, maps, sequences, beta, boundaries, length, in_context, programs, cost)
 ALL: tuple[Experiment, ...] = tuple(Experiment.of(file) for file in FILES)
 
 
