@@ -33,15 +33,18 @@ if TYPE_CHECKING:
     from anchorhead.compiler.load import load
     from anchorhead.compiler.method import Fit, HeadMethod, Method
     from anchorhead.compiler.plan import plan
+    from anchorhead.compiler.program_route import program
     from anchorhead.conversion.convert import convert
     from anchorhead.conversion.feed_forward import feed_forward_as_attention
     from anchorhead.conversion.folder import load_converted, save_converted
     from anchorhead.export.onnx_file import check_onnx, export_onnx
     from anchorhead.file.folder import verify
     from anchorhead.head.head import Head
+    from anchorhead.in_context.interpreter import Interpreter, interpreter
     from anchorhead.lab.diagnosis import Diagnosis, diagnose
     from anchorhead.model.compiled import CompiledModel
     from anchorhead.model.outside import OutsideRangeWarning
+    from anchorhead.model.program import Program
     from anchorhead.model.walker import Walk, walk
     from anchorhead.proof.certificate import Certificate
 
@@ -66,6 +69,10 @@ _WHERE = {
     "load": "anchorhead.compiler.load",
     "OutsideRangeWarning": "anchorhead.model.outside",
     "plan": "anchorhead.compiler.plan",
+    "program": "anchorhead.compiler.program_route",
+    "Program": "anchorhead.model.program",
+    "interpreter": "anchorhead.in_context.interpreter",
+    "Interpreter": "anchorhead.in_context.interpreter",
     "verify": "anchorhead.file.folder",
     "in_context": "anchorhead.in_context",
     "theorems": "anchorhead.theorems",
@@ -100,10 +107,12 @@ __all__ = [
     "Head",
     "HeadMethod",
     "InputError",
+    "Interpreter",
     "Method",
     "OutsideRangeError",
     "OutsideRangeWarning",
     "PrecisionError",
+    "Program",
     "ShapeError",
     "SingularityError",
     "SizeError",
@@ -119,9 +128,11 @@ __all__ = [
     "export_onnx",
     "feed_forward_as_attention",
     "in_context",
+    "interpreter",
     "load",
     "load_converted",
     "plan",
+    "program",
     "save_converted",
     "theorems",
     "verify",

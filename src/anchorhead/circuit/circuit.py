@@ -39,7 +39,8 @@ class Circuit:
     """inputs: names of the input wires. steps: in order. outputs: lines; the shapes are those of one input and output.
 
     The wires of step i are `starts[i]` to `starts[i] + steps[i].width - 1`. tokens: how many inputs, the first ones,
-    every token of a prompt has for itself; the others are a query's (`places.py`).
+    every token of a prompt has for itself; state: how many of the next the prompt has, for all of them; the others are
+    a query's (`places.py`).
     """
 
     inputs: tuple[str, ...]
@@ -48,6 +49,7 @@ class Circuit:
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
     tokens: int = 0
+    state: int = 0
     starts: tuple[int, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -60,7 +62,7 @@ class Circuit:
     @cached_property
     def places(self) -> tuple[Place, ...]:
         """Where every wire lives."""
-        return places_of(len(self.inputs), self.tokens, self.steps)
+        return places_of(len(self.inputs), self.tokens, self.steps, self.state)
 
     def place(self, step: int) -> Place:
         """Where a step is computed."""
@@ -69,7 +71,7 @@ class Circuit:
     @property
     def answers(self) -> Place:
         """Where the outputs are read: at every query, or of the prompt where there are none."""
-        return Place.QUERY if self.tokens < len(self.inputs) else Place.PROMPT
+        return Place.QUERY if self.tokens + self.state < len(self.inputs) else Place.PROMPT
 
     @property
     def wires(self) -> int:

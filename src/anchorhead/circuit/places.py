@@ -36,11 +36,14 @@ def joined(places: Iterable[Place]) -> Place:
     return found.pop() if found else Place.PROMPT
 
 
-def places_of(inputs: int, tokens: int, steps: Sequence[Step]) -> tuple[Place, ...]:
-    """The place of every wire, where the first inputs are a token's; `Misplaced` where there is none."""
+def places_of(inputs: int, tokens: int, steps: Sequence[Step], state: int = 0) -> tuple[Place, ...]:
+    """The place of every wire, where the first inputs are a token's and the next, so many, the prompt's.
+
+    `Misplaced` where there is none.
+    """
     if not tokens:
         return (Place.QUERY,) * (inputs + sum(step.width for step in steps))
-    found = [Place.TOKEN] * tokens + [Place.QUERY] * (inputs - tokens)
+    found = [Place.TOKEN] * tokens + [Place.PROMPT] * state + [Place.QUERY] * (inputs - tokens - state)
     for step in steps:
         lines = [joined(found[wire] for wire in line.terms) for line in step.lines()]
         found += [step.place(lines)] * step.width

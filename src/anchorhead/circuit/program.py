@@ -41,6 +41,7 @@ def to_program(circuit: Circuit) -> dict[str, Any]:
         "input_shape": list(circuit.input_shape),
         "output_shape": list(circuit.output_shape),
         **({"tokens": circuit.tokens} if circuit.tokens else {}),
+        **({"state": circuit.state} if circuit.state else {}),
     }
 
 
@@ -107,7 +108,9 @@ def _read(data: Any) -> Circuit:
     _require(math.prod(given) == len(outputs), "the shape does not fit the outputs")
     tokens = _natural(data.get("tokens", 0))
     _require(tokens <= len(inputs) and (tokens > 0 or not any(step.name == "pool" for step in steps)), "no tokens")
-    found = Circuit(inputs, steps, outputs, taken, given, tokens)
+    state = _natural(data.get("state", 0))
+    _require(tokens + state <= len(inputs) and (tokens > 0 or not state), "a state without tokens")
+    found = Circuit(inputs, steps, outputs, taken, given, tokens, state)
     if tokens:
         places = joined(found.places[wire] for line in outputs for wire in line.terms)
         _require(places in (Place.PROMPT, found.answers), "an output of every token")

@@ -10,6 +10,7 @@ it takes one more mean. What is certain of such a mean beside its products' rang
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from anchorhead.circuit.apply import SQUARE, U
 from anchorhead.circuit.circuit import Circuit
@@ -26,11 +27,11 @@ ROOT = Node("sqrt", (U,))
 
 
 class PromptBuilder(Builder):
-    """Makes the steps of a circuit whose first inputs are a token's."""
+    """Makes the steps of a circuit whose first inputs are a token's, and the next, so many, the prompt's."""
 
-    def __init__(self, inputs: Sequence[str], tokens: int, *, fuse: bool = True) -> None:
+    def __init__(self, inputs: Sequence[str], tokens: int, *, fuse: bool = True, state: int = 0) -> None:
         super().__init__(inputs, fuse=fuse, tokens=tokens)
-        self._places = list(places_of(len(self.inputs), tokens, ()))
+        self._places = list(places_of(len(self.inputs), tokens, (), state))
 
     def _steps(self, step: Step) -> list[Line]:
         made = len(self.steps)
@@ -77,6 +78,16 @@ class PromptBuilder(Builder):
             return of
         queries, keys = (tuple(map(self.line, part)) for part in (query, key))
         return self._step(Pool(queries, keys, self.line(offset), of, label))
+
+
+def lower_state(expression: Expression, tokens: int) -> Circuit:
+    """The circuit of formulas that make a state anew, the variables after a token's: the prompt has it for all."""
+    names = expression.variables
+    state = len(names) - tokens
+    builder = PromptBuilder(names, tokens, state=state)
+    values = {name: Line({wire: 1}) for wire, name in enumerate(names)}
+    outputs = [builder.lower(node, values) for node in expression.outputs]
+    return replace(builder.circuit(outputs, (len(names),), (len(outputs),)), state=state)
 
 
 def lower_prompt(expression: Expression, tokens: int, *, fuse: bool = True) -> Circuit:

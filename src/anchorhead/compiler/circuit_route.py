@@ -9,14 +9,14 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.doubling import Angle, doubled, has_angles, large_angles
 from anchorhead.circuit.program import circuit_digest
 from anchorhead.compiler.circuit_target import CircuitTarget, elementwise
-from anchorhead.compiler.compose import Composed, argument_ranges, compose
+from anchorhead.compiler.compose import Composed, compose
 from anchorhead.compiler.method import Method, Wish
 from anchorhead.compiler.target import Target
 from anchorhead.errors import AnchorheadError, InputError, SingularityError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.layered_core import LayeredCore
 from anchorhead.proof.certificate import Certificate, rest_above
-from anchorhead.proof.network_claim import PlacedNetwork
+from anchorhead.proof.network_claim import PlacedNetwork, argument_ranges
 from anchorhead.proof.rounding import ASSUMPTIONS
 
 LARGE = 16
@@ -76,7 +76,7 @@ def _turned(target: CircuitTarget, fuse: bool, dtype: str) -> tuple[Circuit, tup
     circuit = target.circuit(fuse)
     if not has_angles(circuit):
         return circuit, ()
-    angles = large_angles(circuit, argument_ranges(circuit, target.box, dtype))
+    angles = large_angles(circuit, [lines[0] for lines in argument_ranges(circuit, target.box, dtype)])
     return (doubled(circuit, angles), angles) if angles else (circuit, ())
 
 

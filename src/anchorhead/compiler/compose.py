@@ -45,18 +45,13 @@ class Composed:
         return sum(step.keys(self.claim.heads, use) for step, use in pairs)
 
 
-def argument_ranges(circuit: Circuit, box: Sequence[Pair], dtype: str) -> list[Pair]:
-    """For each step the range of its first line on the box."""
-    found = flows(Tracker(circuit, dtype), box)
-    firsts = [[flow.arguments[i][0] for flow in found] for i in range(len(circuit.steps))]
-    return [(min(a for a, _ in pairs), max(b for _, b in pairs)) for pairs in firsts]
-
-
 def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progress: Progress,
-            most: int | None = None, *, literal: bool = False, hurried: bool = False) -> Composed:  # fmt: skip
+            most: int | None = None, *, literal: bool = False, constant: float = 0.0,
+            hurried: bool = False) -> Composed:  # fmt: skip
     """Heads for every step such that every output keeps tol, proved; ToleranceError with the node that prevents it.
 
-    most: keys in all, where there is a limit. hurried: whether a function that takes pieces is one.
+    most: keys in all, where there is a limit. constant: if not zero, all heads are to have constant values, and their
+    scores round by so much. hurried: whether a function that takes pieces is one.
     """
     tracker = Tracker(circuit, dtype)
     try:
@@ -64,7 +59,7 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
     except SingularityError:
         flows(tracker, box, whole=True)  # says the same of the whole box, where that fails too
         raise
-    work = _prepared(circuit, tuple(box), found, tol, dtype, progress, most, literal=literal)
+    work = _prepared(circuit, tuple(box), found, tol, dtype, progress, most, literal=literal, constant=constant)
     work.hurried = hurried
     aim, refusal = tol, ToleranceError("")
     for _ in range(ROUNDS):
@@ -82,10 +77,10 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
 
 
 def _prepared(circuit: Circuit, box: tuple[Pair, ...], found: Sequence[Flow], tol: float, dtype: str,
-              progress: Progress, most: int | None, *, literal: bool) -> _Work:  # fmt: skip
+              progress: Progress, most: int | None, *, literal: bool, constant: float) -> _Work:  # fmt: skip
     """The heads that are wanted; functions that end at an end of their interval squeezed as little as tol allows."""
     for squeeze in SQUEEZES:
-        wanted = assign(circuit, found, squeeze, literal=literal)
+        wanted = assign(circuit, found, squeeze, literal=literal, constant=constant)
         arrives = sensitivities(circuit, wanted.uses, [(r.low, r.high) for r in wanted.requests], found)
         work = _Work(circuit, box, dtype, wanted, arrives, tol, progress, most)
         if not wanted.squeezed or work.rounding < tol / 2:

@@ -32,7 +32,7 @@ class Request:
     """A head that is wanted: a function of u on an interval; `carries` if its values must carry a partner.
 
     kind: of its use. literal: whether it is to be good as a softmax. ends: whether the function ends at an end of the
-    interval.
+    interval. unit: what its scores round by, where that is more than the dtype's own.
     """
 
     function: Node
@@ -43,6 +43,7 @@ class Request:
     kind: str = "plain"
     literal: bool = False
     ends: bool = False
+    unit: float = 0.0
 
     @property
     def odd(self) -> bool:
@@ -69,8 +70,11 @@ class Wanted:
         return any(use.is_squeezed for use in self.uses)
 
 
-def assign(circuit: Circuit, found: Sequence[Flow], squeeze: float, *, literal: bool = False) -> Wanted:
+def assign(circuit: Circuit, found: Sequence[Flow], squeeze: float, *, literal: bool = False,
+           constant: float = 0.0) -> Wanted:  # fmt: skip
     """The heads that a circuit needs, given its ranges on every cell; for the literal evaluation where that is said.
+
+    constant: if not zero, all of them are to have constant values, and their scores round by so much.
 
     squeeze: by how much, a power of two, functions that end are looked up inside.
     """
@@ -81,7 +85,9 @@ def assign(circuit: Circuit, found: Sequence[Flow], squeeze: float, *, literal: 
         wanted = step.wanted()
         if wanted is not None:
             kind, function, carries = wanted
-            uses[i] = Use(kind) if kind == "plain" else (_centred if literal else _scaled)(kind, ranges[i])
+            carries = carries or constant > 0
+            scaled = _centred if literal and not constant else _scaled
+            uses[i] = Use(kind) if kind == "plain" else scaled(kind, ranges[i])
             clusters.setdefault((function, carries), []).append(i)
     requests: list[Request] = []
     for (function, carries), steps in clusters.items():
@@ -93,7 +99,7 @@ def assign(circuit: Circuit, found: Sequence[Flow], squeeze: float, *, literal: 
                 uses[i] = replace(uses[i], head=len(requests))
                 if request.ends:
                     uses[i] = replace(uses[i], centre=-squeeze * (request.low + request.high) / 2, radius=1 + squeeze)
-            requests.append(replace(request, literal=literal))
+            requests.append(replace(request, literal=literal, unit=constant))
     sharp = [i for i, step in enumerate(circuit.steps) if step.beta_for(1.0)]
     return Wanted(requests, uses, sharp)
 

@@ -32,6 +32,8 @@ def load(path: str | os.PathLike[str], *, outside: str = "warn") -> CompiledMode
     check_policy(outside)
     found = read(path)
     kinds = {"head": _head, "network": _network, "grid": _grid, "two_layer": _two_layer}
+    if found.record["kind"] not in kinds:
+        raise FileError(f"{path} holds a program for an interpreter; read it with ah.Program.load.")
     model = kinds[found.record["kind"]](found, certificate_of(found))
     model.outside = outside
     return model

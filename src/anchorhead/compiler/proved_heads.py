@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, Decimal
 
 import numpy as np
 
-from anchorhead.compiler.head_methods import Pieces, Smooth, usual
+from anchorhead.compiler.head_methods import Pieces, Smooth, settling, usual
 from anchorhead.compiler.head_requests import Request
 from anchorhead.compiler.method import Progress
 from anchorhead.compiler.odd_model import odd_claim
@@ -24,7 +25,7 @@ from anchorhead.head.head import Odd
 from anchorhead.proof.head_claim import HeadClaim
 from anchorhead.proof.odd import relative_rounding
 
-_known: dict[tuple[Node, float, float, bool, bool, str, float], Choice] = {}
+_known: dict[tuple[Node, float, float, bool, bool, str, float, float], Choice] = {}
 _nearest: dict[tuple[Node, float, float, bool, bool, str], HeadClaim | None] = {}
 """For each request the head that rounds least, where rounding prevented what was asked."""
 SIZES, LIMITS = (4, 6, 8, 10, 12, 14, 16), (2.0, 1.0)
@@ -58,7 +59,7 @@ def choose(request: Request, error: float, dtype: str, progress: Progress, most:
     if not error > SMALLEST:
         raise ToleranceError(f"An error of {error:.3g} was asked of {request.function}, and none so small is proved.")
     error = _two_digits(min(error, LARGEST))
-    key = (request.function, request.low, request.high, request.carries, request.literal, dtype, error)
+    key = (request.function, request.low, request.high, request.carries, request.literal, dtype, request.unit, error)
     found = _known.get(key)
     if found is None:
         found = _odd(request, error, dtype) if request.odd else _search(request, error, dtype, progress, most, hurried)
@@ -94,9 +95,13 @@ def _search(request: Request, error: float, dtype: str, progress: Progress, most
     fast = dtype == "float32" and not request.literal
     target = replace(request.target, evaluation="fast" if fast else "")
     singularities(request.function, "u", request.low, request.high)
+    settled = settling(target) if request.carries else None
+    if settled is not None:
+        with suppress(ToleranceError):
+            return Choice(Search(target, settled, error, dtype, progress, most, unit=request.unit).run(), math.inf)
     fit = (Smooth() if request.carries else usual(target)).fit(target)
     try:
-        search = Search(target, fit, error, dtype, progress, most, hurried=True)
+        search = Search(target, fit, error, dtype, progress, most, hurried=True, unit=request.unit)
         claim = search.run()
     except ToleranceError as refusal:
         hopeless = not math.isfinite(search.best) and search.rounding > 0  # below the dtype: nothing was even tried

@@ -53,10 +53,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Search:
-    """Heads of growing size for one target, dtype and tolerance, each tried once."""
+    """Heads of growing size for one target, dtype and tolerance, each tried once.
+
+    unit: what scores round by relative to one, where that is more than the dtype's own: values are kept small then.
+    """
 
     def __init__(self, target: Target, fit: Fit, tol: float, dtype: str, progress: Progress,
-                 most: int | None = None, *, hurried: bool = False) -> None:  # fmt: skip
+                 most: int | None = None, *, hurried: bool = False, unit: float = 0.0) -> None:  # fmt: skip
         self.target, self.fit, self.tol, self.dtype, self.progress = target, fit, tol, dtype, progress
         scale = self._scale()
         width = target.window[1] - target.window[0]
@@ -70,7 +73,7 @@ class Search:
         if target.bounded and not target.relative:
             self.rounding = max(self.rounding, self._offset_rounding())
         floor = 2.0 if fit.large_values else 1.5 * scale
-        self.goal = Goal(tol - self.rounding, min(LARGEST_VALUE, max(floor, tol / (40 * UNIT[dtype]))))
+        self.goal = Goal(tol - self.rounding, min(LARGEST_VALUE, max(floor, tol / (40 * (unit or UNIT[dtype])))))
         self.allowed = self.goal.error, self.goal.limit
         """Of the goal, before an attempt asks for smaller values."""
         self.tried: dict[int, HeadClaim | None] = {}

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.pool import LENGTHS
 from anchorhead.circuit.program import circuit_digest
 from anchorhead.circuit.step import OutsideDomain
@@ -25,11 +26,13 @@ from anchorhead.enclosure.singularities import singularities
 from anchorhead.errors import AnchorheadError, DependencyError, VerificationError
 from anchorhead.file.container import ModelFile, read
 from anchorhead.file.stored import certificate_of, head_claim, shapes_text, stored_network, too_much
+from anchorhead.file.stored_program import stored_program
 from anchorhead.head.near_keys import MANY
 from anchorhead.proof.approximation import MOST_WORK, box_error, box_work
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.far import Far, far
 from anchorhead.proof.head_claim import HeadClaim
+from anchorhead.proof.interpretation import assumed, output_bounds
 from anchorhead.proof.network_claim import NetworkClaim, output_errors
 from anchorhead.proof.odd import is_odd, odd_bounds
 from anchorhead.proof.rounding import ASSUMPTIONS, Rounding
@@ -81,6 +84,37 @@ def _check_head_file(found: ModelFile, claimed: Certificate, progress: Progress 
 
 def _check_network_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
     claim = stored_network(found).claim
+    _check_heads(claim, progress)
+    _check_composition(claim, claimed)
+    checked = replace(_checked(claimed, claim.boxes), evaluation=claim.evaluation)
+    if claim.circuit.tokens:
+        checked = replace(checked, assumptions=(*checked.assumptions, LENGTHS))
+    if found.record.get("expressions") is not None:
+        return checked
+    return _named(checked, claim.circuit)
+
+
+def _check_program_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
+    program = stored_program(found)
+    _check_heads(program.claim, progress)
+    try:
+        exact, total = (output_bounds(program, machine=on) for on in (False, True))
+    except (AnchorheadError, OutsideDomain) as error:
+        raise VerificationError(f"The program in the file has no bound: {error}") from error
+    _check_outputs(exact, total, claimed)
+    checked = _checked(claimed, program.claim.boxes)
+    checked = replace(checked, assumptions=(*checked.assumptions, *assumed(program)))
+    return _named(checked, program.target, "" if program.turns is None else f", {program.turns} times")
+
+
+def _named(checked: Certificate, circuit: Circuit, more: str = "") -> Certificate:
+    """A target without formulas goes by its digest."""
+    digest = circuit_digest(circuit)
+    return replace(checked, expression=f"circuit {digest[:12]} ({shapes_text(circuit)}){more}", circuit=digest)
+
+
+def _check_heads(claim: NetworkClaim, progress: Progress | None) -> None:
+    """All heads of a network."""
     _require_bounded_work(claim.heads)
     done = 0
     for head in claim.heads:
@@ -91,14 +125,6 @@ def _check_network_file(found: ModelFile, claimed: Certificate, progress: Progre
 
         check_head(head, report)
         done += len(head.edges) - 1
-    _check_composition(claim, claimed)
-    checked = replace(_checked(claimed, claim.boxes), evaluation=claim.evaluation)
-    if claim.circuit.tokens:
-        checked = replace(checked, assumptions=(*checked.assumptions, LENGTHS))
-    if found.record.get("expressions") is not None:
-        return checked
-    digest = circuit_digest(claim.circuit)
-    return replace(checked, expression=f"circuit {digest[:12]} ({shapes_text(claim.circuit)})", circuit=digest)
 
 
 def _check_grid_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
@@ -120,6 +146,7 @@ CHECKS: dict[str, Callable[[ModelFile, Certificate, Progress | None], Certificat
     "network": _check_network_file,
     "grid": _check_grid_file,
     "two_layer": _refuse_file,
+    "program": _check_program_file,
 }
 
 
@@ -167,6 +194,11 @@ def _check_composition(claim: NetworkClaim, certificate: Certificate) -> None:
         ) from None
     except AnchorheadError as error:
         raise VerificationError(f"The stored target is not defined on the whole domain: {error}") from error
+    _check_outputs(exact, total, certificate)
+
+
+def _check_outputs(exact: Sequence[float], total: Sequence[float], certificate: Certificate) -> None:
+    """What follows for the outputs is what is claimed, or less."""
     if not max(exact) <= certificate.approximation:
         raise VerificationError(
             f"The heads' errors compose to {max(exact):.3g}, above the claimed {certificate.approximation:.3g}."

@@ -28,8 +28,8 @@ MOST_HEADER = 1 << 25
 MOST_DIGITS = 4000
 """Of a whole number in the record."""
 CODES = {"F64": ("d", "float64"), "F32": ("f", "float32"), "I32": ("i", "int32")}
-KINDS = ("head", "network", "grid", "two_layer")
-"""What a file may hold: one head, a network of heads, one layer over a tensor grid, or the paper's two layers."""
+KINDS = ("head", "network", "grid", "two_layer", "program")
+"""What a file may hold: a head, a network of heads, a layer over a tensor grid, the paper's two layers, a program."""
 NAME = re.compile(r"([a-z]+\.(0|[1-9][0-9]{0,5})\.)?[a-z_]+")
 
 

@@ -80,8 +80,11 @@ def head_claim(found: ModelFile) -> HeadClaim:
     return claim
 
 
-def stored_network(found: ModelFile) -> PlacedNetwork:
-    """The statement of a file that holds a network: its circuit, its heads, and the maps between them."""
+def stored_network(found: ModelFile, beside: Sequence[str] = ()) -> PlacedNetwork:
+    """The statement of a file that holds a network: its circuit, its heads, and the maps between them.
+
+    beside: the prefixes of other maps in the file.
+    """
     record, dtype = found.record, dtype_of(found)
     circuit, box = circuit_of(record), domain_of(record)
     if len(box) != len(circuit.inputs):
@@ -92,8 +95,8 @@ def stored_network(found: ModelFile) -> PlacedNetwork:
     found.require(
         {f"heads.{i}.{name}": dtype for i in range(len(described)) for name in NUMBERS}
         | {f"heads.{i}.edges": "float64" for i in range(len(described))}
-        | {prefix + name: dtype for prefix in maps for name in ("entries", "bias")}
-        | {prefix + name: "int32" for prefix in maps for name in ("columns", "starts")}
+        | {prefix + name: dtype for prefix in (*maps, *beside) for name in ("entries", "bias")}
+        | {prefix + name: "int32" for prefix in (*maps, *beside) for name in ("columns", "starts")}
         | {f"layers.{i}.kept": "int32" for i in range(len(groups))}
         | {name: dtype for name in ("scales", "tilts", "shifts")}
     )
@@ -105,7 +108,7 @@ def stored_network(found: ModelFile) -> PlacedNetwork:
     problem = problem_with(circuit, plans, [use.head for use in uses])
     if problem is not None:
         raise FileError(f"The network in the file is not one of its target: {problem}.")
-    stored = tuple(_stored_map(found, prefix) for prefix in maps)
+    stored = tuple(stored_map(found, prefix) for prefix in maps)
     _check_maps(circuit, plans, stored)
     wiring = wiring_of(circuit, plans, stored, uses, _values(found, len(circuit.steps)))
     if any(w >= start for rows, start in zip(wiring.rows, circuit.starts, strict=True) for r in rows for w in r.terms):
@@ -169,7 +172,8 @@ def _groups(layer: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(group) for group in layer)
 
 
-def _stored_map(found: ModelFile, prefix: str) -> StoredMap:
+def stored_map(found: ModelFile, prefix: str) -> StoredMap:
+    """An affine map by the prefix of its tensors; whether it fits is another question."""
     columns, starts = (found.integers(prefix + name) for name in ("columns", "starts"))
     return StoredMap(found.numbers[prefix + "entries"], columns, starts, found.numbers[prefix + "bias"])
 

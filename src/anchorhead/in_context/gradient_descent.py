@@ -15,14 +15,22 @@ from the algorithm's.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.operands import substituted
+from anchorhead.circuit.prompt import lower_state
+from anchorhead.circuit.step import Pair
 from anchorhead.errors import InputError
+from anchorhead.expression.graph import Expression, Node, constant, variable
+from anchorhead.expression.primitives import add, mul
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.bounds import DTYPES, Bounds, OutsideBoundsError, counts, positive, read_penalties
@@ -112,6 +120,23 @@ class GradientDescent(InContextNetwork):
         self.bounds: Bounds = proof.bounds
         self.register_buffer("l2", torch.tensor(algorithm.l2, dtype=torch.float64))
         self.claim(proof.certificate)
+
+    def turn(self) -> tuple[str, Circuit, tuple[Pair, ...]]:
+        """One step as formulas of a token (x, y) and the state w, for `ah.program`: its name, circuit and box."""
+        algorithm, found = self.algorithm, self.bounds
+        if any(algorithm.l1) or algorithm.momentum:
+            raise InputError("A program runs gradient descent without momentum and l1; leave them out.")
+        x, w = ([variable(f"{name}{k}") for k in range(algorithm.features)] for name in "xw")
+        values = {"s": functools.reduce(add, map(mul, w, x)), "y": variable("y")}
+        slope = substituted(algorithm.loss.expression.outputs[0], values)
+        rate, outputs = constant(Fraction(algorithm.rate)), []
+        for own, entry, l2 in zip(w, x, algorithm.l2, strict=True):
+            step = add(Node("mean", (mul(slope, entry),)), mul(constant(Fraction(l2)), own))
+            outputs.append(add(own, mul(constant(Fraction(-1)), mul(rate, step))))
+        names = tuple(str(node.value) for node in (*x, values["y"], *w))
+        sizes = [found.x] * len(x) + [found.y] + [found.w] * len(w)
+        circuit = lower_state(Expression(tuple(outputs), names), len(x) + 1)
+        return f"gradient descent on {algorithm.loss.name}", circuit, tuple((-size, size) for size in sizes)
 
     @property
     def keys(self) -> int:

@@ -6,6 +6,7 @@ certificate. What cannot be answered is refused before anything is computed: an 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,17 +50,15 @@ class PromptCore(LayeredCore):
     def prompt(self, tokens: Any, query: Any = None, mask: Any = None) -> Prompt:
         """What was given, checked: tokens that do not count replaced by ones that are in range, batches alike."""
         own, asked = self.sizes
-        _check(tokens, self.dtype, own, "tokens", "n")
-        if tokens.shape[-2] == 0:
-            raise ShapeError("The prompt has no tokens, and a mean over none is not defined; give at least one.")
+        check_rows(tokens, self.dtype, own, "tokens", "n")
         if (query is None) != (asked == 0):
             said = "takes no query" if asked == 0 else f"needs query=, (..., m, {asked})"
             raise InputError(f"The model of {self.circuit.inputs} {said}.")
         if mask is not None:
-            tokens = self._masked(tokens, mask)
+            tokens = check_mask(tokens, mask, self.placed.claim.box[:own])
         if query is None:
             return tokens, None, mask
-        _check(query, self.dtype, asked, "query", "m")
+        check_rows(query, self.dtype, asked, "query", "m")
         try:
             batch = torch.broadcast_shapes(tokens.shape[:-2], query.shape[:-2])
         except RuntimeError:
@@ -68,15 +67,6 @@ class PromptCore(LayeredCore):
             ) from None
         mask = None if mask is None else mask.expand(*batch, -1)
         return tokens.expand(*batch, -1, -1), query.expand(*batch, -1, -1), mask
-
-    def _masked(self, tokens: Tensor, mask: Any) -> Tensor:
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != tokens.shape[:-1]:
-            shape = tuple(tokens.shape[:-1])
-            raise ShapeError(f"mask must be boolean with the shape {shape}, True for tokens that count.")
-        if behind_transforms(lambda m: not m.any(-1).all(), mask):
-            raise ShapeError("The mask hides every token of a prompt, and a mean over none is not defined.")
-        inside = tokens.new_tensor([low for low, _ in self.placed.claim.box[: self.sizes[0]]])
-        return torch.where(mask.unsqueeze(-1), tokens, inside)
 
     def forward(self, tokens: Tensor, query: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         return self.answer(self.layered, *self.prompt(tokens, query, mask))
@@ -176,7 +166,20 @@ def _beside(parts: list[Tensor]) -> Tensor:
     return torch.cat([part.expand(*shape, part.shape[-1]) for part in parts], dim=-1)
 
 
-def _check(x: Any, dtype: torch.dtype, size: int, name: str, rows: str) -> None:
+def check_rows(x: Any, dtype: torch.dtype, size: int, name: str, rows: str) -> None:
+    """Refuses what is not tokens or queries of that size, (..., n, size), or a prompt without a token."""
     check_tensor(x, dtype, (), name=name)
     if x.ndim < 2 or x.shape[-1] != size:
         raise ShapeError(f"{name} has shape {tuple(x.shape)}; this model takes (..., {rows}, {size}).")
+    if name == "tokens" and x.shape[-2] == 0:
+        raise ShapeError("The prompt has no tokens, and a mean over none is not defined; give at least one.")
+
+
+def check_mask(tokens: Tensor, mask: Any, box: Sequence[tuple[float, float]]) -> Tensor:
+    """The tokens, with ones in range in the place of those that do not count; refuses a mask that hides all."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != tokens.shape[:-1]:
+        shape = tuple(tokens.shape[:-1])
+        raise ShapeError(f"mask must be boolean with the shape {shape}, True for tokens that count.")
+    if behind_transforms(lambda m: not m.any(-1).all(), mask):
+        raise ShapeError("The mask hides every token of a prompt, and a mean over none is not defined.")
+    return torch.where(mask.unsqueeze(-1), tokens, tokens.new_tensor([low for low, _ in box]))

@@ -94,9 +94,9 @@ class Tracker:
         self._long_lines: dict[tuple[int, int], LongLine | None] = {}
         self._norms, self._spreads = norms(circuit), spreads(circuit)
 
-    def follow(self, cell: Sequence[Pair]) -> Flow:
-        """Ranges and errors for inputs in a box."""
-        ranges, errors = list(cell), [0.0] * len(cell)
+    def follow(self, cell: Sequence[Pair], given: Sequence[float] | None = None) -> Flow:
+        """Ranges and errors for inputs in a box, which may have errors themselves."""
+        ranges, errors = list(cell), [0.0] * len(cell) if given is None else list(given)
         arguments = []
         for i, step in enumerate(self.circuit.steps):
             lines, argument, computed = self._read(i, step, ranges, errors)

@@ -81,6 +81,18 @@ def flows(tracker: Tracker, box: Sequence[Pair], *, whole: bool = False) -> list
         return [tracker.follow(cell) for cell in ([tuple(box)] if whole else cells(box, tracker.circuit.tokens))]
 
 
+def argument_ranges(circuit: Circuit, box: Sequence[Pair], dtype: str) -> list[list[Pair]]:
+    """For each step the ranges of its lines on the box."""
+    found = flows(Tracker(circuit, dtype), box)
+    return [line_ranges(found, i) for i in range(len(circuit.steps))]
+
+
+def line_ranges(found: Sequence[Flow], i: int) -> list[Pair]:
+    """The ranges of the lines of step i over all cells."""
+    cells = [flow.arguments[i] for flow in found]
+    return [(min(c[k][0] for c in cells), max(c[k][1] for c in cells)) for k in range(len(cells[0]))]
+
+
 def worst(found: Sequence[Sequence[float]]) -> list[float]:
     """For each entry the largest over all cells."""
     return [max(column) for column in zip(*found, strict=True)]

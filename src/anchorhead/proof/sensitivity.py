@@ -13,6 +13,7 @@ from anchorhead.circuit.norm import Norm, norms
 from anchorhead.circuit.step import Pair, Use
 from anchorhead.enclosure.exact import as_float
 from anchorhead.proof.flow import Flow
+from anchorhead.proof.network_claim import line_ranges
 
 
 def sensitivities(circuit: Circuit, uses: Sequence[Use], domains: Sequence[Pair], found: Sequence[Flow]) -> Array:
@@ -28,7 +29,7 @@ def sensitivities(circuit: Circuit, uses: Sequence[Use], domains: Sequence[Pair]
 
     joint = norms(circuit)
     for i, step in enumerate(circuit.steps):
-        use, sizes = uses[i], _sizes([flow.arguments[i] for flow in found])
+        use, sizes = uses[i], line_ranges(found, i)
         domain = domains[use.head] if use.head >= 0 else (0.0, 0.0)
         with np.errstate(invalid="ignore"):
             through = step.arrives(own[use.head], use, sizes, [along(line) for line in step.lines()], domain, _most)
@@ -46,11 +47,11 @@ def _through_norm(circuit: Circuit, i: int, norm: Norm, uses: Sequence[Use], dom
     kept = {k: _own_share(circuit, k, uses[k], found) * own[uses[k].head]
             for k in [*norm.squares, norm.root] if k is not None}  # fmt: skip
     root = {} if norm.root is None else {circuit.starts[norm.root]: kept[norm.root]}
-    step, use, sizes = circuit.steps[i], uses[i], _sizes([flow.arguments[i] for flow in found])
+    step, use, sizes = circuit.steps[i], uses[i], line_ranges(found, i)
     added = [sum((abs(as_float(c)) * root[w] for w, c in line.terms.items() if w in root), np.zeros(len(own)))
              for line in step.lines()]  # fmt: skip
     total = step.arrives(own[use.head], use, sizes, added, domains[use.head], _most)
-    entries = [_sizes([flow.arguments[k] for flow in found])[0] for k in norm.squares]
+    entries = [line_ranges(found, k)[0] for k in norm.squares]
     steep, slopes = norm.slope_by_sum(entries), norm.slopes(entries)
     for k, c, slope in zip(norm.squares, norm.coefficients, slopes, strict=True):
         total = total + steep * as_float(c) * kept[k] + slope * along(next(circuit.steps[k].lines()))
@@ -58,13 +59,9 @@ def _through_norm(circuit: Circuit, i: int, norm: Norm, uses: Sequence[Use], dom
 
 
 def _own_share(circuit: Circuit, k: int, use: Use, found: Sequence[Flow]) -> float:
-    return circuit.steps[k].own_share(use, _sizes([flow.arguments[k] for flow in found])[0])
+    return circuit.steps[k].own_share(use, line_ranges(found, k)[0])
 
 
 def _most(lines: Sequence[Array]) -> Array:
     found: Array = np.max(lines, axis=0)
     return found
-
-
-def _sizes(cells: Sequence[tuple[Pair, ...]]) -> list[Pair]:
-    return [(min(c[k][0] for c in cells), max(c[k][1] for c in cells)) for k in range(len(cells[0]))]

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from anchorhead.errors import InputError
 from anchorhead.lab.experiment import Experiment
-from anchorhead.lab.experiments import beta, boundaries, cost, in_context, length, maps, prompts, rates, sequences
+from anchorhead.lab.experiments import (
+    beta,
+    boundaries,
+    cost,
+    in_context,
+    length,
+    maps,
+    programs,
+    prompts,
+    rates,
+    sequences,
+)
 
-FILES = (rates, maps, sequences, beta, boundaries, length, in_context, prompts, cost)
+FILES = (rates, maps, sequences, beta, boundaries, length, in_context, prompts, programs, cost)
 ALL: tuple[Experiment, ...] = tuple(Experiment.of(file) for file in FILES)
 
 

@@ -1,0 +1,268 @@
+"""Programs in the prompt: one network with fixed weights runs them, within what is proved, and nothing else is run."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from functools import cache
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+from torch import nn
+
+import anchorhead as ah
+from anchorhead.circuit.rows import StoredMap
+from anchorhead.file.container import digest
+from anchorhead.model.program import Program
+from anchorhead.proof.interpretation import output_bounds
+
+F64 = torch.float64
+INTERPRETER = ah.interpreter(registers=24, instructions=64)
+WEIGHTS = {name: matrix.numpy().tobytes() for name, matrix in INTERPRETER.matrices().items()}
+UNIT = st.floats(-1, 1)
+
+
+@cache
+def formula() -> tuple[ah.CompiledModel, Program]:
+    model = ah.compile("sin(3*x*y) + exp(-x**2 + y/2)", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-10)
+    return model, ah.program(model)
+
+
+@cache
+def perceptron() -> tuple[nn.Module, ah.CompiledModel, Program]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2)).double()
+    model = ah.compile(net, (-1, 1), tol=1e-10)
+    return net, model, ah.program(model)
+
+
+@cache
+def cosine() -> Program:
+    return ah.program(ah.compile("cos(w)", (-1.125, 1.125), tol=1e-10), turns=60)
+
+
+@cache
+def statistic() -> tuple[ah.CompiledModel, Program]:
+    tokens, query = {"x": (-1, 1), "y": (-1, 1)}, {"q": (-1, 1)}
+    model = ah.in_context.compile("q*cov(x, y)/(var(x) + 0.2)", tokens=tokens, query=query, tol=1e-9)
+    return model, ah.program(model)
+
+
+@cache
+def descent() -> tuple[ah.in_context.GradientDescent, Program]:
+    bounds = {"x": 1, "y": 2, "w": 1.5}
+    model = ah.in_context.gradient_descent(
+        "squared", features=2, examples=30, steps=20, learning_rate=0.5, bounds=bounds
+    )
+    return model, ah.program(model)
+
+
+def programs() -> list[Program]:
+    return [formula()[1], perceptron()[2], cosine(), statistic()[1], descent()[1]]
+
+
+@pytest.mark.heavy
+def test_one_interpreter_runs_all_of_them_with_the_same_weights() -> None:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.rand(50, 2, generator=draw, dtype=F64) * 2 - 1
+    model, program = formula()
+    assert (INTERPRETER(program, x) - model(x)).abs().max() < 1e-9
+    z = torch.rand(50, 4, generator=draw, dtype=F64) * 2 - 1
+    _, compiled, network = perceptron()
+    assert (INTERPRETER(network, z) - compiled(z)).abs().max() < 1e-9
+    w = torch.rand(50, generator=draw, dtype=F64) * 2 - 1
+    direct = w
+    for _ in range(60):
+        direct = direct.cos()
+    assert (INTERPRETER(cosine(), w) - direct).abs().max() < 1e-9
+    prompt, asked = (torch.rand(*shape, generator=draw, dtype=F64) * 2 - 1 for shape in ((40, 2), (3, 1)))
+    model, program = statistic()
+    assert (INTERPRETER(program, prompt, asked) - model(prompt, asked)).abs().max() < 1e-9
+    algorithm, program = descent()
+    X = torch.rand(30, 2, generator=draw, dtype=F64) * 2 - 1
+    y = X @ torch.tensor([0.7, -0.4], dtype=F64) + 0.1 * torch.randn(30, generator=draw, dtype=F64)
+    found = INTERPRETER(program, torch.cat([X, y[:, None]], -1), torch.zeros(2, dtype=F64))
+    assert (found - algorithm(X, y)).abs().max() < 1e-9
+    assert {name: matrix.numpy().tobytes() for name, matrix in INTERPRETER.matrices().items()} == WEIGHTS
+
+
+@pytest.mark.heavy
+@settings(max_examples=40, deadline=None)
+@given(UNIT, UNIT)
+def test_a_formula_is_within_what_is_proved(x: float, y: float) -> None:
+    _, program = formula()
+    with mpmath.workdps(40):
+        a, b = mpmath.mpf(x), mpmath.mpf(y)
+        exact = mpmath.sin(3 * a * b) + mpmath.exp(-(a**2) + b / 2)
+        found = mpmath.mpf(INTERPRETER(program, torch.tensor([x, y], dtype=F64)).item())
+        assert abs(found - exact) <= program.certificate.bound
+
+
+@pytest.mark.heavy
+@settings(max_examples=30, deadline=None)
+@given(st.floats(-1.125, 1.125))
+def test_sixty_turns_are_within_what_is_proved(w: float) -> None:
+    with mpmath.workdps(40):
+        exact = mpmath.mpf(w)
+        for _ in range(60):
+            exact = mpmath.cos(exact)
+        found = INTERPRETER(cosine(), torch.tensor(w, dtype=F64)).item()
+        assert abs(mpmath.mpf(found) - exact) <= cosine().certificate.bound
+
+
+@pytest.mark.heavy
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(UNIT, UNIT), min_size=1, max_size=30), UNIT)
+def test_a_function_of_a_prompt_is_within_what_is_proved(tokens: list[tuple[float, float]], q: float) -> None:
+    _, program = statistic()
+    x, y = (np.array(column, dtype=np.longdouble) for column in zip(*tokens, strict=True))
+    spread = ((x - x.mean()) ** 2).mean()
+    exact = q * ((x - x.mean()) * (y - y.mean())).mean() / (spread + np.longdouble("0.2"))
+    found = INTERPRETER(program, torch.tensor(tokens, dtype=F64), torch.tensor([[q]], dtype=F64)).item()
+    assert abs(found - exact) <= program.certificate.bound
+
+
+@pytest.mark.heavy
+def test_descent_is_within_what_is_proved_and_refuses_a_state_outside() -> None:
+    _, program = descent()
+    draw = np.random.default_rng(0)
+    X = draw.uniform(-1, 1, (12, 2))
+    y = X @ [0.9, -0.3]
+    w = np.zeros(2)
+    for _ in range(20):
+        w = w - 0.5 * ((X @ w - y)[:, None] * X).mean(0)
+    tokens = torch.tensor(np.column_stack([X, y]), dtype=F64)
+    found = INTERPRETER(program, tokens, torch.zeros(2, dtype=F64))
+    assert np.abs(found.numpy() - w).max() <= program.certificate.bound
+    assert any("checks" in text for text in program.certificate.assumptions)
+    apart = torch.tensor([[1.0, 1.0, 2.0], [1.0, -1.0, -2.0]], dtype=F64)  # leads to w = (0, 2)
+    with pytest.raises(ah.OutsideRangeError, match="left its domain"):
+        INTERPRETER(program, apart, torch.zeros(2, dtype=F64))
+
+
+@pytest.mark.heavy
+def test_literally_it_is_self_attention_that_leaves_the_program_as_it_was() -> None:
+    x = torch.tensor([[0.3, -0.8], [1.0, 1.0]], dtype=F64)
+    _, program = formula()
+    assert (INTERPRETER.literal(program, x) - INTERPRETER(program, x)).abs().max() <= program.certificate.rounding
+    before = INTERPRETER.sequence(program, x)
+    after = before
+    for _ in range(program.steps):
+        after = INTERPRETER.layer(after)
+    assert torch.equal(before[:, : program.tokens], after[:, : program.tokens])
+    assert torch.equal(before[:, -1], after[:, -1])
+    prompt, asked = torch.rand(2, 9, 2, dtype=F64), torch.rand(2, 3, 1, dtype=F64)
+    _, program = statistic()
+    gap = (INTERPRETER.literal(program, prompt, asked) - INTERPRETER(program, prompt, asked)).abs().max()
+    assert gap <= program.certificate.rounding
+
+
+@pytest.mark.heavy
+def test_masked_tokens_do_not_count() -> None:
+    _, program = statistic()
+    prompt, asked = torch.rand(9, 2, dtype=F64), torch.rand(3, 1, dtype=F64)
+    mask = torch.tensor([True, False, True, True, False, True, True, True, False])
+    found = INTERPRETER(program, prompt, asked, mask)
+    assert torch.allclose(found, INTERPRETER(program, prompt[mask], asked), atol=1e-11)
+
+
+@pytest.mark.heavy
+def test_saved_verified_and_loaded_it_is_the_same(tmp_path) -> None:
+    for k, program in enumerate(programs()):
+        path = tmp_path / f"{k}.safetensors"
+        program.save(path)
+        checked = ah.verify(path)
+        assert checked.level == "proved"
+        assert checked.bound <= program.certificate.bound
+        loaded = Program.load(path)
+        for name, tensor in program.named_buffers():
+            assert torch.equal(tensor, dict(loaded.named_buffers())[name]), name
+    with pytest.raises(ah.FileError, match=r"ah\.Program\.load"):
+        ah.load(path)
+
+
+def _edited(source, target, change) -> None:
+    """A copy of a file with other numbers or another record, and a digest that fits."""
+    from safetensors import safe_open
+
+    with safe_open(source, "numpy") as file:
+        record = json.loads(file.metadata()["anchorhead"])
+    arrays = load_file(source)
+    change(record, arrays)
+    record["digest"] = digest(record, {name: array.tobytes() for name, array in arrays.items()})
+    save_file(arrays, target, metadata={"anchorhead": json.dumps(record, sort_keys=True)})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record, arrays: arrays["keys.0.entries"].__setitem__(3, 17.0),
+        lambda record, arrays: arrays["keys.0.bias"].__setitem__(0, 1e-3),
+        lambda record, arrays: arrays["values.0.entries"].__setitem__(0, 9.0),
+        lambda record, arrays: arrays["values.0.columns"].__setitem__(0, 0),
+        lambda record, arrays: arrays["values.0.bias"].__setitem__(0, 1.0),
+        lambda record, arrays: arrays["keys.0.columns"].__setitem__(0, 99),
+        lambda record, arrays: record.update(gap=2.0),
+        lambda record, arrays: record.update(gap=3.0),
+        lambda record, arrays: record.update(turns=2),
+        lambda record, arrays: record.update(turns=10**9),
+        lambda record, arrays: record["target"]["outputs"].__setitem__(0, [0.5]),
+        lambda record, arrays: record["certificate"].update(rounding=1e-30),
+    ],
+)
+def test_a_forged_program_is_refused(tmp_path, change) -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)).double()
+    ah.program(ah.compile(net, (-1, 1), tol=1e-6)).save(tmp_path / "good.safetensors")
+    _edited(tmp_path / "good.safetensors", tmp_path / "bad.safetensors", change)
+    with pytest.raises((ah.FileError, ah.VerificationError)):
+        ah.verify(tmp_path / "bad.safetensors")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 23), st.floats(-1e-4, 1e-4), st.integers(0, 100))
+def test_the_bound_holds_for_the_tokens_that_run(place: int, by: float, seed: int) -> None:
+    """Edited tokens are further from the network's, and the bound for them is so much larger."""
+    net, _, program = perceptron()
+    keys = program.code.code.keys
+    bias = list(keys.bias)
+    bias[place] += by
+    moved = StoredMap(keys.entries, keys.columns, keys.starts, tuple(bias))
+    code = replace(program.code, code=replace(program.code.code, keys=moved))
+    bound = max(output_bounds(code))
+    other = Program(code, program.certificate)
+    x = torch.rand(20, 4, generator=torch.Generator().manual_seed(seed), dtype=F64) * 2 - 1
+    with torch.no_grad():
+        assert (INTERPRETER(other, x) - net(x)).abs().max() <= bound
+
+
+def test_changed_tokens_are_not_called_proved(tmp_path) -> None:
+    program = copy.deepcopy(ah.program(ah.compile("tanh(x)", (-1, 1), tol=1e-9)))
+    assert program.certificate.level == "proved"
+    program.values[0, 1] += 0.1
+    assert program.certificate.level == "unproved"
+    with pytest.raises(ah.FileError, match="make it again"):
+        program.save(tmp_path / "x.safetensors")
+
+
+def test_what_cannot_be_run_is_refused_with_a_sentence() -> None:
+    program = ah.program(ah.compile("tanh(x)", (-1, 1), tol=1e-9))
+    with pytest.raises(ah.SizeError, match="registers=2"):
+        ah.interpreter(1)(program, torch.zeros(3, dtype=F64))
+    with pytest.raises(ah.InputError, match="bounded domain"):
+        ah.program(ah.compile("gelu(x)", tol=1e-6))
+    with pytest.raises(ah.InputError, match="as many of both"):
+        ah.program(ah.compile("x*y", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-6), turns=3)
+    with pytest.raises(ah.InputError, match="compiled model"):
+        ah.program("sin(x)")
+    with pytest.raises(ah.InputError, match=r"ah\.program"):
+        INTERPRETER("sin(x)", torch.zeros(1, dtype=F64))
+    with pytest.raises(ah.InputError, match="whole number"):
+        ah.interpreter(0)
+    with pytest.warns(ah.OutsideRangeWarning):
+        INTERPRETER(program, torch.tensor([2.0], dtype=F64))
