@@ -109,7 +109,7 @@ def test_no_file_can_be_added_or_removed(saved):
 )
 def test_a_report_that_says_more_than_was_proved_is_refuted(saved, field, value):
     rewritten(saved[1], lambda record: record["report"]["replaced"][0].update({field: value}))
-    with pytest.raises(ah.VerificationError, match="something else of the head at net"):
+    with pytest.raises(ah.VerificationError, match="something else of the heads at net"):
         ah.verify(saved[1])
     assert ah.load_converted(saved[1], Net()).report == saved[0].report  # what is said is what the heads say
 
@@ -151,10 +151,10 @@ def test_a_folder_is_verified_without_torch(saved):
 
     done = command()
     assert done.returncode == 0, done.stderr
-    assert "net.act: proved: |gelu(x) - model| <= " in done.stdout
+    assert "net.act, activation: proved: |gelu(x) - model| <= " in done.stdout
     found = json.loads(command("--json").stdout)
     assert (found["verified"], list(found["heads"])) == (True, ["net.act"])
-    assert found["heads"]["net.act"]["level"] == "proved"
+    assert found["heads"]["net.act"]["activation"]["level"] == "proved"
 
 
 def test_the_card_holds_the_report(saved):
@@ -226,7 +226,7 @@ def test_sentence_transformers_do_not_load_a_model_without_its_heads(transformer
 def test_a_folder_of_safetensors_is_converted_with_its_tokenizer(language_model, tmp_path):
     language_model.save_pretrained(tmp_path / "in")
     (tmp_path / "in" / "vocab.json").write_text("{}")
-    report = convert_folder(tmp_path / "in", tmp_path / "out", 1e-6, None, None)
+    report = convert_folder(tmp_path / "in", tmp_path / "out", 1e-6, None)
     assert report.watched
     assert (tmp_path / "out" / "vocab.json").read_text() == "{}"
     assert ah.verify(tmp_path / "out").level == "proved"
@@ -247,7 +247,7 @@ def test_gguf_files_are_read(transformers, tmp_path):
     found = load_folder(tmp_path / "model.gguf")
     ids = IDS % 40
     assert (found(ids).logits - model(ids).logits).abs().max() < 1e-4
-    report = convert_folder(tmp_path / "model.gguf", tmp_path / "out", 1e-4, None, None)
+    report = convert_folder(tmp_path / "model.gguf", tmp_path / "out", 1e-4, None)
     assert len(report.blocks) == 1
     (tmp_path / "broken.gguf").write_bytes(b"GGUF")
     with pytest.raises(ah.FileError, match="cannot be loaded"):

@@ -11,7 +11,8 @@ from torch import nn
 import anchorhead as ah
 from anchorhead.head.head import NUMBERS, Head
 from anchorhead.head.module import HeadModule
-from anchorhead.model.activation import ActivationHead, evaluate
+from anchorhead.model.activation import ActivationHead
+from anchorhead.model.fused import evaluate
 from anchorhead.theorems import multi_head, single_head, two_layer
 
 
@@ -203,7 +204,7 @@ def test_functional_calls_and_batches_of_numbers():
 
 @pytest.mark.heavy
 def test_fused_heads_follow_their_numbers():
-    placed = ActivationHead(ah.compile("tanh(x)", keys=7, dtype=torch.float32).head, "tanh(x)")
+    placed = ActivationHead("tanh(x)", {"activation": ah.compile("tanh(x)", keys=7, dtype=torch.float32)})
     x = torch.linspace(-4, 4, 1 << 15)
     assert (placed(x) - x.tanh()).abs().max() < 1e-2
     with torch.no_grad():

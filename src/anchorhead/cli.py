@@ -192,16 +192,13 @@ def convert(
     accept: Annotated[
         bool, typer.Option("--accept", help="Leave activations for which --tol cannot be had, and list them.")
     ] = False,
-    low: Annotated[float, typer.Option(help="Gated blocks: the least argument that is proved.")] = -16.0,
-    high: Annotated[float, typer.Option(help="Gated blocks: the largest.")] = 16.0,
     as_json: Json = False,
 ) -> None:
     """Turn every activation of a pretrained model into attention, run it, and report what changed and what remains."""
     from anchorhead.conversion.folder import convert_folder
 
-    ranges = None if (low, high) == (-16.0, 16.0) else (low, high)
     with _progress(as_json) as report:
-        found = convert_folder(model, output, tol, ranges, report, accept=accept)
+        found = convert_folder(model, output, tol, report, accept=accept)
     print(json.dumps(found.as_dict()) if as_json else found)
 
 

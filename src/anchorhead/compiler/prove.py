@@ -92,6 +92,7 @@ def certificate(target: Target, claim: HeadClaim) -> Certificate:
         assumptions=(*ASSUMPTIONS, *target.assumptions),
         variables=(target.variable,),
         relative=claim.relative,
+        evaluation=claim.evaluation,
     )
 
 

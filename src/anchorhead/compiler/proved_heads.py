@@ -9,10 +9,10 @@ from decimal import ROUND_DOWN, Decimal
 
 import numpy as np
 
-from anchorhead.arithmetic import binary_ceiling
 from anchorhead.compiler.head_methods import Pieces, Smooth, usual
 from anchorhead.compiler.head_requests import Request
 from anchorhead.compiler.method import Progress
+from anchorhead.compiler.odd_model import odd_claim
 from anchorhead.compiler.prove import prove_head
 from anchorhead.compiler.search import BelowDtype, Search
 from anchorhead.compiler.target import Target
@@ -20,9 +20,9 @@ from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.singularities import singularities
 from anchorhead.errors import ToleranceError
 from anchorhead.expression.graph import Node
-from anchorhead.head.head import Head, Odd
+from anchorhead.head.head import Odd
 from anchorhead.proof.head_claim import HeadClaim
-from anchorhead.proof.odd import odd_bounds, relative_rounding
+from anchorhead.proof.odd import relative_rounding
 
 _known: dict[tuple[Node, float, float, bool, bool, str, float], Choice] = {}
 _nearest: dict[tuple[Node, float, float, bool, bool, str], HeadClaim | None] = {}
@@ -75,18 +75,11 @@ def _odd(request: Request, error: float, dtype: str) -> Choice:
     """
     alone = float(relative_rounding(Odd(1.0, 1.0, not request.carries), dtype))
     share = max(min(error / 2, error - 1.01 * alone), UNIT[dtype] / 8)
-    height = binary_ceiling(math.sqrt(1 / (3 * share)))
-    still, own = (0.0, 0.0), (-height, height)
-    values = (own, still) if request.carries else (still, own)
-    head = Head((-1 / height, 1 / height), still, *values, horner=True, dtype=dtype)
-    claim = HeadClaim(request.function, "u", request.low, request.high, head, "odd", (request.low, request.high),
-                      relative=True, evaluation="fast")  # fmt: skip
-    approximation, rounding = odd_bounds(claim)
-    claim = replace(claim, approximation=approximation, rounding=rounding)
+    claim = odd_claim(request.function, "u", request.high, share, dtype)
     if not claim.bound <= error:
         refusal = ToleranceError(
             f"A relative error of {error:.3g} was asked of {request.function}, and evaluating it in {dtype} rounds by "
-            f"{rounding:.3g}."
+            f"{claim.rounding:.3g}."
         )
         refusal.best = claim.bound
         raise refusal

@@ -24,15 +24,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from anchorhead.compiler.load import load
-from anchorhead.conversion.convert import convert, described, placed
-from anchorhead.conversion.place_heads import head_at, put
+from anchorhead.conversion.convert import convert, placed
+from anchorhead.conversion.place_heads import put
 from anchorhead.conversion.pretrained import forbid_saving, from_config, load_pretrained
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.conversion.sites import find_sites
-from anchorhead.conversion.watch import HEADS
 from anchorhead.errors import FileError, InputError
-from anchorhead.expression.parse import parse
-from anchorhead.file.folder import FORMAT, RECORD, file_digest, head_file, read_folder, record_digest
+from anchorhead.file.folder import FORMAT, RECORD, canonical, file_digest, head_file, read_folder, record_digest
+from anchorhead.model.activation import Placed
 from anchorhead.model.outside import check_policy
 
 WEIGHTS, CARD = "weights.safetensors", "README.md"
@@ -44,7 +43,6 @@ def convert_folder(
     source: Path,
     target: Path,
     tol: float,
-    ranges: tuple[float, float] | None,
     progress: Callable[[str], None] | None,
     *,
     accept: bool = False,
@@ -52,7 +50,7 @@ def convert_folder(
     """Converts a model folder, or a GGUF file, into a folder, tokenizer included, and returns the report."""
     if target.resolve() == source.resolve():
         raise FileError(f"{target} is the original; give another folder for the converted model.")
-    made = convert(load_folder(source), tol, ranges=ranges, accept=accept, progress=progress)
+    made = convert(load_folder(source), tol, accept=accept, progress=progress)
     _write(made, target, [source / name for name in TOKENIZER if (source / name).is_file()])
     report: Any = made.report
     return report
@@ -132,20 +130,24 @@ def load_converted(
     model: Any = copy.deepcopy(module) if module is not None else from_config(where, str(record["class"]))
     sites, _, graphs = find_sites(model)
     at = {site.place: site for site in sites}
-    heads = {e["head"]: load(where / head_file(e["head"])) for e in record["heads"]}
+    files = {index for entry in record["heads"] for index in entry["heads"].values()}
+    heads = {index: load(where / head_file(index)) for index in files}
     _fill(model, where, record, list(at))
-    made, rows = [], []
+    made, places = [], []
     for entry in record["heads"]:
-        site, compiled = at.get(entry["place"]), heads[entry["head"]]
-        same = site is not None and str(parse(site.formula, ("x",))) == compiled.certificate.expression
-        if site is None or not same or site.gated != entry["gate"]:
+        site = at.get(entry["place"])
+        if site is None or site.operation != entry["kind"]:
             raise FileError(f"The model has no such activation at {entry['place']}; give the class that was saved.")
-        rows.append(described(model, site, compiled, graphs.get(site.owner)))
-        made.append((site, placed(site, compiled, outside)))
+        roles = {role: heads[index] for role, index in entry["heads"].items()}
+        place = placed(model, site, roles, graphs.get(site.owner), outside)
+        if canonical(site.formula) != place.module.bound.function:
+            raise FileError(f"The model has no such activation at {entry['place']}; give the class that was saved.")
+        places.append(place)
+        made.append((site, place.module))
     model = put(model, made, graphs)
     forbid_saving(model)
     try:
-        model.report = ConversionReport.from_dict(record["report"], rows)
+        model.report = ConversionReport.from_dict(record["report"], places)
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{where / RECORD} has no report that can be read: {error}.") from error
     found: nn.Module = model.eval()
@@ -161,7 +163,7 @@ def _folder(folder: str | os.PathLike[str]) -> Path:
 def _tensors(model: nn.Module, without: tuple[str, ...] = ()) -> dict[str, tuple[nn.Module, str, Tensor]]:
     """All tensors of a model by name, where they are held: parameters, buffers, persistent or not, and attributes; but
     for what is in heads, and in modules at some places."""
-    inside = [f"{name}." for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, HEADS)]
+    inside = [f"{name}." for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, Placed)]
     inside += [f"{name}." for name in without]
     found: dict[str, tuple[nn.Module, str, Tensor]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
@@ -215,17 +217,15 @@ def _fill(model: Any, where: Path, record: dict[str, Any], places: list[str]) ->
 
 
 def _heads(model: Any) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The distinct compiled heads, and for each replaced activation which one stands there."""
+    """The distinct compiled heads, and for each place which ones stand there."""
     known: dict[int, tuple[int, Any]] = {}
     entries = []
-    for replaced in model.report.replaced:
-        head = head_at(model, replaced.place)
-        index, compiled = known.setdefault(id(head.head), (len(known), head.compiled))
-        if compiled.certificate.level != "proved":
-            raise InputError(
-                f"The numbers of the head at {replaced.place} were changed after their proof; convert again."
-            )
-        entries.append({"place": replaced.place, "head": index, "gate": replaced.gated})
+    for place in model.report.places:
+        module = place.module
+        if not module.proved:
+            raise InputError(f"The numbers of a head at {place.place} were changed after their proof; convert again.")
+        heads = {role: known.setdefault(id(c.head), (len(known), c))[0] for role, c in module.compiled.items()}
+        entries.append({"place": place.place, "kind": module.kind, "heads": heads})
     return [compiled for _, compiled in known.values()], entries
 
 

@@ -11,7 +11,10 @@ from torch.fx.graph_module import _format_import_block
 from torch.package import sys_importer
 
 from anchorhead.conversion.sites import Site
-from anchorhead.errors import InputError
+from anchorhead.model.activation import ActivationHead, GateHead, Placed
+
+PLACED: dict[str, type[Placed]] = {"activation": ActivationHead, "gate": GateHead}
+"""What stands in a place, by its kind: everything that conversion puts in."""
 
 
 def put(model: nn.Module, made: Iterable[tuple[Site, nn.Module]], graphs: dict[str, fx.Graph]) -> nn.Module:
@@ -25,16 +28,6 @@ def put(model: nn.Module, made: Iterable[tuple[Site, nn.Module]], graphs: dict[s
         if isinstance(module, nn.TransformerEncoder):
             module.enable_nested_tensor = module.use_nested_tensor = False  # torch's fast path has no heads
     return model
-
-
-def head_at(model: nn.Module, place: str) -> Any:
-    """The head that was put at a place: a child, or beside a forward that called a function."""
-    for path in (place, f"{place}_head"):
-        try:
-            return model.get_submodule(path)
-        except AttributeError:
-            continue
-    raise InputError(f"The model has no head at {place} any more; convert it again.")
 
 
 def _replace(model: nn.Module, site: Site, head: nn.Module, graphs: dict[str, fx.Graph],

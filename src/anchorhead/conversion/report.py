@@ -6,6 +6,13 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from anchorhead.conversion.linear import Around, row_sum
+from anchorhead.model.activation import Placed
+from anchorhead.model.outside import WHOLE
+from anchorhead.proof.certificate import end_text
+from anchorhead.proof.composed import HeadOf, heads_of
+
+BOUNDS = ("error", "rounding", "relative", "least")
 PAIRS = ("refused", "remaining", "attention")
 NAMES = ("idle", "outside")
 MEASURED = ("difference", "size")
@@ -13,36 +20,82 @@ MEASURED = ("difference", "size")
 
 @dataclass(frozen=True)
 class Replaced:
-    """One activation that is a head now.
+    """One nonlinear operation that is heads now.
 
-    place: its path in the model. formula: what it computed. keys, error: of the head, the error proved for the numbers
-    as stored in `dtype`; rounding: what evaluating adds, as a multiple of 1 + |x| where the domain is unbounded.
-    domain: where that is proved. neurons: how many it serves, None if not known. gated: it carries a partner. feeds:
-    the linear layers that follow, and output_bound: how far their output moves at most, the largest row sum of their
-    weights times the error, rounding apart; for a gated head for partners of size one, and None where something other
-    than dropout stands between.
+    place: its path in the model. formula: what it computed, phi. kind: an activation, phi(u), or a gate, phi(u) times a
+    partner v. For every u in `domain` the result is within (error + rounding (1 + |u|)) |v| + relative |phi(u) v| of
+    phi(u) v, v = 1 where there is no partner, and `least`, for results that are no normal numbers: error is that of the
+    heads' numbers as they are stored, rounding what evaluating them adds, relative the rounding of results to `dtype`,
+    which the model has. heads: each by its role. neurons: how many it serves, None if not known. feeds: the linear
+    layers that follow, and output_bound: how far their output moves at most, the largest row sum of their weights times
+    the error, rounding apart; for a gate for partners of size one, and None where something other than dropout stands
+    between.
     """
 
     place: str
     formula: str
-    method: str
-    keys: int
+    kind: str
+    dtype: str
     error: float
     rounding: float
+    relative: float
+    least: float
     domain: tuple[float, float]
-    dtype: str
+    heads: tuple[HeadOf, ...]
     neurons: int | None
-    gated: bool
     feeds: str | None
     output_bound: float | None
 
+    @property
+    def gated(self) -> bool:
+        """Whether it carries a partner."""
+        return self.kind == "gate"
 
-@dataclass
+    @property
+    def keys(self) -> int:
+        """Of all its heads."""
+        return sum(head.keys for head in self.heads)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; infinite ends become strings, bounds that are not known None."""
+        values = asdict(self) | {"keys": self.keys}
+        known = {name: v if math.isfinite(v := getattr(self, name)) else None for name in BOUNDS}
+        return values | known | {"domain": list(map(end_text, self.domain)), "heads": list(map(asdict, self.heads))}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where heads stand: what is there now, and the linear layers around it."""
+
+    place: str
+    module: Placed
+    near: Around
+
+    @property
+    def row(self) -> Replaced:
+        """The report's row, from the heads, weights and dtype that the model has now."""
+        found, near = self.module.bound, self.near
+        direct = near.direct and near.feeds and self.module.proved
+        return Replaced(
+            place=self.place,
+            formula=self.module.formula,
+            kind=self.module.kind,
+            dtype=self.module.dtype,
+            **{name: getattr(found, name) for name in (*BOUNDS, "domain")},
+            heads=heads_of(self.module.claims),
+            neurons=near.neurons,
+            feeds=", ".join(path for path, _ in near.feeds) or None,
+            output_bound=max(row_sum(m) for _, m in near.feeds) * found.error if direct else None,
+        )
+
+
+@dataclass(eq=False)
 class ConversionReport:
     """What was replaced, what could not be, and everything nonlinear that was left when the model was watched."""
 
     tol: float
-    replaced: list[Replaced] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list, repr=False)
+    """Where heads stand."""
     refused: list[tuple[str, str]] = field(default_factory=list)
     """Places of activations that are as they were, with the reason."""
     remaining: list[tuple[str, str]] = field(default_factory=list)
@@ -60,6 +113,14 @@ class ConversionReport:
     """Modules that did not run on them, of which nothing was seen."""
     outside: list[str] = field(default_factory=list)
     """Places of heads whose arguments left their interval on them."""
+
+    @property
+    def replaced(self) -> list[Replaced]:
+        """A row for each place with heads, made of what the model is now: another dtype, trained weights."""
+        return [place.row for place in self.places]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConversionReport) and self.as_dict() == other.as_dict()
 
     @property
     def watched(self) -> bool:
@@ -88,9 +149,7 @@ class ConversionReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; infinite ends become strings."""
-        rows = [
-            asdict(r) | {"domain": [str(e) if abs(e) == float("inf") else e for e in r.domain]} for r in self.replaced
-        ]
+        rows = [row.as_dict() for row in self.replaced]
         seen = {name: getattr(self, name) for name in (*PAIRS, *NAMES)}
         measured = {name: v if math.isfinite(v := getattr(self, name)) else None for name in MEASURED}
         return {"tol": self.tol, "replaced": rows, **seen, "inputs": self.inputs, **measured,
@@ -98,12 +157,12 @@ class ConversionReport:
                 "neurons": self.neurons}  # fmt: skip
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], replaced: list[Replaced]) -> ConversionReport:
-        """What `as_dict` gave, with rows that were made anew; raises a KeyError, TypeError or ValueError for others."""
+    def from_dict(cls, data: dict[str, Any], places: list[Place]) -> ConversionReport:
+        """What `as_dict` gave, with places made anew; raises a KeyError, TypeError or ValueError for others."""
         seen: dict[str, Any] = {name: [(str(a), str(b)) for a, b in data[name]] for name in PAIRS}
         seen |= {name: [str(place) for place in data[name]] for name in NAMES}
         seen |= {name: math.nan if data[name] is None else float(data[name]) for name in MEASURED}
-        return cls(float(data["tol"]), replaced, inputs=str(data["inputs"]), unwatched=str(data["unwatched"]), **seen)
+        return cls(float(data["tol"]), places, inputs=str(data["inputs"]), unwatched=str(data["unwatched"]), **seen)
 
     def __str__(self) -> str:
         lines = [
@@ -111,19 +170,7 @@ class ConversionReport:
             "with "
             f"{self.neurons:,} neurons; at most {self.keys} keys; tol {self.tol:g}"
         ]
-        for r in self.replaced:
-            where = "R" if r.domain == (-float("inf"), float("inf")) else f"[{r.domain[0]:.4g}, {r.domain[1]:.4g}]"
-            unit = " for partners up to 1" if r.gated else ""
-            after = f"; {r.feeds} moves by at most {r.output_bound:.2e}{unit}, rounding apart" if r.output_bound else ""
-            if r.feeds and r.output_bound is None:
-                after = f"; {r.feeds} follows, not directly, so no bound on its output is claimed"
-            gate = " times its partner" if r.gated else ""
-            above = ", above tol" if r.error > self.tol else ""
-            scale = "" if where != "R" else " (1 + |x|)"
-            lines.append(
-                f"  {r.place}: {r.formula}{gate}, {r.keys} keys, proved {r.error:.2e} on {where}{above} for the stored "
-                f"numbers, {r.dtype} rounding adds at most {r.rounding:.1e}{scale}{after}"
-            )
+        lines += [f"  {_line(row)}" for row in self.replaced]
         lines += [f"  NOT converted, {place}: {why}" for place, why in self.refused]
         return "\n".join([*lines, *self._seen()])
 
@@ -147,6 +194,23 @@ class ConversionReport:
             "nothing else that is nonlinear ran" if self.remaining else "nothing nonlinear ran but heads and attention"
         )
         return [*lines, f"  complete for what ran on these inputs: {pure}"]
+
+
+def _line(r: Replaced) -> str:
+    """A row for people."""
+    gate, unit = (" times its partner", " for partners up to 1") if r.gated else ("", "")
+    what = f"{r.place}: {r.formula}{gate}, {' + '.join(str(head.keys) for head in r.heads)} keys"
+    if not math.isfinite(r.error):
+        return f"{what}, unproved: numbers were changed after their proof"
+    where = "R" if r.domain == WHOLE else f"[{r.domain[0]:.4g}, {r.domain[1]:.4g}]"
+    after = f"; {r.feeds} moves by at most {r.output_bound:.2e}{unit}, rounding apart" if r.output_bound else ""
+    if r.feeds and r.output_bound is None:
+        after = f"; {r.feeds} follows, not directly, so no bound on its output is claimed"
+    parts = [f"{r.rounding:.1e} (1 + |x|)"] * (r.rounding > 0) + [f"{r.relative:.1e} of the result"] * (r.relative > 0)
+    return (
+        f"{what}, proved {r.error:.2e} on {where} for the stored numbers{' and partners up to 1' if r.gated else ''}, "
+        f"{r.dtype} rounding adds at most {' and '.join(parts)}{after}"
+    )
 
 
 def _by_kind(title: str, rows: list[tuple[str, str]]) -> list[str]:

@@ -39,6 +39,11 @@ class Site:
     in_place: bool = False
 
     @property
+    def operation(self) -> str:
+        """What it computes: a kind of place that heads stand in (`proof/composed.py`)."""
+        return "gate" if self.gated else "activation"
+
+    @property
     def place(self) -> str:
         return below(self.owner, self.name)
 

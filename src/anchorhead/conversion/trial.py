@@ -25,36 +25,34 @@ from torch import Tensor, nn
 from anchorhead.conversion.activations import PASSIVE
 from anchorhead.conversion.inputs import example, run, tried
 from anchorhead.conversion.operations import Event, tensors_in
-from anchorhead.conversion.place_heads import head_at
 from anchorhead.conversion.report import ConversionReport, Replaced
-from anchorhead.conversion.watch import HEADS, Watched, watch
+from anchorhead.conversion.watch import Watched, watch
 from anchorhead.errors import ConversionError
-from anchorhead.model.activation import unfused
+from anchorhead.model.activation import Placed
+from anchorhead.model.fused import unfused
 
 MARGIN = 4
 ROUNDINGS = 64
 
 
-def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: ConversionReport, *, lenient: bool) -> None:
-    """Completes the report by a run of the model; lenient if leaving a declared range on drawn inputs is no error."""
-    drawn = inputs is None
-    found = example(original, lambda item: _outputs(original, item)) if drawn else (inputs, _outputs(original, inputs))
+def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: ConversionReport) -> None:
+    """Completes the report by a run of the model."""
+    given = inputs is not None
+    found = (inputs, _outputs(original, inputs)) if given else example(original, lambda item: _outputs(original, item))
     if found is None:
         return
     (item, expected), twin = found, _twin(converted)
     returned = _watched(twin, item, report) or _outputs(converted, item)
     report.inputs = _described(item)
-    report.outside = [r.place for r in report.replaced if head_at(twin, r.place).outside_count]
+    report.outside = [place.place for place in twin.report.places if place.module.outside_count]
     report.difference, report.size = _apart(expected, returned, converted)
-    if drawn and lenient and report.outside:
-        return
-    allowed = _allowed(converted, item, report, returned)
+    allowed = _allowed(converted, item, returned)
     if not report.difference <= allowed:
         left = f" Arguments left the intervals of {', '.join(report.outside[:3])}." if report.outside else ""
         raise ConversionError(
             f"The converted model differs from the original by {report.difference:.3g} on {report.inputs}, where the "
-            f"proved errors of its heads explain {allowed:.2g}.{left} Give ranges= or calibration= that fit, or "
-            "inputs= like those that the model is for; else its forward does something that conversion misunderstands."
+            f"proved errors of its heads explain {allowed:.2g}.{left} Give inputs= like those that the model is for; "
+            "else its forward does something that conversion misunderstands."
         )
 
 
@@ -77,7 +75,7 @@ def _twin(model: nn.Module) -> Any:
     memo: dict[int, Any] = {id(p): p for p in model.parameters()}
     twin = copy.deepcopy(model, memo).eval()
     for module in twin.modules():
-        if isinstance(module, HEADS):
+        if isinstance(module, Placed):
             module.__dict__["_outside"] = "warn"  # it counts
     return twin
 
@@ -122,22 +120,22 @@ def _apart(first: list[Tensor], second: list[Tensor], model: nn.Module) -> tuple
     return far, size
 
 
-def _allowed(model: nn.Module, item: Any, report: ConversionReport, plain: list[Tensor]) -> float:
+def _allowed(model: nn.Module, item: Any, plain: list[Tensor]) -> float:
     """What the proved errors explain, as the top of this file says."""
     twin, count = _twin(model), [0]
     signs = torch.Generator().manual_seed(1)
 
     def disturb(row: Replaced, head: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
         u, v = args[0], args[1] if len(args) > 1 else torch.ones((), dtype=out.dtype)
-        reach = 1.0 if math.isfinite(row.domain[1] - row.domain[0]) else 1 + u.abs()
-        room = (row.error + row.rounding * reach) * v.abs() + torch.finfo(out.dtype).eps * out.abs()
+        own = row.relative + torch.finfo(out.dtype).eps
+        room = (row.error + row.rounding * (1 + u.abs())) * v.abs() + own * out.abs() + row.least
         count[0] += out.numel()
         sign = torch.randint(0, 2, out.shape, generator=signs).to(out) * 2 - 1
         moved = out + room * sign
         return out.copy_(moved) if getattr(head, "in_place", False) else moved
 
-    for row in report.replaced:
-        head_at(twin, row.place).register_forward_hook(lambda m, a, out, row=row: disturb(row, m, a, out))
+    for place in twin.report.places:
+        place.module.register_forward_hook(lambda m, a, out, row=place.row: disturb(row, m, a, out))
     with _same_numbers():
         disturbed = tensors_in(run(twin, _fresh(item)))
     moved, size = _apart(plain, disturbed, model)
@@ -157,10 +155,12 @@ def _idle(model: nn.Module, seen: Watched) -> list[str]:
     """Modules of which nothing ran, each with all that it holds; parts of torch's attention run without a call."""
     found: list[str] = []
     for name, module in model.named_modules():
-        parent = name.rpartition(".")[0]
-        inside = isinstance(model.get_submodule(parent), (*HEADS, nn.MultiheadAttention))
-        ran = any(id(m) in seen.ran for m in module.modules()) or isinstance(module, PASSIVE)
-        if not ran and not inside and not any(name.startswith(f"{other}.") for other in found):
+        if isinstance(module, PASSIVE) or any(id(m) in seen.ran for m in module.modules()):
+            continue
+        parts = name.split(".")
+        around = (model.get_submodule(".".join(parts[:i])) for i in range(len(parts)))
+        inside = any(isinstance(m, Placed | nn.MultiheadAttention) for m in around)
+        if not inside and not any(name.startswith(f"{other}.") for other in found):
             found.append(name)
     return found
 

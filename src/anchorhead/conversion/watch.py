@@ -24,10 +24,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anchorhead.conversion.operations import Event, Operations
-from anchorhead.model.activation import ActivationHead, GateHead
+from anchorhead.conversion.place_heads import PLACED
 
-HEADS: tuple[type[nn.Module], ...] = (ActivationHead, GateHead)
-"""Modules whose inside is a head: one place for everything that conversion puts in."""
 EXITS = {"numpy", "__array__", "tolist", "data_ptr", "storage", "untyped_storage", "__dlpack__", "__repr__",
          "__format__", "__reduce_ex__"}  # fmt: skip
 PLAIN = (Tensor.__torch_dispatch__, nn.Parameter.__torch_dispatch__)
@@ -91,7 +89,7 @@ class _Running:
 
 def _is_head(module: nn.Module) -> bool:
     """A head with nothing of anybody else's in it; hooks that run after it are not inside."""
-    return type(module) in HEADS and "forward" not in vars(module) and not module._forward_pre_hooks
+    return type(module) in PLACED.values() and "forward" not in vars(module) and not module._forward_pre_hooks
 
 
 class _Dispatched(TorchDispatchMode):

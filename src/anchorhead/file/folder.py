@@ -2,8 +2,8 @@
 
 `anchorhead.json` says what is in the folder, where each head belongs, and what was reported of the conversion. Each
 distinct head is a model file of its own (`checker.py`), so that its proof is checked like any other; what the report
-says of a head must be what its certificate says. Digests guard against accidents, not against forgers. Neither torch
-nor the model's class is needed. docs/format.md describes the folder.
+says of a place must be what follows from its heads (`proof/composed.py`). Digests guard against accidents, not
+against forgers. Neither torch nor the model's class is needed. docs/format.md describes the folder.
 """
 
 from __future__ import annotations
@@ -12,52 +12,62 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from anchorhead.errors import AnchorheadError, FileError, VerificationError
 from anchorhead.expression.parse import parse
 from anchorhead.file import checker
-from anchorhead.file.container import parsed, printable
+from anchorhead.file.container import parsed, printable, read
+from anchorhead.file.stored import head_claim
 from anchorhead.proof.certificate import Certificate, end_text
+from anchorhead.proof.composed import composed, heads_of
+from anchorhead.proof.head_claim import HeadClaim
 
 RECORD = "anchorhead.json"
-FORMAT = 2
+FORMAT = 3
 MOST_RECORD = 1 << 26
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 
 
 @dataclass(frozen=True)
 class VerifiedFolder:
-    """The certificates of a converted model's heads, each checked, by the places where the heads stand.
+    """The certificates of a converted model's heads, each checked, by the places where the heads stand and their roles.
 
     bound: the largest of theirs; boxes: of all distinct ones together.
     """
 
-    heads: dict[str, Certificate]
+    heads: dict[str, dict[str, Certificate]]
     level: str = "proved"
 
     @property
+    def certificates(self) -> list[Certificate]:
+        """All of them, each once."""
+        return list(dict.fromkeys(certificate for roles in self.heads.values() for certificate in roles.values()))
+
+    @property
     def bound(self) -> float:
-        return max((certificate.bound for certificate in self.heads.values()), default=0.0)
+        return max((certificate.bound for certificate in self.certificates), default=0.0)
 
     @property
     def boxes(self) -> int:
-        return sum(certificate.boxes for certificate in set(self.heads.values()))
+        return sum(certificate.boxes for certificate in self.certificates)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {place: certificate.as_dict() for place, certificate in self.heads.items()}
+        return {place: {role: c.as_dict() for role, c in roles.items()} for place, roles in self.heads.items()}
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What all the proofs assume."""
-        return tuple(dict.fromkeys(a for certificate in self.heads.values() for a in certificate.assumptions))
+        return tuple(dict.fromkeys(a for certificate in self.certificates for a in certificate.assumptions))
 
     def __str__(self) -> str:
-        lines = [f"{len(self.heads)} heads of a converted model; what lies between them is not proved"]
-        return "\n".join(lines + [f"  {place}: {certificate}" for place, certificate in self.heads.items()])
+        count = sum(map(len, self.heads.values()))
+        lines = [f"{count} heads of a converted model; what lies between them is not proved"]
+        rows = [(place, *row) for place, roles in self.heads.items() for row in roles.items()]
+        return "\n".join(lines + [f"  {place}, {role}: {certificate}" for place, role, certificate in rows])
 
 
 def verify(path: str | os.PathLike[str], *, progress: checker.Progress | None = None) -> Certificate | VerifiedFolder:
@@ -71,14 +81,16 @@ def verify(path: str | os.PathLike[str], *, progress: checker.Progress | None = 
         return checker.verify(path, progress=progress)
     where = Path(path)
     record = read_folder(where)
-    certificates: dict[int, Certificate] = {}
-    found: dict[str, Certificate] = {}
+    checked: dict[int, tuple[Certificate, HeadClaim]] = {}
+    found: dict[str, dict[str, Certificate]] = {}
     for row, entry in zip(record["report"]["replaced"], record["heads"], strict=True):
-        index, place = entry["head"], entry["place"]
-        if index not in certificates:
-            certificates[index] = checker.verify(where / head_file(index), progress=progress)
-        _require_the_same(row, place, certificates[index])
-        found[place] = certificates[index]
+        for index in entry["heads"].values():
+            if index not in checked:
+                file = where / head_file(index)
+                checked[index] = checker.verify(file, progress=progress), head_claim(read(file))
+        claims = {role: checked[index][1] for role, index in entry["heads"].items()}
+        _require_the_same(row, entry, claims)
+        found[entry["place"]] = {role: checked[index][0] for role, index in entry["heads"].items()}
     return VerifiedFolder(found)
 
 
@@ -121,27 +133,40 @@ def _check_files(where: Path, files: Any) -> None:
 
 
 def _check_heads(record: dict[str, Any], where: Path) -> None:
-    rows, heads = record["report"]["replaced"], record["heads"]
-    fits = len(rows) == len(heads) and all(
-        type(e["head"]) is int and type(e["gate"]) is bool and head_file(e["head"]) in record["files"]
-        and printable(e["place"]) and e["place"] == r["place"] for r, e in zip(rows, heads, strict=False)
+    rows, entries = record["report"]["replaced"], record["heads"]
+    fits = len(rows) == len(entries) and all(
+        printable(e["place"]) and e["place"] == r["place"] and printable(e["kind"]) and e["heads"]
+        and all(printable(role) and type(i) is int and head_file(i) in record["files"]
+                for role, i in e["heads"].items())
+        for r, e in zip(rows, entries, strict=False)
     )  # fmt: skip
-    if not fits or len({e["place"] for e in heads}) < len(heads):
-        raise FileError(f"{where / RECORD} does not say which head stands at each place of its report.")
+    if not fits or len({e["place"] for e in entries}) < len(entries):
+        raise FileError(f"{where / RECORD} does not say which heads stand at each place of its report.")
 
 
-def _require_the_same(row: dict[str, Any], place: str, checked: Certificate) -> None:
-    """What the report says of a head is what was checked of it."""
+def _require_the_same(row: dict[str, Any], entry: dict[str, Any], claims: dict[str, HeadClaim]) -> None:
+    """What the report says of the heads at a place is what was checked of them, and what follows for the place."""
+    place, kind, dtype = entry["place"], entry["kind"], row.get("dtype")
     try:
-        formula = str(parse(row["formula"], ("x",)))
-    except (AnchorheadError, KeyError, TypeError) as error:
-        raise VerificationError(f"The report does not say what the head at {place} computes.") from error
-    said = (formula, row.get("dtype"), row.get("error"), row.get("rounding"), row.get("domain"))
-    ends = [end_text(end) for end in checked.domain[0]]
-    if said != (checked.expression, checked.dtype, checked.approximation, checked.rounding, ends):
+        formula = canonical(str(row["formula"]))
+        bound = composed(kind, claims, str(dtype))
+    except (AnchorheadError, KeyError) as error:
+        raise VerificationError(f"The report does not say what the heads at {place} keep: {error}") from error
+    meant = asdict(bound) | {"domain": list(map(end_text, bound.domain)), "kind": kind,
+                             "heads": [asdict(head) for head in heads_of(claims)]}  # fmt: skip
+    wrong = [name for name, value in meant.items() if (formula if name == "function" else row.get(name)) != value]
+    if wrong:
         raise VerificationError(
-            f"The report says something else of the head at {place} than its certificate: {said!r}."
+            f"The report says something else of the heads at {place} than their certificates: {', '.join(wrong)}."
         )
+
+
+def canonical(formula: str) -> str:
+    """A formula in x as expressions are written; a name as it is."""
+    try:
+        return str(parse(formula, ("x",)))
+    except AnchorheadError:
+        return formula
 
 
 def record_digest(record: dict[str, Any]) -> str:

@@ -39,6 +39,7 @@ def save(
             "outputs": list(claimed.outputs),
             "boxes": claimed.boxes,
             "relative": claimed.relative,
+            "evaluation": claimed.evaluation,
             "assumptions": list(claimed.assumptions),
         },
         "source": claimed.source,

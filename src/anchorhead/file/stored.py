@@ -51,6 +51,14 @@ def method_of(record: dict[str, Any]) -> str:
     return method
 
 
+def evaluation_of(claimed: dict[str, Any]) -> str:
+    """Of which evaluation a claim is: `fast`, or empty, of both."""
+    evaluation = claimed.get("evaluation", "")
+    if evaluation not in ("", "fast"):
+        raise FileError(f"A claim in the file is of the evaluation {evaluation!r:.40}, neither fast nor empty.")
+    return str(evaluation)
+
+
 def head_claim(found: ModelFile) -> HeadClaim:
     """What a file that holds one head claims of it."""
     dtype = dtype_of(found)
@@ -62,7 +70,7 @@ def head_claim(found: ModelFile) -> HeadClaim:
     head = _head(found, "", found.record)
     claim = HeadClaim(expression.outputs[0], expression.variables[0], *box[0], head, method_of(found.record),
                       found.numbers["edges"], certificate.approximation, certificate.rounding,
-                      certificate.relative)  # fmt: skip
+                      certificate.relative, certificate.evaluation)  # fmt: skip
     if claim.relative and not claim.bounded:
         raise FileError("The file claims a relative error on an unbounded domain, where none is proved.")
     _require_bounded_work([claim])
@@ -189,10 +197,8 @@ def _stored_head(found: ModelFile, index: int, part: Any) -> HeadClaim:
     if not low < high:
         raise FileError(f"The interval of head {index} in the file is empty.")
     head, edges = _head(found, f"heads.{index}.", part), found.numbers[f"heads.{index}.edges"]
-    if part.get("evaluation", "") not in ("", "fast"):
-        raise FileError(f"The evaluation of head {index} in the file is neither both, an empty text, nor fast.")
     return HeadClaim(target, "u", low, high, head, method_of(part), edges, approximation, rounding,
-                     flag(part, "relative"), part.get("evaluation", ""))  # fmt: skip
+                     flag(part, "relative"), evaluation_of(part))  # fmt: skip
 
 
 def _head(found: ModelFile, prefix: str, part: dict[str, Any]) -> Head:
@@ -276,6 +282,7 @@ def certificate_of(found: ModelFile) -> Certificate:
         outputs=tuple(real(v, "the bound of an output") for v in listed(claimed, "outputs")),
         source=source,
         relative=flag(claimed, "relative"),
+        evaluation=evaluation_of(claimed),
         **_title(record),
     )
 

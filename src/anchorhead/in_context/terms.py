@@ -38,7 +38,7 @@ from anchorhead.expression.tensors import evaluate as values_of
 from anchorhead.head.grid_module import GridModule
 from anchorhead.head.module import HeadModule
 from anchorhead.in_context.heads import InnerHead
-from anchorhead.model.activation import evaluate
+from anchorhead.model.fused import evaluate
 
 FUSED = 1 << 13
 """Examples in a batch from which on a head is fused into one kernel, which takes seconds once."""

@@ -1,86 +1,98 @@
-"""A head in the place of an activation function: elementwise on a tensor of any shape, as fast as the machine allows.
+"""What stands in the place of an activation or a gate: proved heads by role, elementwise on tensors of any shape.
 
-Large inputs go through the same Horner evaluation fused into one kernel by torch.compile, which makes itself on first
-use; where that is not possible (no C++ compiler) the head says so once and stays with plain torch, slower. Inside a
-model that is itself compiled or exported the plain form is used, and fused with its surroundings.
+Heads are evaluated in their own dtype, float32 or float64, and the result is rounded to that of the model, as torch
+does in bfloat16 and float16. Large inputs go through the same evaluation fused into one kernel (`fused.py`).
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from anchorhead.head.evaluation import Evaluation
-from anchorhead.head.head import Head
 from anchorhead.head.module import HeadModule, LiteralHead
-from anchorhead.model.outside import Watched
+from anchorhead.model.fused import evaluate
+from anchorhead.model.outside import WHOLE, Watched
+from anchorhead.proof.composed import Bound, composed
+from anchorhead.proof.head_claim import HeadClaim
 
 if TYPE_CHECKING:
     from anchorhead.model.compiled import CompiledModel
 
-WORTH_COMPILING = 1 << 14
-_fused: dict[Head, Evaluation | None] = {}
-_fused_of: WeakKeyDictionary[Evaluation, Evaluation | None] = WeakKeyDictionary()
+ADVICE = "Convert again with inputs like these"
 
 
-_unfused: ContextVar[bool] = ContextVar("unfused", default=False)
+class Placed(Watched):
+    """Heads by their role, what they compute together as a formula, and the bound that they keep.
 
+    compiled: the models whose heads these are, for their claims and their files. `kind` says how the claims compose
+    (`proof/composed.py`). in_place: the first argument is overwritten, as by nn.ReLU(inplace=True). `outside` says what
+    an argument does that leaves an interval of the heads, if they have one (`watch`).
+    """
 
-@contextmanager
-def unfused() -> Iterator[None]:
-    """Heads in plain torch, for a run or two that are not worth the seconds that making a kernel takes."""
-    token = _unfused.set(True)
-    try:
-        yield
-    finally:
-        _unfused.reset(token)
+    kind: ClassVar[str]
+    in_place = False
+    compiled: dict[str, CompiledModel]
+    _like: Tensor
 
-
-CONVERTED = "Convert again with wider ranges, or calibrate with data like these"
-
-
-class _Placed(Watched):
-    """A head with its formula and the interval on which it is proved; `outside` says what leaving that does."""
-
-    def __init__(self, head: HeadModule, formula: str, low: float = -math.inf, high: float = math.inf) -> None:
+    def __init__(self, formula: str, compiled: Mapping[str, CompiledModel], dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self.head, self.formula = head, formula
-        self.low, self.high = low, high
-        self.watch([(low, high)], f"the head for {formula}", CONVERTED)
+        self.formula = formula
+        self.heads = nn.ModuleDict({role: model.head for role, model in compiled.items()})
+        vars(self)["compiled"] = dict(compiled)  # without becoming their owner
+        like = torch.empty(0, dtype=self.head.dtype if dtype is None else dtype)
+        self.register_buffer("_like", like, persistent=False)
+        self.watch([WHOLE], f"the heads for {formula}", ADVICE)
 
-    def remember(self, compiled: CompiledModel) -> None:
-        """Keeps the model whose head this is, for its certificate and its file, without becoming its owner."""
-        vars(self)["compiled"] = compiled
+    @property
+    def head(self) -> HeadModule:
+        """The head of the activation itself: the first."""
+        found: Any = next(iter(self.heads.values()))
+        return found
 
     @property
     def keys(self) -> int:
-        return self.head.keys
+        """Of all heads together."""
+        heads: Any = self.heads.values()
+        return sum(head.keys for head in heads)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the model around it as it is now, to which results are rounded."""
+        return str(self._like.dtype).removeprefix("torch.")
+
+    @property
+    def proved(self) -> bool:
+        """Whether the numbers of all heads are those that were proved."""
+        return all(model.certificate.level == "proved" for model in self.compiled.values())
+
+    @property
+    def claims(self) -> dict[str, HeadClaim]:
+        """What was proved of each head."""
+        return {role: model.claim for role, model in self.compiled.items()}
+
+    @property
+    def bound(self) -> Bound:
+        """What is proved of the heads together, as they are now; infinite where their numbers were changed."""
+        found = composed(self.kind, self.claims, self.dtype)
+        return found if self.proved else replace(found, error=math.inf, rounding=math.inf, relative=math.inf)
 
     def value(self, u: Tensor) -> Tensor:
-        """The head at every element, in its own dtype, and back in that of u."""
-        self.look(u)
+        """The first head at every element, in its own dtype, and back in that of u."""
         return evaluate(self.head, u.to(self.head.dtype)).to(u.dtype)
 
     def extra_repr(self) -> str:
-        where = "" if (self.low, self.high) == (-math.inf, math.inf) else f" on [{self.low:g}, {self.high:g}]"
-        return f"{self.formula}{where}, {self.keys} keys"
+        return f"{self.formula}, {self.keys} keys"
 
 
-class ActivationHead(_Placed):
-    """phi(x) for every element: softmax over fixed keys, values affine in x. `formula` says what phi is.
+class ActivationHead(Placed):
+    """phi(x) for every element: softmax over fixed keys, values affine in x. `formula` says what phi is."""
 
-    in_place: x is overwritten with it, as by nn.ReLU(inplace=True), which may be called for that alone.
-    """
-
-    in_place = False
+    kind = "activation"
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.in_place:
@@ -92,64 +104,34 @@ class ActivationHead(_Placed):
         return self.head.literal()
 
 
-class GateHead(_Placed):
-    """phi(u)·v for every element: softmax over fixed keys, whose values are constants times v."""
+class GateHead(Placed):
+    """phi(u)·v for every element: phi's head with two channels of values, and a product (`proof/composed.py`)."""
+
+    kind = "gate"
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
         return self.value(u) * v
 
-    def literal(self) -> LiteralHead:
+    def literal(self) -> LiteralGate:
         """The same numbers as scores, softmax and values, of u and v."""
-        return self.head.literal(carrying=True)
+        heads: Any = self.heads.values()
+        return LiteralGate(*(head.literal() for head in heads))
 
 
-def evaluate(head: HeadModule, x: Tensor, worth: int = WORTH_COMPILING) -> Tensor:
-    """The head at every element: fused where that pays, from `worth` elements on, else in plain torch."""
-    if torch.compiler.is_compiling() or x.numel() < worth or x.device.type != "cpu" or _unfused.get():
-        return head(x)
-    evaluation = head.evaluation()
-    if evaluation is None or head.edited:  # compiling takes seconds, too long for numbers that change
-        return head(x)
-    if evaluation not in _fused_of:
-        _fused_of[evaluation] = _fused_by_numbers(head, evaluation)
-    run = _fused_of[evaluation]
-    return head(x) if run is None else run(x.reshape(-1)).reshape(x.shape)
+class LiteralGate(nn.Module):
+    """Two heads one after the other: sum W_k constant_k v and sum W_k gain_k v, then the second carried by u's product.
 
-
-def _fused_by_numbers(head: HeadModule, evaluation: Evaluation) -> Evaluation | None:
-    """The fused evaluation of a head, one for all heads with the same numbers."""
-    numbers = head.numbers
-    if numbers not in _fused:
-        _fused[numbers] = _compiled(evaluation, head.dtype)
-    return _fused[numbers]
-
-
-def _compiled(evaluation: Evaluation, dtype: torch.dtype) -> Evaluation | None:
-    """The evaluation fused by torch.compile; None, with a sentence, where that fails.
-
-    Traced first, so that the head's numbers are constants in the kernel and every head has code of its own: compiled
-    as a closure its numbers would be arguments, fetched anew for every vector. Contracting a multiplication and an
-    addition into one instruction drops a rounding and adds none, so the certified rounding still holds.
-
-    The width of the processor's vectors is asked for by name, for torch's cache on disk does not know it: loops of one
-    width that another processor left there would be built with vectors of another, and write behind their tensors.
+    Without a product values are constants times v.
     """
-    try:
-        from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-        options: dict[str, str | int | bool | Callable[..., Any]] = {
-            "cpp.enable_floating_point_contract_flag": "fast",
-            "cpp.simdlen": pick_vec_isa().bit_width(),
-        }
-        run = torch.compile(torch.fx.symbolic_trace(evaluation), dynamic=True, options=options)
-        run(torch.zeros(WORTH_COMPILING, dtype=dtype))
-    except Exception as error:  # a missing compiler shows itself in many ways
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        warnings.warn(
-            f"torch.compile is not available here ({reason[:120]}); heads are evaluated in plain torch, which is "
-            "several "
-            "times slower. Install a C++ compiler such as g++ to have them fused.",
-            stacklevel=2,
-        )
-        return None
-    return run
+    def __init__(self, activation: LiteralHead, product: LiteralHead | None = None) -> None:
+        super().__init__()
+        self.activation, self.product = activation, product
+
+    def forward(self, u: Tensor, v: Tensor) -> Tensor:
+        if self.product is None:
+            return self.activation(u, v)
+        weights, partner = self.activation.weights(u).unsqueeze(-2), v.unsqueeze(-1)
+        channels = [partner * self.activation.constants, partner * self.activation.gains]
+        constant, gain = ((weights @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1) for values in channels)
+        return constant + self.product(u, gain)

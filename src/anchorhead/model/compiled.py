@@ -20,6 +20,7 @@ from anchorhead.model.probe import Probe, probe
 from anchorhead.model.report import Report
 from anchorhead.model.stock import to_stock_attention
 from anchorhead.proof.certificate import Certificate
+from anchorhead.proof.head_claim import HeadClaim
 
 ADVICE = "Compile it on a domain that holds the inputs, or clip them to it"
 
@@ -102,6 +103,14 @@ class CompiledModel(Watched):
         found: Any = getattr(self.network, "head", None)
         if found is None:
             raise InputError("This model is not one head of one variable; model.network has its parts.")
+        return found
+
+    @property
+    def claim(self) -> HeadClaim:
+        """What is claimed of that head."""
+        found: Any = getattr(self.network, "claim", None)
+        if not isinstance(found, HeadClaim):
+            raise InputError("This model is not one head of one variable, of which something is claimed.")
         return found
 
     @property

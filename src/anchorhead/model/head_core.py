@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from anchorhead.model.network import Resources
 from anchorhead.model.self_attention import SelfAttention, head_on_sequences
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.head_claim import HeadClaim
+from anchorhead.proof.network_claim import literal_claim
 
 UNBOUNDED = 100.0
 """On an unbounded side scores are told for |x| up to this."""
@@ -47,6 +49,13 @@ class HeadCore(Core):
 
     def literal(self) -> LiteralHead:
         return self.head.literal()
+
+    def literal_certificate(self, certificate: Certificate) -> Certificate:
+        if certificate.evaluation != "fast" or certificate.level != "proved":
+            return certificate
+        claim = literal_claim(self.claim)
+        return replace(certificate, approximation=claim.approximation, rounding=claim.rounding, relative=False,
+                       evaluation="literal")  # fmt: skip
 
     def attention(self, x: Tensor) -> list[Tensor]:
         """(*x.shape, 1, keys)."""

@@ -47,7 +47,7 @@ from typing import Any
 import numpy as np
 
 from anchorhead.arithmetic import Array, exp, expm1, power
-from anchorhead.dtypes import UNIT
+from anchorhead.dtypes import NAMES, UNIT
 from anchorhead.errors import InputError
 from anchorhead.head.grid_head import Box, GridHead, axis_weights, contracted
 from anchorhead.linear_algebra import product
@@ -106,8 +106,8 @@ def rounding_bound(grid: GridHead, box: Box, dtype: str) -> GridRounding:
 
     The grid's numbers must be those of the dtype (`GridHead.rounded`).
     """
-    if dtype not in UNIT:
-        raise InputError(f"dtype={dtype!r} is not one of {', '.join(UNIT)}.")
+    if dtype not in NAMES:
+        raise InputError(f"dtype={dtype!r} is not one of {', '.join(NAMES)}.")
     with np.errstate(over="ignore", invalid="ignore"):
         numbers = zip(grid.slopes, grid.intercepts, grid.sides(box), strict=True)
         steep = max(float(np.abs(s).max() * max(map(abs, side)) + np.abs(c).max()) for s, c, side in numbers)

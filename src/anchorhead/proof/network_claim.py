@@ -40,7 +40,7 @@ class NetworkClaim:
 
     def literal(self) -> NetworkClaim:
         """The claim of the same network with its heads evaluated as a softmax."""
-        return replace(self, heads=tuple(map(_literal, self.heads)))
+        return replace(self, heads=tuple(map(literal_claim, self.heads)))
 
     @property
     def boxes(self) -> int:
@@ -84,7 +84,8 @@ def worst(found: Sequence[Sequence[float]]) -> list[float]:
     return [max(column) for column in zip(*found, strict=True)]
 
 
-def _literal(head: HeadClaim) -> HeadClaim:
+def literal_claim(head: HeadClaim) -> HeadClaim:
+    """What a head's literal softmax keeps, where its claim is of the fast evaluation."""
     if not head.evaluation:
         return head
     plain = replace(head, relative=False, evaluation="", approximation=head.absolute[0])

@@ -1,0 +1,101 @@
+"""Evaluations fused into one kernel: what a head, a gate or a norm computes element by element, in one pass.
+
+An evaluation is a function of tensors that torch.fx can trace, its numbers constants in it: h(u), or (u, v) -> h(u)·v,
+or a norm with its sum over the last dimension. torch.compile makes one loop of it. The kernel makes itself on first
+use, for large inputs; where that is not possible (no C++ compiler) a sentence says so and plain torch is used, slower.
+Inside a model that is itself compiled or exported the plain form is used, and fused with its surroundings.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from anchorhead.head.module import HeadModule
+
+Kernel = Callable[..., Tensor]
+
+WORTH_COMPILING = 1 << 14
+"""Elements from which on a kernel is faster than plain torch."""
+
+_by_numbers: dict[Hashable, Kernel | None] = {}
+_by_evaluation: WeakKeyDictionary[Kernel, Kernel | None] = WeakKeyDictionary()
+_unfused: ContextVar[bool] = ContextVar("unfused", default=False)
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Heads in plain torch, for a run or two that are not worth the seconds that making a kernel takes."""
+    token = _unfused.set(True)
+    try:
+        yield
+    finally:
+        _unfused.reset(token)
+
+
+def evaluate(head: HeadModule, x: Tensor, worth: int = WORTH_COMPILING) -> Tensor:
+    """The head at every element: fused where that pays, from `worth` elements on, else in plain torch."""
+    if not worth_fusing(x, worth):
+        return head(x)
+    evaluation = head.evaluation()
+    if evaluation is None or head.edited:  # compiling takes seconds, too long for numbers that change
+        return head(x)
+    flat = x.reshape(-1)
+    run = fused(evaluation, lambda: head.numbers, flat)
+    return head(x) if run is None else run(flat).reshape(x.shape)
+
+
+def worth_fusing(x: Tensor, worth: int = WORTH_COMPILING) -> bool:
+    """Whether a kernel for so large an input pays: on the CPU, where nothing else compiles what is computed."""
+    return not (torch.compiler.is_compiling() or x.numel() < worth or x.device.type != "cpu" or _unfused.get())
+
+
+def fused(evaluation: Kernel, numbers: Callable[[], Hashable], *like: Tensor) -> Kernel | None:
+    """The evaluation as one kernel, for tensors of as many dimensions as these; None where it cannot be made.
+
+    evaluation: the same object for as long as its numbers are the same, so that finding its kernel costs little.
+    numbers: all that the kernel depends on; evaluations with equal numbers share theirs.
+    """
+    if evaluation not in _by_evaluation:
+        key = (numbers(), tuple((t.dtype, t.dim()) for t in like))
+        if key not in _by_numbers:
+            _by_numbers[key] = _compiled(evaluation, *like)
+        _by_evaluation[evaluation] = _by_numbers[key]
+    return _by_evaluation[evaluation]
+
+
+def _compiled(evaluation: Kernel, *like: Tensor) -> Kernel | None:
+    """The evaluation fused by torch.compile; None, with a sentence, where that fails.
+
+    Traced first, so that the numbers are constants in the kernel and every head has code of its own: compiled
+    as a closure its numbers would be arguments, fetched anew for every vector. Contracting a multiplication and an
+    addition into one instruction drops a rounding and adds none, so the certified rounding still holds.
+
+    The width of the processor's vectors is asked for by name, for torch's cache on disk does not know it: loops of one
+    width that another processor left there would be built with vectors of another, and write behind their tensors.
+    """
+    try:
+        from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+        options: dict[str, str | int | bool | Callable[..., Any]] = {
+            "cpp.enable_floating_point_contract_flag": "fast",
+            "cpp.simdlen": pick_vec_isa().bit_width(),
+        }
+        run = torch.compile(torch.fx.symbolic_trace(evaluation), dynamic=True, options=options)
+        run(*(torch.zeros_like(t) for t in like))
+    except Exception as error:  # a missing compiler shows itself in many ways
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        warnings.warn(
+            f"torch.compile is not available here ({reason[:120]}); heads are evaluated in plain torch, which is "
+            "several times slower. Install a C++ compiler such as g++ to have them fused.",
+            stacklevel=2,
+        )
+        return None
+    return run
