@@ -30,7 +30,7 @@ from anchorhead.conversion.pretrained import forbid_saving, from_config, load_pr
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.conversion.sites import find_sites
 from anchorhead.errors import FileError, InputError
-from anchorhead.file.folder import FORMAT, RECORD, canonical, file_digest, head_file, read_folder, record_digest
+from anchorhead.file.folder import FORMAT, RECORD, computes, file_digest, head_file, read_folder, record_digest
 from anchorhead.model.activation import Placed
 from anchorhead.model.outside import check_policy
 
@@ -128,20 +128,20 @@ def load_converted(
             f"{where} holds a model of a class of yours; give an instance of it: load_converted(path, module)."
         )
     model: Any = copy.deepcopy(module) if module is not None else from_config(where, str(record["class"]))
-    sites, _, graphs = find_sites(model)
+    sites, _, graphs = find_sites(model, pure=any(entry["kind"] == "norm" for entry in record["heads"]))
     at = {site.place: site for site in sites}
     files = {index for entry in record["heads"] for index in entry["heads"].values()}
     heads = {index: load(where / head_file(index)) for index in files}
     _fill(model, where, record, list(at))
     made, places = [], []
-    for entry in record["heads"]:
+    for entry, row in zip(record["heads"], record["report"]["replaced"], strict=True):
         site = at.get(entry["place"])
-        if site is None or site.operation != entry["kind"]:
-            raise FileError(f"The model has no such activation at {entry['place']}; give the class that was saved.")
+        if site is None or (site.operation, site.formula) != (entry["kind"], row.get("formula")):
+            raise FileError(f"The model has no such operation at {entry['place']}; give the class that was saved.")
         roles = {role: heads[index] for role, index in entry["heads"].items()}
         place = placed(model, site, roles, graphs.get(site.owner), outside)
-        if canonical(site.formula) != place.module.bound.function:
-            raise FileError(f"The model has no such activation at {entry['place']}; give the class that was saved.")
+        if not computes(site.formula, place.module.bound.function):
+            raise FileError(f"The heads at {entry['place']} are for something else than the model has there.")
         places.append(place)
         made.append((site, place.module))
     model = put(model, made, graphs)
@@ -163,7 +163,8 @@ def _folder(folder: str | os.PathLike[str]) -> Path:
 def _tensors(model: nn.Module, without: tuple[str, ...] = ()) -> dict[str, tuple[nn.Module, str, Tensor]]:
     """All tensors of a model by name, where they are held: parameters, buffers, persistent or not, and attributes; but
     for what is in heads, and in modules at some places."""
-    inside = [f"{name}." for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, Placed)]
+    placed = [(f"{name}." if name else "", m) for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, Placed)]
+    inside = [name for name, _ in placed]
     inside += [f"{name}." for name in without]
     found: dict[str, tuple[nn.Module, str, Tensor]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
@@ -171,6 +172,8 @@ def _tensors(model: nn.Module, without: tuple[str, ...] = ()) -> dict[str, tuple
         if not any(prefix.startswith(head) for head in inside):
             for held in (module._parameters, module._buffers, vars(module)):
                 found |= {prefix + n: (module, n, t) for n, t in held.items() if isinstance(t, Tensor)}
+    for prefix, module in placed:  # weight and bias of a norm
+        found |= {prefix + n: (module, n, t) for n, t in module._parameters.items() if t is not None}
     return found
 
 
@@ -194,7 +197,8 @@ def _weights(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _fill(model: Any, where: Path, record: dict[str, Any], places: list[str]) -> None:
     """Every stored tensor, one at a time, so that there are never two copies of all of them; none may be left over."""
-    held = _tensors(model, tuple(place for place in places if place in {e["place"] for e in record["heads"]}))
+    gone = {e["place"] for e in record["heads"] if e["kind"] != "norm"}
+    held = _tensors(model, tuple(place for place in places if place in gone))
     try:
         stored = safe_open(where / WEIGHTS, framework="pt")
     except (OSError, SafetensorError) as error:

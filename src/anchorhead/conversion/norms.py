@@ -10,6 +10,7 @@ multiplied, a copy in bfloat16 shows. Whatever is none of these stays as it is, 
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anchorhead.conversion.inputs import required
 from anchorhead.model.norm import NormForm
 
 WIDTH = 48
@@ -37,9 +37,11 @@ GROUPED = 1 << 18
 def norm_of(module: nn.Module) -> tuple[NormForm, int] | None:
     """Which norm a module is, and over how many numbers at most; None if it is none."""
     own = dict(module._parameters)
-    if module._modules or set(own) - {"weight", "bias"} or required(module) != 1:
+    if module._modules or module._buffers or set(own) - {"weight", "bias"} or not _takes_one(module):
         return None
     shape = _shape(module)
+    if any(p is not None and (p.shape != shape or p.dim() > 1 and not hasattr(module, "normalized_shape")) for p in own.values()):
+        return None
     bare = _bare(module)
     dtype = torch.float64 if getattr(module, "eps", 0.0) is not None else _dtype(module)
     try:
@@ -52,6 +54,14 @@ def norm_of(module: nn.Module) -> tuple[NormForm, int] | None:
         return None
     sized = any(p is not None for p in own.values()) or hasattr(module, "normalized_shape")
     return form, GROUPED if form.groups else shape.numel() if sized else ANY
+
+
+def _takes_one(module: nn.Module) -> bool:
+    """Whether its forward takes one argument, and no other."""
+    try:
+        return len(inspect.signature(module.forward).parameters) == 1
+    except (TypeError, ValueError):
+        return False
 
 
 def _shape(module: nn.Module) -> torch.Size:

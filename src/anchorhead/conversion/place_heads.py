@@ -12,8 +12,9 @@ from torch.package import sys_importer
 
 from anchorhead.conversion.sites import Site
 from anchorhead.model.activation import ActivationHead, GateHead, Placed
+from anchorhead.model.norm import NormHead
 
-PLACED: dict[str, type[Placed]] = {"activation": ActivationHead, "gate": GateHead}
+PLACED: dict[str, type[Placed]] = {"activation": ActivationHead, "gate": GateHead, "norm": NormHead}
 """What stands in a place, by its kind: everything that conversion puts in."""
 
 

@@ -19,6 +19,8 @@ from torch import fx, nn
 
 from anchorhead.conversion.activations import FUNCTIONS, METHODS, formula_of, formula_of_call, is_activation
 from anchorhead.conversion.forward_source import activation_calls, frozen, held_functions
+from anchorhead.conversion.norms import norm_of
+from anchorhead.model.norm import NormForm
 
 PRODUCTS = (operator.mul, torch.mul, "mul", operator.imul)
 
@@ -29,6 +31,7 @@ class Site:
 
     owner: the path of the module that holds it; name: the child, the attribute, or the node's name in `graph`.
     in_place: it overwrites its argument, which others may read; then it is not gated, whatever it is multiplied by.
+    norm: which norm it is, where it is one, and of how many numbers at most.
     """
 
     kind: str
@@ -37,11 +40,12 @@ class Site:
     formula: str
     gated: bool
     in_place: bool = False
+    norm: tuple[NormForm, int] | None = None
 
     @property
     def operation(self) -> str:
         """What it computes: a kind of place that heads stand in (`proof/composed.py`)."""
-        return "gate" if self.gated else "activation"
+        return "norm" if self.norm else "gate" if self.gated else "activation"
 
     @property
     def place(self) -> str:
@@ -53,8 +57,11 @@ def below(owner: str, name: str) -> str:
     return f"{owner}.{name}" if owner else name
 
 
-def find_sites(model: nn.Module) -> tuple[list[Site], list[tuple[str, str]], dict[str, fx.Graph]]:
-    """Sites, activations that cannot be read with the reason, and traced forwards by path."""
+def find_sites(
+    model: nn.Module, *, pure: bool = False
+) -> tuple[list[Site], list[tuple[str, str]], dict[str, fx.Graph]]:
+    """Sites, norms among them if all is to be pure; activations that cannot be read with the reason, and traced forwards
+    by path."""
     sites: list[Site] = []
     refused: list[tuple[str, str]] = []
     graphs: dict[str, fx.Graph] = {}
@@ -90,7 +97,14 @@ def find_sites(model: nn.Module) -> tuple[list[Site], list[tuple[str, str]], dic
     if is_activation(model):
         formula = formula_of(model)
         sites += [Site("module", "", "", formula, False, bool(getattr(model, "inplace", False)))] if formula else []
-    return sites, refused, graphs
+    return sites + (_norms(model) if pure else []), refused, graphs
+
+
+def _norms(model: nn.Module) -> list[Site]:
+    """Modules that are norms, by what they compute."""
+    held = [(path, *child) for path, module in model.named_modules() for child in module._modules.items()]
+    found = [(owner, name, norm_of(module)) for owner, name, module in [("", "", model), *held] if module is not None]
+    return [Site("module", owner, name, str(norm[0]), False, norm=norm) for owner, name, norm in found if norm]
 
 
 def _attribute(module: nn.Module) -> str | None:

@@ -71,7 +71,9 @@ def _walk_converted(model: nn.Module, inputs: tuple[Any, ...], named: dict[str, 
         _require_agreement(fast(*inputs, **named), literal(*inputs, **named))
         graph = exported(literal, inputs, named).module()
         found = _Classified(graph, [v for v in pytree.tree_leaves((inputs, named)) if isinstance(v, Tensor)])
-        found.run(*pytree.tree_leaves((inputs, named)), enable_io_processing=False)
+        output = found.run(*pytree.tree_leaves((inputs, named)), enable_io_processing=False)
+        found.env.clear()  # what is left of it does not outlive the run
+        found.operations.finish(output)
     if found.operations.left:
         event = next(iter(found.operations.left))
         raise StructureError(
@@ -109,9 +111,6 @@ class _Classified(fx.Interpreter):
         if n.op == "call_function" and hasattr(n.target, "_schema"):
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             self.operations.see(n.target, args, kwargs, found)
-        elif n.op == "output":
-            self.env.clear()
-            self.operations.finish(found)
         return found
 
     def _event(self, operation: str) -> Event:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from anchorhead.errors import InputError
 from anchorhead.head.module import HeadModule, HeadParameters, LiteralHead
 from anchorhead.model.activation import Placed
-from anchorhead.model.fused import fused, made, worth_fusing
+from anchorhead.model.fused import WORTH_COMPILING, fused, made, worth_fusing
 from anchorhead.proof.norm_heads import norm_width
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class NormHead(Placed):
             return _normalised(self.form, heads, rows, weight, bias)
         flat = rows if self.form.groups else rows.reshape(-1, rows.shape[-1])
         given[0] = flat
-        if not worth_fusing(rows, 1 if made(evaluation) else None):
+        if not worth_fusing(rows, 1 if made(evaluation) else WORTH_COMPILING):
             return evaluation(*given)
         run: Any = fused(evaluation, lambda: (self.form, weight is None, bias is None, *(h.numbers for h in heads)), *given)
         found: tuple[Tensor, Tensor] = evaluation(*given) if run is None else run(*given)
