@@ -20,6 +20,7 @@ from torch import fx, nn
 from anchorhead.conversion.activations import FUNCTIONS, METHODS, formula_of, formula_of_call, is_activation
 from anchorhead.conversion.forward_source import activation_calls, frozen, held_functions
 from anchorhead.conversion.norms import norm_of
+from anchorhead.conversion.source_calls import source_calls
 from anchorhead.model.norm import NormForm
 
 PRODUCTS = (operator.mul, torch.mul, "mul", operator.imul)
@@ -27,7 +28,8 @@ PRODUCTS = (operator.mul, torch.mul, "mul", operator.imul)
 
 @dataclass(frozen=True)
 class Site:
-    """A pointwise nonlinearity. kind: "module", "attribute" or "call" (of a traced forward); gated if it has a partner.
+    """A pointwise nonlinearity. kind: "module", "attribute", "call" (of a traced forward) or "source" (a call in the
+    source of a forward that cannot be traced); gated if it has a partner.
 
     owner: the path of the module that holds it; name: the child, the attribute, or the node's name in `graph`.
     in_place: it overwrites its argument, which others may read; then it is not gated, whatever it is multiplied by.
@@ -90,6 +92,9 @@ def find_sites(
                 in_place = bool(getattr(child, "inplace", False))
                 gated = graph is not None and _gates(graph, name) and not in_place
                 sites.append(Site("module", path, name, formula, gated, in_place))
+        if graph is None:
+            found = [Site("source", path, n, f, False) for n, f in source_calls(module, helpers=pure).items()]
+            sites, own = sites + found, set() if found else own
         if own:
             found, missed = _calls(path, graph, own, fixed)
             sites += found
