@@ -83,10 +83,12 @@ class Operations:
         found = self.states.get(_storage(tensor)[0])
         return found[1] if found is not None else State(NOWHERE if tensor.ndim and tensor.numel() else 0)
 
-    def head(self, args: Any, output: Any) -> None:
-        """A head took these and returned that."""
+    def head(self, args: Any, output: Any, *, scores: bool = False) -> None:
+        """A head took these and returned that; scores: its values are constants, so that what it takes goes into its
+        softmax and nowhere else, and products in it are scores of that."""
         for tensor in tensors_in(args):
-            self.left |= dict.fromkeys(self.get(tensor).open)
+            opened = self.get(tensor).open
+            self.left |= dict.fromkeys(e for e in opened if not scores or e.operation == "softmax")
         for tensor in tensors_in(output):
             self.set(tensor, State(DATA))
 

@@ -25,7 +25,7 @@ def put(model: nn.Module, made: Iterable[tuple[Site, nn.Module]], graphs: dict[s
     in_source: dict[str, list[str]] = {}
     for site, head in made:
         if site.kind == "source":
-            model.get_submodule(site.owner).add_module(f"{site.name}_head", head)
+            model.get_submodule(site.owner).add_module(site.name if site.gated else f"{site.name}_head", head)
             in_source.setdefault(site.owner, []).append(site.name)
         else:
             model = _replace(model, site, head, graphs, rewritten)

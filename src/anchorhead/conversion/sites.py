@@ -17,10 +17,17 @@ from typing import Any, cast
 import torch
 from torch import fx, nn
 
-from anchorhead.conversion.activations import FUNCTIONS, METHODS, formula_of, formula_of_call, is_activation
+from anchorhead.conversion.activations import (
+    FUNCTIONS,
+    METHODS,
+    formula_of,
+    formula_of_call,
+    is_activation,
+    is_elementwise,
+)
 from anchorhead.conversion.forward_source import activation_calls, frozen, held_functions
 from anchorhead.conversion.norms import norm_of
-from anchorhead.conversion.source_calls import source_calls
+from anchorhead.conversion.source_calls import source_calls, source_gates
 from anchorhead.model.norm import NormForm
 
 PRODUCTS = (operator.mul, torch.mul, "mul", operator.imul)
@@ -67,11 +74,12 @@ def find_sites(
     sites: list[Site] = []
     refused: list[tuple[str, str]] = []
     graphs: dict[str, fx.Graph] = {}
+    more = {id(m) for m in model.modules() if is_elementwise(m)} if pure else set()
     for path, module in model.named_modules():
-        if is_activation(module):
+        if is_activation(module) or id(module) in more:
             continue
         own = activation_calls(module)
-        children = {n: c for n, c in module._modules.items() if c is not None and is_activation(c)}  # shared ones too
+        children = {n: c for n, c in module._modules.items() if c is not None and (is_activation(c) or id(c) in more)}
         attribute = _attribute(module)
         if attribute is not None:
             sites.append(Site("attribute", path, "activation", attribute, False))
@@ -90,8 +98,9 @@ def find_sites(
                 refused.append((below(path, name), why))
             else:
                 in_place = bool(getattr(child, "inplace", False))
-                gated = graph is not None and _gates(graph, name) and not in_place
-                sites.append(Site("module", path, name, formula, gated, in_place))
+                read = name in source_gates(module) and graph is None and not in_place
+                gated = read or (graph is not None and _gates(graph, name) and not in_place)
+                sites.append(Site("source" if read else "module", path, name, formula, gated, in_place))
         if graph is None:
             found = [Site("source", path, n, f, False) for n, f in source_calls(module, helpers=pure).items()]
             sites, own = sites + found, set() if found else own

@@ -2,7 +2,8 @@
 
 A forward that branches on its arguments would be frozen by a trace. Its source is read instead: in it, and in functions
 of the same file that it names, as an attention that it hands on, every call of a known activation with constants beside
-its argument, torch.tanh(E), becomes self.tanh_head(E). Such functions become functions within the forward, where `self`
+its argument, torch.tanh(E), becomes self.tanh_head(E). Where what a child returns is used once, in a product,
+self.act(E)·F, that becomes self.act(E, F), a gate. Such functions become functions within the forward, where `self`
 is known. What was compiled so takes the place of the innermost function; decorators stay around it as they were.
 """
 
@@ -38,6 +39,19 @@ def _found(kind: Any, helpers: bool) -> tuple[tuple[str, str], ...]:
     return tuple(read.calls.items())
 
 
+def source_gates(module: nn.Module) -> set[str]:
+    """Names of children whose result is used once, as a factor."""
+    kind: Any = type(module)
+    if "forward" in vars(module) or kind.__module__.startswith("torch."):
+        return set()
+    return _gates_of(kind)
+
+
+@functools.cache
+def _gates_of(kind: Any) -> set[str]:
+    return _Reading(kind, False, None).gates
+
+
 def source_forward(base: Any, names: tuple[str, ...]) -> Callable[..., Any]:
     """The forward of a class with heads in the place of the calls of these names."""
     read = _Reading(base, True, set(names))
@@ -54,7 +68,7 @@ class _Reading:
 
     def __init__(self, kind: Any, helpers: bool, names: set[str] | None) -> None:
         self.inner: Any = inspect.unwrap(kind.forward)
-        self.names, self.calls = names, dict[str, str]()
+        self.names, self.calls, self.gates = names, dict[str, str](), set[str]()
         parsed = _parsed(self.inner)
         if parsed is None or self.inner.__closure__ or not _rewrappable(kind.forward):
             return
@@ -63,6 +77,7 @@ class _Reading:
         self.own = self.tree.args.args[0].arg if self.tree.args.args else "self"
         inside = list(_helpers(self.tree, space, self.inner.__module__)) if helpers else []
         _Replace(self, space).visit(self.tree)
+        _Gates(self).visit(self.tree)
         first = 1 if ast.get_docstring(self.tree) else 0
         for function, body in inside:
             before = len(self.calls)
@@ -117,6 +132,47 @@ class _Replace(ast.NodeTransformer):
             return None
         formula = None if named.get("inplace") else formula_of_call(known, rest, named)
         return None if formula is None else (name, given[0], formula)
+
+
+class _Gates(ast.NodeTransformer):
+    """Notes products of what a child returned and of something else, and makes gates of those that are to be."""
+
+    def __init__(self, read: _Reading) -> None:
+        self.read = read
+        nodes = list(ast.walk(read.tree))
+        names = [n for n in nodes if isinstance(n, ast.Name)]
+        held = [n for n in nodes if isinstance(n, ast.Assign) and len(n.targets) == 1]
+        once = {n.id for n in names if sum(n.id == m.id for m in names) == 2}  # made, and used
+        self.made = {n.targets[0].id: n for n in held if isinstance(n.targets[0], ast.Name)
+                     and n.targets[0].id in once and self._child(n.value)}  # fmt: skip
+        calls = [c for n in nodes if (c := self._child(n))]
+        self.single = {c for c in calls if calls.count(c) == 1}
+
+    def _child(self, node: ast.AST) -> str:
+        """The name of a child that is called with one argument."""
+        called = isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
+        function = node.func if isinstance(node, ast.Call) and called else None
+        own = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)
+        if own and isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            return function.attr if function.value.id == self.read.own else ""
+        return ""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Mult):
+            return node
+        for factor, other in ((node.left, node.right), (node.right, node.left)):
+            made = self.made.get(factor.id) if isinstance(factor, ast.Name) else None
+            call: Any = made.value if made is not None else factor
+            child = self._child(call)
+            if child and child in self.single:
+                self.read.gates.add(child)
+                if self.read.names is not None and child in self.read.names:
+                    argument = call.args[0]
+                    if made is not None:
+                        made.value, argument = argument, factor
+                    return ast.Call(call.func, [argument, other], [])
+        return node
 
 
 def _resolved(node: ast.AST, space: dict[str, Any]) -> Any:
