@@ -20,8 +20,8 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from anchorhead.conversion.operations import Event, Operations, tensors_in
-from anchorhead.conversion.report import ConversionReport
 from anchorhead.errors import InputError, StructureError
+from anchorhead.model.activation import Placed
 from anchorhead.model.fused import unfused
 from anchorhead.model.walker import Walk, exported, literal_form
 from anchorhead.model.walker import walk as walk_network
@@ -35,7 +35,7 @@ def walk(network: nn.Module, *inputs: Any, **named: Any) -> Walk:
     evaluations are compared on these inputs. A model that `ah.convert` returned takes what it takes, by name too; what
     is computed from tokens and positions alone, as masks and rotary factors are, is a constant there.
     """
-    if isinstance(getattr(network, "report", None), ConversionReport):
+    if any(isinstance(module, Placed) for module in network.modules()):
         return _walk_converted(network, inputs, named)
     if named:
         raise InputError("Inputs by name are for models that ah.convert returned; give tensors, in order.")

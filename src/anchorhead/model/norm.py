@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from anchorhead.errors import InputError
 from anchorhead.head.module import HeadModule, HeadParameters, LiteralHead
+from anchorhead.head.parameters import constant
 from anchorhead.model.activation import Placed
 from anchorhead.model.fused import WORTH_COMPILING, fused, made, worth_fusing
 from anchorhead.proof.norm_heads import norm_width
@@ -65,7 +66,9 @@ class NormForm:
     def scaled(self, y: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: Any) -> Tensor:
         """y·(weight + shift) + bias, rounded as the original rounds."""
         y = y.to(dtype) if self.rounds else y
-        y = y if weight is None else y * (weight + self.shift if self.shift else weight)
+        if weight is not None:
+            weight = weight if self.rounds else weight.to(EXACT)
+            y = y * (weight + self.shift if self.shift else weight)
         y = y if bias is None else y + bias
         return y if self.rounds else y.to(dtype)
 
@@ -137,7 +140,8 @@ class NormHead(Placed):
     def literal(self) -> LiteralNorm:
         """The same numbers as scores, softmax and values."""
         heads: dict[str, Any] = dict(self.heads.items())
-        return LiteralNorm(self.form, {role: head.literal() for role, head in heads.items()}, self.weight, self.bias)
+        beside = [None if part is None else constant(part) for part in (self.weight, self.bias)]
+        return LiteralNorm(self.form, {role: head.literal() for role, head in heads.items()}, *beside)
 
 
 def _blend(numbers: tuple[Tensor, ...], u: Tensor) -> Tensor:

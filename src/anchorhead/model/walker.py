@@ -75,7 +75,9 @@ def walk(network: nn.Module, *inputs: Tensor) -> Walk:
     program = exported(module, inputs)
     if program.graph_signature.buffers_to_mutate or getattr(program.graph_signature, "user_inputs_to_mutate", None):
         raise StructureError("The network changes its own state when called, so its graph is not all that it computes.")
-    return _Walker(set(program.graph_signature.user_inputs)).run(program.graph)
+    given = [t.dtype for t in (*inputs, *module.parameters()) if isinstance(t, Tensor) and t.is_floating_point()]
+    shortest = max((torch.finfo(dtype).eps for dtype in given), default=0.0)
+    return _Walker(set(program.graph_signature.user_inputs), shortest).run(program.graph)
 
 
 def literal_form(module: nn.Module, written: Callable[[Any], nn.Module] = lambda network: network.literal()) -> nn.Module:
@@ -129,8 +131,8 @@ def exported(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any] |
 
 
 class _Walker:
-    def __init__(self, user_inputs: set[str]) -> None:
-        self.user_inputs = user_inputs
+    def __init__(self, user_inputs: set[str], shortest: float) -> None:
+        self.user_inputs, self.shortest = user_inputs, shortest
         self.kinds: dict[fx.Node, Kind] = {}
         self.axes: dict[fx.Node, int] = {}
         """For WEIGHTS: the axis over which they sum to one."""
@@ -184,7 +186,7 @@ class _Walker:
         raise _offence(node, "is neither affine nor softmax attention")
 
     def _require_digits(self, node: fx.Node) -> None:
-        """A signal stays a floating number, with no fewer digits than it had."""
+        """A signal stays a floating number, with no fewer digits than it had, or than inputs and parameters have."""
         after = node.meta.get("val")
         for result in after if isinstance(after, list | tuple) else [after]:
             if not isinstance(result, Tensor):
@@ -195,7 +197,7 @@ class _Walker:
                 before = source.meta.get("val")
                 if self.kinds[source] is Kind.CONSTANT or not isinstance(before, Tensor):
                     continue
-                if torch.finfo(result.dtype).eps > torch.finfo(before.dtype).eps:
+                if torch.finfo(result.dtype).eps > max(torch.finfo(before.dtype).eps, self.shortest):
                     raise _offence(node, f"rounds a signal from {before.dtype} to {result.dtype}")
 
     def _fused(self, node: fx.Node, kinds: list[Kind]) -> Kind:
