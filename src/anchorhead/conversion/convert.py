@@ -31,7 +31,7 @@ from anchorhead.model.activation import Placed
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.norm import NormHead
 from anchorhead.model.outside import check_policy
-from anchorhead.proof.composed import PRODUCT
+from anchorhead.proof.composed import PRODUCT, RAMP
 
 Progress = Callable[[str], None]
 Roles = dict[str, CompiledModel]
@@ -136,8 +136,8 @@ class _Heads:
         if site.norm is not None:
             return self._of_norm(site.norm[1])
         own = dtype if dtype == torch.float64 else torch.float32
-        roles = {"activation": self._known(site.formula, own)}
-        if site.gated and any(roles["activation"].claim.head.gains):
+        roles = {"activation": self._known(RAMP if site.operation == "square" else site.formula, own)}
+        if site.operation != "activation" and any(roles["activation"].claim.head.gains):
             roles["product"] = self._known("", own)
         return roles
 

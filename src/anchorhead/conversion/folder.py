@@ -222,13 +222,13 @@ def _fill(model: Any, where: Path, record: dict[str, Any], places: list[str]) ->
 
 def _heads(model: Any) -> tuple[list[Any], list[dict[str, Any]]]:
     """The distinct compiled heads, and for each place which ones stand there."""
-    known: dict[int, tuple[int, Any]] = {}
+    known: dict[Any, tuple[int, Any]] = {}
     entries = []
     for place in model.report.places:
         module = place.module
         if not module.proved:
             raise InputError(f"The numbers of a head at {place.place} were changed after their proof; convert again.")
-        heads = {role: known.setdefault(id(c.head), (len(known), c))[0] for role, c in module.compiled.items()}
+        heads = {role: known.setdefault(c.claim, (len(known), c))[0] for role, c in module.compiled.items()}
         entries.append({"place": place.place, "kind": module.kind, "heads": heads})
     return [compiled for _, compiled in known.values()], entries
 

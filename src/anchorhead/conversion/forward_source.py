@@ -20,7 +20,7 @@ from torch import fx, nn
 
 from anchorhead.conversion.activations import FUNCTIONS, METHODS
 
-ACTIVATION_NAMES = {*FUNCTIONS.values(), *METHODS}
+ACTIVATION_NAMES = {*FUNCTIONS.values(), *METHODS, "glu"}
 RANDOM = ("rand", "randn", "rand_like", "randn_like", "random", "bernoulli", "normal", "multinomial")
 DEEP = 6
 

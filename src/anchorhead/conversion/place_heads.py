@@ -12,10 +12,15 @@ from torch.package import sys_importer
 
 from anchorhead.conversion.sites import Site
 from anchorhead.conversion.source_calls import source_forward
-from anchorhead.model.activation import ActivationHead, GateHead, Placed
+from anchorhead.model.activation import ActivationHead, GateHead, Placed, SquareHead
 from anchorhead.model.norm import NormHead
 
-PLACED: dict[str, type[Placed]] = {"activation": ActivationHead, "gate": GateHead, "norm": NormHead}
+PLACED: dict[str, type[Placed]] = {
+    "activation": ActivationHead,
+    "gate": GateHead,
+    "square": SquareHead,
+    "norm": NormHead,
+}
 """What stands in a place, by its kind: everything that conversion puts in."""
 
 
@@ -44,7 +49,7 @@ def _replace(model: nn.Module, site: Site, head: nn.Module, graphs: dict[str, fx
              rewritten: dict[str, fx.Graph]) -> nn.Module:  # fmt: skip
     """Puts a head in its place; gates and calls change the traced forward of their owner, which is installed later."""
     owner: Any = model.get_submodule(site.owner)
-    vars(head)["in_place"] = site.in_place
+    vars(head).update(in_place=site.in_place, carries=site.carries)
     if site.kind == "module" and not site.name:
         _keep_hooks(owner, head)
         return head

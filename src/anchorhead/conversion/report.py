@@ -12,6 +12,7 @@ from anchorhead.model.outside import WHOLE
 from anchorhead.proof.certificate import end_text
 from anchorhead.proof.composed import HeadOf, heads_of
 
+UNITS = {"gate": " for partners up to 1", "square": " for |x| up to 1"}
 BOUNDS = ("error", "rounding", "relative", "least")
 PAIRS = ("refused", "remaining", "attention")
 NAMES = ("idle", "outside")
@@ -22,14 +23,15 @@ MEASURED = ("difference", "size")
 class Replaced:
     """One nonlinear operation that is heads now.
 
-    place: its path in the model. formula: what it computed, phi. kind: an activation, phi(u), or a gate, phi(u) times a
-    partner v. For every u in `domain` the result is within (error + rounding (1 + |u|)) |v| + relative |phi(u) v| of
-    phi(u) v, v = 1 where there is no partner, and `least`, for results that are no normal numbers: error is that of the
-    heads' numbers as they are stored, rounding what evaluating them adds, relative the rounding of results to `dtype`,
+    place: its path in the model. formula: what it computed, phi. kind: an activation, phi(u), a gate, phi(u) times a
+    partner v, or a square, the ramp of u times v = u. For every u in `domain` the result is within
+    (error + rounding (1 + |u|)) |v| + relative |phi(u) v| of phi(u) v, v = 1 where there is no partner, and `least`,
+    for results that are no normal numbers: error is that of the heads' numbers as they are stored, rounding what
+    evaluating them adds, relative the rounding of results to `dtype`,
     which the model has. heads: each by its role. neurons: how many it serves, None if not known. feeds: the linear
     layers that follow, and output_bound: how far their output moves at most, the largest row sum of their weights times
-    the error, rounding apart; for a gate for partners of size one, and None where something other than dropout stands
-    between.
+    the error, rounding apart; for a gate for partners of size one, for a square for u of that size, and None where
+    something other than dropout stands between.
     """
 
     place: str
@@ -199,7 +201,7 @@ class ConversionReport:
 
 def _line(r: Replaced) -> str:
     """A row for people."""
-    gate, unit = (" times its partner", " for partners up to 1") if r.gated else ("", "")
+    gate, unit = " times its partner" if r.gated else "", UNITS.get(r.kind, "")
     what = f"{r.place}: {r.formula}{gate}, {' + '.join(str(head.keys) for head in r.heads)} keys"
     if not math.isfinite(r.error):
         return f"{what}, unproved: numbers were changed after their proof"
@@ -211,7 +213,7 @@ def _line(r: Replaced) -> str:
         after = f"; {r.feeds} follows, not directly, so no bound on its output is claimed"
     parts = [f"{r.rounding:.1e} (1 + |x|)"] * (r.rounding > 0) + [f"{r.relative:.1e} of the result"] * (r.relative > 0)
     return (
-        f"{what}, proved {r.error:.2e} on {where} for the stored numbers{' and partners up to 1' if r.gated else ''}, "
+        f"{what}, proved {r.error:.2e} on {where} for the stored numbers{unit}, "
         f"{r.dtype} rounding adds at most {' and '.join(parts)}{after}"
     )
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import fx, nn
 
 from anchorhead.conversion.activations import (
@@ -29,7 +30,9 @@ from anchorhead.conversion.forward_source import activation_calls, frozen, held_
 from anchorhead.conversion.norms import norm_of
 from anchorhead.conversion.source_calls import source_calls, source_gates
 from anchorhead.model.norm import NormForm
+from anchorhead.proof.composed import RAMP
 
+SIGMOID = "sigmoid(x)"
 PRODUCTS = (operator.mul, torch.mul, "mul", operator.imul)
 
 
@@ -40,6 +43,7 @@ class Site:
 
     owner: the path of the module that holds it; name: the child, the attribute, or the node's name in `graph`.
     in_place: it overwrites its argument, which others may read; then it is not gated, whatever it is multiplied by.
+    carries: the dimension along which its argument holds a partner too, as for nn.GLU; then it is not gated either.
     norm: which norm it is, where it is one, and of how many numbers at most.
     """
 
@@ -49,12 +53,17 @@ class Site:
     formula: str
     gated: bool
     in_place: bool = False
+    carries: int | None = None
     norm: tuple[NormForm, int] | None = None
 
     @property
     def operation(self) -> str:
         """What it computes: a kind of place that heads stand in (`proof/composed.py`)."""
-        return "norm" if self.norm else "gate" if self.gated else "activation"
+        if self.norm is not None:
+            return "norm"
+        if self.formula == f"{RAMP}**2":
+            return "square"
+        return "gate" if self.gated or self.carries is not None else "activation"
 
     @property
     def place(self) -> str:
@@ -74,11 +83,14 @@ def find_sites(
     sites: list[Site] = []
     refused: list[tuple[str, str]] = []
     graphs: dict[str, fx.Graph] = {}
+    calls: dict[type, set[str]] = {}
     more = {id(m) for m in model.modules() if is_elementwise(m)} if pure else set()
     for path, module in model.named_modules():
         if is_activation(module) or id(module) in more:
             continue
-        own = activation_calls(module)
+        if type(module) not in calls:
+            calls[type(module)] = activation_calls(module)
+        own = calls[type(module)]
         children = {n: c for n, c in module._modules.items() if c is not None and (is_activation(c) or id(c) in more)}
         attribute = _attribute(module)
         if attribute is not None:
@@ -101,6 +113,8 @@ def find_sites(
                 read = name in source_gates(module) and graph is None and not in_place
                 gated = read or (graph is not None and _gates(graph, name) and not in_place)
                 sites.append(Site("source" if read else "module", path, name, formula, gated, in_place))
+        glus = {n: c for n, c in module._modules.items() if isinstance(c, nn.GLU)}
+        sites += [Site("module", path, name, SIGMOID, False, carries=glu.dim) for name, glu in glus.items()]
         if graph is None:
             found = [Site("source", path, n, f, False) for n, f in source_calls(module, helpers=pure).items()]
             sites, own = sites + found, set() if found else own
@@ -140,7 +154,10 @@ def _calls(
         return [], [(where, f"{why}; use a module, such as nn.GELU(), instead")]
     sites = []
     for node in graph.nodes:
-        if _is_call(node):
+        if node.target is F.glu:
+            dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", -1)
+            sites.append(Site("call", path, node.name, SIGMOID, False, carries=int(cast(Any, dim))))
+        elif _is_call(node):
             formula = formula_of_call(node.target, tuple(node.args[1:]), dict(node.kwargs))
             if formula is None:
                 return [], [(where, f"a call of {node.name} inside forward is not an elementwise function")]

@@ -25,11 +25,12 @@ from torch import Tensor, nn
 from anchorhead.conversion.activations import PASSIVE
 from anchorhead.conversion.inputs import example, run, tried
 from anchorhead.conversion.operations import Event, tensors_in
-from anchorhead.conversion.report import ConversionReport, Replaced
+from anchorhead.conversion.report import ConversionReport
 from anchorhead.conversion.watch import Watched, watch
 from anchorhead.errors import ConversionError
 from anchorhead.model.activation import Placed
 from anchorhead.model.fused import unfused
+from anchorhead.proof.composed import Bound
 
 MARGIN = 4
 ROUNDINGS = 64
@@ -125,8 +126,8 @@ def _allowed(model: nn.Module, item: Any, plain: list[Tensor]) -> float:
     twin, count = _twin(model), [0]
     signs = torch.Generator().manual_seed(1)
 
-    def disturb(row: Replaced, head: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
-        u, v = args[0], args[1] if len(args) > 1 else torch.ones((), dtype=out.dtype)
+    def disturb(row: Bound, head: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
+        u, v = head.arguments(*args)
         own = row.relative + torch.finfo(out.dtype).eps
         room = (row.error + row.rounding * (1 + u.abs())) * v.abs() + own * out.abs() + row.least
         count[0] += out.numel()
@@ -135,7 +136,7 @@ def _allowed(model: nn.Module, item: Any, plain: list[Tensor]) -> float:
         return out.copy_(moved) if getattr(head, "in_place", False) else moved
 
     for place in twin.report.places:
-        place.module.register_forward_hook(lambda m, a, out, row=place.row: disturb(row, m, a, out))
+        place.module.register_forward_hook(lambda m, a, out, row=place.module.bound: disturb(row, m, a, out))
     with _same_numbers():
         disturbed = tensors_in(run(twin, _fresh(item)))
     moved, size = _apart(plain, disturbed, model)

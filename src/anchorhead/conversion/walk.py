@@ -1,9 +1,9 @@
 """The walker on whole models: the exported graph of a converted model, operation by operation.
 
 The model is taken with every head written out as scores, softmax and values. Of that form `torch.export` makes one
-graph, which is all that it computes on inputs of that shape, and every node of it is shown to `operations.py`, as when
-a model is watched: so there is one notion of what is affine, what is a constant of tokens and positions, and what is
-softmax attention. The first node that is none of these is named.
+graph, which is all that it computes on inputs of that shape. It is run node by node, and every operation that torch
+dispatches for a node is shown to `operations.py`, as when a model is watched: so there is one notion of what is affine,
+what is a constant of tokens and positions, and what is softmax attention. The first that is none of these is named.
 
 *Fast and literal.* Both are run on the inputs and must agree. Heads of float32 are written out in float64: squares and
 products have weights near 1/2, and values that cancel (`proof/odd.py`), which costs a softmax in float32 all its digits
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from anchorhead.conversion.operations import Event, Operations, tensors_in
 from anchorhead.errors import InputError, StructureError
@@ -71,7 +72,8 @@ def _walk_converted(model: nn.Module, inputs: tuple[Any, ...], named: dict[str, 
         _require_agreement(fast(*inputs, **named), literal(*inputs, **named))
         graph = exported(literal, inputs, named).module()
         found = _Classified(graph, [v for v in pytree.tree_leaves((inputs, named)) if isinstance(v, Tensor)])
-        output = found.run(*pytree.tree_leaves((inputs, named)), enable_io_processing=False)
+        with _Dispatched(found.operations):
+            output = found.run(*pytree.tree_leaves((inputs, named)), enable_io_processing=False)
         found.env.clear()  # what is left of it does not outlive the run
         found.operations.finish(output)
     if found.operations.left:
@@ -97,8 +99,21 @@ def _require_agreement(fast: list[Tensor], literal: list[Tensor]) -> None:
             )
 
 
+class _Dispatched(TorchDispatchMode):
+    """Shows every operation to `Operations`."""
+
+    def __init__(self, operations: Operations) -> None:
+        super().__init__()
+        self.operations = operations
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        self.operations.see(func, args, kwargs or {}, found)
+        return found
+
+
 class _Classified(fx.Interpreter):
-    """Runs a graph and shows every node to `Operations`."""
+    """Runs a graph, and knows which node is running."""
 
     def __init__(self, graph: Any, inputs: list[Tensor]) -> None:
         super().__init__(graph)
@@ -107,11 +122,7 @@ class _Classified(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         self.node = n
-        found = super().run_node(n)
-        if n.op == "call_function" and hasattr(n.target, "_schema"):
-            args, kwargs = self.fetch_args_kwargs_from_env(n)
-            self.operations.see(n.target, args, kwargs, found)
-        return found
+        return super().run_node(n)
 
     def _event(self, operation: str) -> Event:
         meta: dict[str, Any] = {} if self.node is None else self.node.meta

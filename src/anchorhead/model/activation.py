@@ -6,8 +6,9 @@ does in bfloat16 and float16. Large inputs go through the same evaluation fused 
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.head.module import HeadModule, LiteralHead
-from anchorhead.model.fused import evaluate
+from anchorhead.model.fused import Kernel, evaluate, fused, worth_fusing
 from anchorhead.model.outside import WHOLE, Watched
 from anchorhead.proof.composed import Bound, composed
 from anchorhead.proof.head_claim import HeadClaim
@@ -83,7 +84,37 @@ class Placed(Watched):
 
     def value(self, u: Tensor) -> Tensor:
         """The first head at every element, in its own dtype, and back in that of u."""
-        return evaluate(self.head, u.to(self.head.dtype)).to(u.dtype)
+        own = self.head.dtype
+        return evaluate(self.head, u) if u.dtype == own else self.fused(_cast, u)
+
+    def written(self, x: Tensor) -> Tensor:
+        """The value at x, in the place of x if it belongs there."""
+        if not self.in_place:
+            return self.value(x)
+        return x.copy_(self.value(x.clone() if x.requires_grad else x))  # gradients need x as it was
+
+    def fused(self, made: Callable[[Any, torch.dtype], Kernel], *args: Tensor) -> Tensor:
+        """What `made` makes of the first head, elementwise: one kernel where that pays, else in plain torch."""
+        head = self.head
+        evaluation = head.evaluation() if worth_fusing(args[0]) and all(t.is_contiguous() for t in args) else None
+        if evaluation is None or head.edited:
+            return made(head, head.dtype)(*args)
+        flat = [t.reshape(-1) for t in args]
+        run = fused(_kernel(made, evaluation, head.dtype), lambda: (made, head.numbers), *flat)
+        return made(head, head.dtype)(*args) if run is None else run(*flat).reshape(args[0].shape)
+
+    def arguments(self, u: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """u and v, of what the forward takes."""
+        return u, torch.ones((), dtype=u.dtype, device=u.device) if v is None else v
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Placed:
+        """Heads keep their numbers; in a model that becomes float64 they are evaluated in that."""
+        super()._apply(fn, recurse)
+        if self._like.dtype == torch.float64 and self.head.dtype != torch.float64:
+            for role, model in self.compiled.items():
+                self.compiled[role] = _widened(model)
+                self.heads[role] = self.compiled[role].head
+        return self
 
     def extra_repr(self) -> str:
         return f"{self.formula}, {self.keys} keys"
@@ -95,9 +126,7 @@ class ActivationHead(Placed):
     kind = "activation"
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.in_place:
-            return self.value(x)
-        return x.copy_(self.value(x.clone() if x.requires_grad else x))  # gradients need x as it was
+        return self.written(x)
 
     def literal(self) -> LiteralHead:
         """The same numbers as scores, softmax and values."""
@@ -105,17 +134,48 @@ class ActivationHead(Placed):
 
 
 class GateHead(Placed):
-    """phi(u)·v for every element: phi's head with two channels of values, and a product (`proof/composed.py`)."""
+    """phi(u)·v for every element: phi's head with two channels of values, and a product (`proof/composed.py`).
+
+    carries: the dimension along which one argument holds both, v and then u, as for nn.GLU.
+    """
 
     kind = "gate"
 
-    def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        return self.value(u) * v
+    carries: int | None = None
+
+    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
+        rounded_once, (u, v) = v is None, self.arguments(u, v)
+        if rounded_once or (u.dtype == v.dtype == self.head.dtype and u.shape == v.shape):
+            return self.fused(_gate, u, v)
+        return self.value(u) * v  # in a shorter dtype torch rounds both, too
+
+    def arguments(self, u: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return _halves(u, self.carries) if v is None and self.carries is not None else super().arguments(u, v)
 
     def literal(self) -> LiteralGate:
         """The same numbers as scores, softmax and values, of u and v."""
         heads: Any = self.heads.values()
-        return LiteralGate(*(head.literal() for head in heads))
+        return LiteralGate(self.carries, *(head.literal() for head in heads))
+
+
+class SquareHead(Placed):
+    """phi(u)², which is phi(u)·u where phi is a ramp: a gate whose partner is u itself."""
+
+    kind = "square"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.written(x)
+
+    def value(self, u: Tensor) -> Tensor:
+        return self.fused(_gate, u, u) if u.dtype == self.head.dtype else super().value(u) * u
+
+    def arguments(self, u: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return u, u
+
+    def literal(self) -> LiteralGate:
+        """The same numbers as scores, softmax and values, of u alone."""
+        heads: Any = self.heads.values()
+        return LiteralGate(None, *(head.literal() for head in heads))
 
 
 class LiteralGate(nn.Module):
@@ -124,14 +184,47 @@ class LiteralGate(nn.Module):
     Without a product values are constants times v.
     """
 
-    def __init__(self, activation: LiteralHead, product: LiteralHead | None = None) -> None:
+    def __init__(self, carries: int | None, activation: LiteralHead, product: LiteralHead | None = None) -> None:
         super().__init__()
-        self.activation, self.product = activation, product
+        self.carries, self.activation, self.product = carries, activation, product
 
-    def forward(self, u: Tensor, v: Tensor) -> Tensor:
+    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
+        if v is None:
+            u, v = _halves(u, self.carries) if self.carries is not None else (u, u)
         if self.product is None:
             return self.activation(u, v)
         weights, partner = self.activation.weights(u).unsqueeze(-2), v.unsqueeze(-1)
         channels = [partner * self.activation.constants, partner * self.activation.gains]
         constant, gain = ((weights @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1) for values in channels)
         return constant + self.product(u, gain)
+
+
+def _halves(x: Tensor, dim: int | None) -> tuple[Tensor, Tensor]:
+    """u and v, the second half and the first."""
+    v, u = x.chunk(2, -1 if dim is None else dim)
+    return u, v
+
+
+def _cast(head: Kernel, own: torch.dtype) -> Kernel:
+    """In another dtype, and back: rounded once."""
+    return lambda x: head(x.to(own)).to(x.dtype)
+
+
+def _gate(head: Kernel, own: torch.dtype) -> Kernel:
+    """Times a partner, and rounded once."""
+    return lambda u, v: (head(u.to(own)) * v.to(own)).to(u.dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _kernel(made: Callable[[Any, torch.dtype], Kernel], evaluation: Kernel, own: torch.dtype) -> Kernel:
+    """One object for one evaluation, by which its kernel is found."""
+    return made(evaluation, own)
+
+
+def _widened(model: CompiledModel) -> CompiledModel:
+    """The same numbers in float64: what is claimed of them in float32 holds there, where evaluating rounds less."""
+    from anchorhead.model.compiled import CompiledModel
+    from anchorhead.model.head_core import HeadCore
+
+    claim = replace(model.claim, head=replace(model.head.numbers, dtype="float64"))
+    return CompiledModel(HeadCore(claim), replace(model.certificate, dtype="float64"), model.method)

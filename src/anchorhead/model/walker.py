@@ -72,7 +72,7 @@ def walk(network: nn.Module, *inputs: Tensor) -> Walk:
     module = literal_form(network)
     if module is not network:
         _require_agreement(network, module, inputs)
-    program = exported(module, inputs)
+    program = exported(module, inputs, basic=True)
     if program.graph_signature.buffers_to_mutate or getattr(program.graph_signature, "user_inputs_to_mutate", None):
         raise StructureError("The network changes its own state when called, so its graph is not all that it computes.")
     given = [t.dtype for t in (*inputs, *module.parameters()) if isinstance(t, Tensor) and t.is_floating_point()]
@@ -113,12 +113,14 @@ def _promised(network: nn.Module) -> float:
     return 2 * max((bound for bound in bounds if math.isfinite(bound)), default=0.0)
 
 
-def exported(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any] | None = None) -> Any:
-    """The graph of a module on inputs like these, in torch's basic operations but for fused attention."""
+def exported(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any] | None = None, *, basic: bool = False) -> Any:
+    """The graph of a module on inputs like these; basic: in torch's basic operations, but for fused attention."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of its deprecated names
             program = torch.export.export(module, inputs, named, strict=False)
+            if not basic:
+                return program
             table = torch.export.default_decompositions()
             table.pop(torch.ops.aten.scaled_dot_product_attention.default, None)
             return program.run_decompositions(table)

@@ -15,6 +15,8 @@ The product of u and b is an odd head, c·tanh(u/c)·b = u·b·(1 - θ) with 0 <
 network is h(u)·v - θ·u·b, and |u·b| <= G|u||v| with G the largest |gain|: beside E it errs by Θ·G·|u||v|. A head whose
 gains are all zero, as one for sigmoid, needs no product.
 
+*A square*, relu(u)², is relu(u)·u, a gate whose partner is u.
+
 *Evaluation.* c·tanh(u/c) is u, to Θ, which `PRODUCT` chooses below the roundoff; so it is evaluated as u, and the gate
 as h(u)·v, the fast evaluation of h once and a multiplication. That is away from the network by another Θ·G·|u||v|, by
 r(1 + |u|)|v| and by the multiplication's rounding, ρ|h(u)·v|. What is computed so is in fact near φ(u)·v for every u,
@@ -30,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flint import arb
 
@@ -44,6 +46,7 @@ from anchorhead.proof.odd import is_odd
 
 PRODUCT = 2.0**-27
 """The relative error of a product's head: an eighth of what float32 can tell apart."""
+RAMP = "relu(x)"
 WHOLE = (-math.inf, math.inf)
 Claims = Mapping[str, HeadClaim]
 
@@ -113,6 +116,14 @@ def _gate(claims: Claims, dtype: str) -> Bound:
     return _rounded(head, rounding, dtype, domain, 1)
 
 
+def _square(claims: Claims, dtype: str) -> Bound:
+    """relu(u)² is relu(u)·u."""
+    found = _gate(claims, dtype)
+    if found.function != RAMP:
+        raise VerificationError(f"The square of {found.function} is not its product with x, as that of {RAMP} is.")
+    return replace(found, function=f"{RAMP}**2")
+
+
 def _rounded(head: HeadClaim, rounding: arb, dtype: str, domain: tuple[float, float], products: int) -> Bound:
     """With roundings of the result: of products, and of casts to the dtype of the model, one more than products."""
     cast, unit = arb(UNIT[dtype]), arb(head.unit)
@@ -149,5 +160,6 @@ def _norm(claims: Claims, dtype: str) -> Bound:
     return Bound("norm", 0.0, 0.0, relative, least, domain)
 
 
-KINDS: dict[str, Callable[[Claims, str], Bound]] = {"activation": _activation, "gate": _gate, "norm": _norm}
+KINDS: dict[str, Callable[[Claims, str], Bound]] = {"activation": _activation, "gate": _gate, "square": _square,
+                                                         "norm": _norm}  # fmt: skip
 """How the heads of each kind of place compose: the name stands in reports and folders."""
