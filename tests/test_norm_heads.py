@@ -37,7 +37,9 @@ def test_what_was_asked_for_is_proved():
     assert sum(claim.keys for claim in claims.values()) <= 60
     for dtype, most in (("float32", 1e-6), ("float64", 1e-9)):
         relative, _, (low, high) = norm_bound(claims, dtype)
-        assert relative <= most and low <= 1e-12 and high >= 1e10
+        assert relative <= most
+        assert low <= 1e-12
+        assert high >= 1e10
     assert norm_width(claims) >= 1024
 
 
@@ -106,7 +108,9 @@ def test_heads_that_do_not_fit_each_other_have_no_bound():
         norm_bound({role: claims[role] for role in ("coarse", "fine")}, "float32")
 
 
-@pytest.mark.parametrize("form", [NormForm(True, 1e-5), NormForm(False, 1e-6, shift=1.0), NormForm(True, 1e-5, groups=4)])
+@pytest.mark.parametrize(
+    "form", [NormForm(True, 1e-5), NormForm(False, 1e-6, shift=1.0), NormForm(True, 1e-5, groups=4)]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_literal_is_fast(form, dtype):
     draw = torch.Generator().manual_seed(0)
@@ -115,7 +119,8 @@ def test_literal_is_fast(form, dtype):
     head = NormHead(form, heads(), x.dtype, weight, bias)
     assert torch.allclose(head(x), head.literal()(x), rtol=0, atol=2e-5)
     walked = ah.walk(head, x)
-    assert walked.softmax == 5 and walked.scores == 0
+    assert walked.softmax == 5
+    assert walked.scores == 0
 
 
 def test_large_inputs_are_fused_and_gradients_follow():
@@ -131,7 +136,8 @@ def test_large_inputs_are_fused_and_gradients_follow():
         (module(given) ** 3).sum().backward()
         grads += [given.grad, layer.weight.grad.clone()]
         layer.weight.grad = None
-    assert torch.allclose(grads[0], grads[2], atol=1e-4) and torch.allclose(grads[1], grads[3], rtol=1e-4)
+    assert torch.allclose(grads[0], grads[2], atol=1e-4)
+    assert torch.allclose(grads[1], grads[3], rtol=1e-4)
 
 
 def test_what_leaves_the_interval_is_said():

@@ -163,7 +163,11 @@ def _folder(folder: str | os.PathLike[str]) -> Path:
 def _tensors(model: nn.Module, without: tuple[str, ...] = ()) -> dict[str, tuple[nn.Module, str, Tensor]]:
     """All tensors of a model by name, where they are held: parameters, buffers, persistent or not, and attributes; but
     for what is in heads, and in modules at some places."""
-    placed = [(f"{name}." if name else "", m) for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, Placed)]
+    placed = [
+        (f"{name}." if name else "", m)
+        for name, m in model.named_modules(remove_duplicate=False)
+        if isinstance(m, Placed)
+    ]
     inside = [name for name, _ in placed]
     inside += [f"{name}." for name in without]
     found: dict[str, tuple[nn.Module, str, Tensor]] = {}

@@ -3,8 +3,9 @@
 A module without children, with at most a weight and a bias and a forward of one tensor, may be one. A copy of it gets a
 weight and a bias that were drawn, and is run on drawn numbers x and -x, at scales where eps matters and where it does
 not. What is even in x must be the bias; what is odd must be (x - mean, or x)·(mean square + eps)^(-1/2), times the
-weight or one plus the weight, with an eps that the module holds, or a usual one. In which dtype it is rounded before its weight is
-multiplied, a copy in bfloat16 shows. Whatever is none of these stays as it is, and is named when the model runs.
+weight or one plus the weight, with an eps that the module holds, or a usual one. Whether it is rounded before its
+weight is multiplied, a copy in bfloat16 shows. Whatever is none of these stays as it is, and is named when the model
+runs.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def norm_of(module: nn.Module) -> tuple[NormForm, int] | None:
     if module._modules or module._buffers or set(own) - {"weight", "bias"} or not _takes_one(module):
         return None
     shape = _shape(module)
-    if any(p is not None and (p.shape != shape or p.dim() > 1 and not hasattr(module, "normalized_shape")) for p in own.values()):
+    if any(
+        p is not None and (p.shape != shape or (p.dim() > 1 and not hasattr(module, "normalized_shape")))
+        for p in own.values()
+    ):
         return None
     bare = _bare(module)
     dtype = torch.float64 if getattr(module, "eps", 0.0) is not None else _dtype(module)
@@ -111,8 +115,8 @@ def _computed(form: NormForm, module: nn.Module, x: Tensor) -> Tensor:
     """The norm with the module's weight and bias."""
     v = form.centre(form.rows(x))
     y = v * ((v * v).mean(-1, keepdim=True) + form.eps).rsqrt()
-    beside = [form.beside(module._parameters.get(name), x) for name in ("weight", "bias")]
-    return form.scaled(y, *beside, x.dtype).reshape(x.shape)
+    weight, bias = (form.beside(module._parameters.get(name), x) for name in ("weight", "bias"))
+    return form.scaled(y, weight, bias, x.dtype).reshape(x.shape)
 
 
 def _fits(form: NormForm, module: nn.Module, shape: torch.Size) -> bool:

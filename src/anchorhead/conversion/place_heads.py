@@ -36,7 +36,7 @@ def put(model: nn.Module, made: Iterable[tuple[Site, nn.Module]], graphs: dict[s
             model = _replace(model, site, head, graphs, rewritten)
     for path, names in in_source.items():
         owner: Any = model.get_submodule(path)
-        owner.__class__ = _with_source(type(owner), tuple(names))
+        owner.__class__ = _with_source(cast(Any, type(owner)), tuple(names))
     for path, graph in rewritten.items():
         _install(model, path, graph)
     for module in model.modules():

@@ -78,8 +78,8 @@ def below(owner: str, name: str) -> str:
 def find_sites(
     model: nn.Module, *, pure: bool = False
 ) -> tuple[list[Site], list[tuple[str, str]], dict[str, fx.Graph]]:
-    """Sites, norms among them if all is to be pure; activations that cannot be read with the reason, and traced forwards
-    by path."""
+    """Sites, norms among them if all is to be pure; activations that cannot be read with the reason; and traced
+    forwards by path."""
     sites: list[Site] = []
     refused: list[tuple[str, str]] = []
     graphs: dict[str, fx.Graph] = {}

@@ -79,8 +79,8 @@ def _walk_converted(model: nn.Module, inputs: tuple[Any, ...], named: dict[str, 
     if found.operations.left:
         event = next(iter(found.operations.left))
         raise StructureError(
-            f"{event.place} ({event.module}) computes {event}, which is neither affine nor softmax attention. A network "
-            "may hold only these; report.remaining lists what conversion left."
+            f"{event.place} ({event.module}) computes {event}, which is neither affine nor softmax attention. A "
+            "network may hold only these; report.remaining lists what conversion left."
         )
     counts = found.operations.counts
     return Walk(counts["affine"], counts["softmax"], counts["scores"])

@@ -120,7 +120,9 @@ class NormHead(Placed):
         given[0] = flat
         if not worth_fusing(rows, 1 if made(evaluation) else WORTH_COMPILING):
             return evaluation(*given)
-        run: Any = fused(evaluation, lambda: (self.form, weight is None, bias is None, *(h.numbers for h in heads)), *given)
+        run: Any = fused(
+            evaluation, lambda: (self.form, weight is None, bias is None, *(h.numbers for h in heads)), *given
+        )
         found: tuple[Tensor, Tensor] = evaluation(*given) if run is None else run(*given)
         return found
 
@@ -198,5 +200,5 @@ class LiteralNorm(nn.Module):
         u = self.square(v).mean(-1, keepdim=True) + self.form.eps
         p = self.coarse(u, self.coarse(u, u))
         y = self.fine(p, self.coarse(u, v))
-        beside = [self.form.beside(part, x) for part in (self.weight, self.bias)]
-        return self.form.scaled(y, *beside, x.dtype).reshape(x.shape)
+        weight, bias = (self.form.beside(part, x) for part in (self.weight, self.bias))
+        return self.form.scaled(y, weight, bias, x.dtype).reshape(x.shape)

@@ -80,8 +80,10 @@ def walk(network: nn.Module, *inputs: Tensor) -> Walk:
     return _Walker(set(program.graph_signature.user_inputs), shortest).run(program.graph)
 
 
-def literal_form(module: nn.Module, written: Callable[[Any], nn.Module] = lambda network: network.literal()) -> nn.Module:
-    """The module with every network of this library inside it replaced by its literal evaluation, as `written` has it."""
+def literal_form(
+    module: nn.Module, written: Callable[[Any], nn.Module] = lambda network: network.literal()
+) -> nn.Module:
+    """The module with every network of this library inside it in its literal evaluation, as `written` has it."""
     hooks = (module._forward_hooks, module._forward_pre_hooks)
     ours = type(module).__module__.partition(".")[0] == "anchorhead"
     if getattr(module, "literal", None) is not None:
@@ -113,7 +115,9 @@ def _promised(network: nn.Module) -> float:
     return 2 * max((bound for bound in bounds if math.isfinite(bound)), default=0.0)
 
 
-def exported(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any] | None = None, *, basic: bool = False) -> Any:
+def exported(
+    module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any] | None = None, *, basic: bool = False
+) -> Any:
     """The graph of a module on inputs like these; basic: in torch's basic operations, but for fused attention."""
     try:
         with warnings.catch_warnings():

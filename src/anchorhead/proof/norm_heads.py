@@ -1,4 +1,5 @@
-"""A norm as three heads: v·(mean v² + eps)^(-1/2), to a relative error that does not depend on v (docs/mathematics.md 3.9).
+"""A norm as three heads: v·(mean v² + eps)^(-1/2), with a relative error that does not depend on v
+(docs/mathematics.md 3.9).
 
 v_1, ..., v_d are the numbers of a token, centred before by an affine map where the norm is a layer norm.
 
@@ -16,16 +17,17 @@ are too small by a share of at most Θ; eps >= 0 makes it no more. The network e
 If high·d <= R², then no |v_i| is beyond R where u is at most high: the interval of u is all that has to be looked at.
 
 *Evaluation* is in float64, of unit roundoff ρ. c·tanh(v/c) is v to within Θ, so v² is evaluated as v·v. Sums of what is
-not negative, in any order, over d, plus eps: u' is right to k = d + 2 factors 1 ± ρ. The computed S(u') is one number,
-used three times, and so cancels still; p is right to two factors, F(p) to its rounding; S·F and ·v_i are two more:
+not negative, in any order, over d or times 1/d, plus eps: u' is right to k = d + 3 factors 1 ± ρ. The computed S(u')
+is one number, used three times, and so cancels still; p is right to two factors, F(p) to its rounding; S·F and ·v_i are
+two more:
 
     |y_i/exact - 1|  <=  (1 + ε + rounding of F)(1 + ρ)²(1 - ρ)^(-k/2 - 1)(1 - Θ)^(-1/2) - 1
 
 which holds with and without the Θ, so of the network and of what is computed. Results are rounded to the model's dtype,
 and once more where a weight is multiplied in that dtype. What is below the least normal number τ may become zero.
 
-*Literally*, as softmaxes in float64, S and F keep their digits. Squares lose cρ|v_i| times a few, absolutely (`odd.py`):
-y moves by a share of a few cρ/sqrt(u), c about 2^15 R, and less where errors of many v_i average out.
+*Literally*, as softmaxes in float64, S and F keep their digits. Squares lose cρ|v_i| times a few, absolutely
+(`odd.py`): y moves by a share of a few cρ/sqrt(u), c about 2^15 R, and less where errors of many v_i average out.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def norm_bound(claims: Mapping[str, HeadClaim], dtype: str) -> tuple[float, floa
         ends = (1 - rough) ** 2 * (1 - unit) ** 2, (1 + rough) ** 2 * (1 + unit) ** 2
         if not (ends[0] >= fine.low and ends[1] <= fine.high):
             raise VerificationError("The fine head of a norm is not proved where its coarse one may lead to.")
-        sums = (1 - unit) ** (-(arb(norm_width(claims)) + 2) / 2 - 1)
+        sums = (1 - unit) ** (-(arb(norm_width(claims)) + 3) / 2 - 1)
         own = (1 + arb(fine.approximation) + fine.rounding) * (1 + unit) ** 2
         relative = own * sums * (1 - arb(square.approximation)).rsqrt() * (1 + cast) ** 2 - 1
         return upper(relative), upper(4 * arb(LEAST_NORMAL[dtype])), (coarse.low, coarse.high)
