@@ -253,11 +253,17 @@ def test_a_block_that_is_more_than_two_layers_is_not_shown_as_them(block):
         ah.feed_forward_as_attention(block)
 
 
-def test_blocks_shown_as_attention_want_modules_in_a_dtype_of_heads():
+def test_blocks_shown_as_attention_want_modules():
     with pytest.raises(ah.InputError, match="takes a torch module"):
         ah.feed_forward_as_attention(None)
-    with pytest.raises(ah.InputError, match="float32 or float64"):
-        ah.feed_forward_as_attention(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_blocks_of_shorter_dtypes_are_shown_with_heads_in_float32(dtype):
+    block = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)).to(dtype)
+    shown, x = ah.feed_forward_as_attention(block), X.to(dtype)
+    assert shown.weights(x).dtype == torch.float32
+    assert (shown(x) - block(x)).abs().max() <= 8 * torch.finfo(dtype).eps
 
 
 class Chunked(nn.Module):

@@ -2,7 +2,8 @@
 
 The block x -> W_2 phi(W_1 x + b_1) + b_2 has h neurons. Neuron i is a head: its query is (u_i, 1) with
 u_i = W_1[i]·x + b_1[i], all heads share the K keys (slope_k, intercept_k), and the value of key k is
-constant_k + gain_k u_i. Softmax over k blends them to phi(u_i), and W_2 adds the heads up.
+constant_k + gain_k u_i. Softmax over k blends them to phi(u_i), and W_2 adds the heads up. In shorter dtypes heads
+are computed in float32 and their results rounded, as torch computes activations.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ class FeedForwardAttention(nn.Module):
 
     def weights(self, x: Tensor) -> Tensor:
         """The attention weights, (..., neurons, keys)."""
-        return self.head.weights(x @ self.first_weight.mT + self.first_bias)
+        return self.head.weights((x @ self.first_weight.mT + self.first_bias).to(self.head.dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        u = x @ self.first_weight.mT + self.first_bias
+        u = (x @ self.first_weight.mT + self.first_bias).to(self.head.dtype)
         values = u.unsqueeze(-1) * self.head.gains + self.head.constants
         found = (self.head.weights(u).unsqueeze(-2) @ values.unsqueeze(-1)).squeeze(-1).squeeze(-1)
-        return found @ self.second_weight.mT + self.second_bias
+        return found.to(self.second_weight.dtype) @ self.second_weight.mT + self.second_bias
 
     def matrices(self) -> dict[str, Tensor]:
         """W_Q (h, 2, d + 1) from (x, 1) to (u_i, 1); keys (K, 2); values (K, 2) on (u_i, 1); W_O (d_out, h); bias."""
@@ -93,8 +94,6 @@ def _checked(block: nn.Module, shown: FeedForwardAttention, tol: float) -> FeedF
     if shown.second_weight.shape[1] != shown.neurons:
         raise InputError("The block's linear layers do not follow each other; the first must act first.")
     dtype = shown.first_weight.dtype
-    if dtype != shown.head.dtype:
-        raise InputError(f"The block is {dtype}; give it in float32 or float64, block.float(), to look at it.")
     x = torch.randn(16, shown.first_weight.shape[1], generator=torch.Generator().manual_seed(0)).to(dtype)
     training = block.training
     with torch.no_grad():
@@ -106,7 +105,8 @@ def _checked(block: nn.Module, shown: FeedForwardAttention, tol: float) -> FeedF
             block.train(training)
         found = shown(x)
     reach = float(shown.second_weight.abs().sum(1).max())
-    room = (tol + 1e-5 * (1 + float(expected.abs().max()))) * (1 + reach)
+    digits = 64 * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+    room = (tol + digits * (1 + float(expected.abs().max()))) * (1 + reach)
     if not isinstance(expected, Tensor) or expected.shape != found.shape or not (expected - found).abs().max() <= room:
         raise InputError(
             "The block is not linear, activation, linear alone: on random inputs it computes something else. Give the "
