@@ -136,7 +136,7 @@ def test_a_class_with_another_eps_is_not_filled(tmp_path):
         2,
         8,
     )
-    with pytest.raises(ah.FileError, match="no such operation"):
+    with pytest.raises(ah.FileError, match="no such norm"):
         ah.load_converted(tmp_path, nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8, eps=1e-3)))
 
 

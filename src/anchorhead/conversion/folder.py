@@ -45,12 +45,13 @@ def convert_folder(
     tol: float,
     progress: Callable[[str], None] | None,
     *,
+    pure: bool = False,
     accept: bool = False,
 ) -> ConversionReport:
     """Converts a model folder, or a GGUF file, into a folder, tokenizer included, and returns the report."""
     if target.resolve() == source.resolve():
         raise FileError(f"{target} is the original; give another folder for the converted model.")
-    made = convert(load_folder(source), tol, accept=accept, progress=progress)
+    made = convert(load_folder(source), tol, pure=pure, accept=accept, progress=progress)
     _write(made, target, [source / name for name in TOKENIZER if (source / name).is_file()])
     report: Any = made.report
     return report
@@ -128,7 +129,7 @@ def load_converted(
             f"{where} holds a model of a class of yours; give an instance of it: load_converted(path, module)."
         )
     model: Any = copy.deepcopy(module) if module is not None else from_config(where, str(record["class"]))
-    sites, _, graphs = find_sites(model, pure=any(entry["kind"] == "norm" for entry in record["heads"]))
+    sites, _, graphs = find_sites(model, pure=True)
     at = {site.place: site for site in sites}
     files = {index for entry in record["heads"] for index in entry["heads"].values()}
     heads = {index: load(where / head_file(index)) for index in files}
@@ -136,12 +137,12 @@ def load_converted(
     made, places = [], []
     for entry, row in zip(record["heads"], record["report"]["replaced"], strict=True):
         site = at.get(entry["place"])
-        if site is None or (site.operation, site.formula) != (entry["kind"], row.get("formula")):
-            raise FileError(f"The model has no such operation at {entry['place']}; give the class that was saved.")
+        if site is None or site.operation != entry["kind"] or (site.norm and site.formula != row.get("formula")):
+            raise _absent(entry)
         roles = {role: heads[index] for role, index in entry["heads"].items()}
         place = placed(model, site, roles, graphs.get(site.owner), outside)
         if not computes(site.formula, place.module.bound.function):
-            raise FileError(f"The heads at {entry['place']} are for something else than the model has there.")
+            raise _absent(entry)
         places.append(place)
         made.append((site, place.module))
     model = put(model, made, graphs)
@@ -152,6 +153,11 @@ def load_converted(
         raise FileError(f"{where / RECORD} has no report that can be read: {error}.") from error
     found: nn.Module = model.eval()
     return found
+
+
+def _absent(entry: dict[str, Any]) -> FileError:
+    what = "norm" if entry["kind"] == "norm" else "activation"
+    return FileError(f"The model has no such {what} at {entry['place']}; give the class that was saved.")
 
 
 def _folder(folder: str | os.PathLike[str]) -> Path:
