@@ -160,7 +160,7 @@ def _architecture(kind: str, config: str, settings: dict[str, object]) -> list[s
     norms = sum(row.kind == "norm" for row in pure.replaced)
     moved = max(plain.difference / plain.size, pure.difference / pure.size)
     gates = sum(k != "activation" for k in kinds)
-    most = next(bound for bound in (1e-6, 3e-6, 1e-5, 1e-4, 1e-3, 1.0) if moved <= bound)
+    most = next(bound for bound in (5e-6, 1e-4, 1.0) if moved <= bound)
     return [kind, f"{len(kinds) - gates}, {gates}", _left(plain.remaining), str(norms), _left(pure.remaining),
             f"less than {most:.0e} of their size".replace("e-0", "e-")]  # fmt: skip
 
