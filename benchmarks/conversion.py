@@ -1,4 +1,4 @@
-"""Converted models against their originals: all-MiniLM-L6-v2 and a GPT-2-sized feed-forward block, time and memory."""
+"""Converted models, plain and pure, against their originals: all-MiniLM-L6-v2 and a GPT-2-sized feed-forward block."""
 
 from __future__ import annotations
 
@@ -69,6 +69,11 @@ def minilm() -> tuple[Path, dict[str, torch.Tensor]]:
     return folder, dict(tokens)
 
 
+def embeddings(model: nn.Module, tokens: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Means over the tokens, of length one."""
+    return F.normalize(model(**tokens).last_hidden_state.mean(1), dim=-1)
+
+
 def small(folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
     """An encoder of one block with random weights, and two texts of 8 tokens."""
     from transformers import BertConfig, BertModel
@@ -121,6 +126,11 @@ def main(tiny: bool = False) -> None:
         texts, length = tokens["input_ids"].shape
         print(f"{name}, {texts} texts of {length} tokens, float32, {converted.report.keys} keys")
         ratios(name, repeats, model, converted, **tokens)
+        pure = ah.convert(model, pure=True)
+        ratios(f"{name}, pure", repeats, model, pure, **tokens)
+        with torch.no_grad():
+            first, second = (embeddings(m, tokens) for m in (model, pure))
+        print(f"{name}, pure: {pure.report.pure}, embeddings within {(first - second).abs().max().item():.1e}")
         slow = naive(converted)
         with torch.no_grad():
             base, time = medians(lambda: model(**tokens), lambda: slow(**tokens), repeats=min(repeats, 5))

@@ -72,11 +72,51 @@ class Random(Block):
 
 
 @pytest.mark.parametrize("kind", [Scale, Mask, Drops, Kind, Catches, Counts, Random])
-def test_forwards_that_tracing_would_freeze_are_left_alone_and_named(kind):
+def test_forwards_that_tracing_would_freeze_keep_all_that_they_do(kind):
     model = kind().train()
+    converted = ah.convert(model)
+    assert [(row.place, row.formula) for row in converted.report.replaced] == [("gelu", "gelu(x)")]
+    for args in [(), (torch.rand(16),)][: 1 + (kind in (Scale, Mask))]:
+        for training in (True, False):
+            torch.manual_seed(0)
+            expected = model.train(training)(X, *args)
+            torch.manual_seed(0)
+            assert (converted.train(training)(X, *args) - expected).abs().max() < 1e-5 * (1 + expected.abs().max())
+
+
+class OfItsOwn(Block):
+    def forward(self, x, scale=None):
+        def inner(y):
+            return F.gelu(y) if scale is None else F.gelu(y) * scale
+
+        return self.c(inner(self.a(x)))
+
+
+class InPlace(Block):
+    def forward(self, x, scale=None):
+        return self.c(F.relu(self.a(x), inplace=True) if scale is None else self.a(x))
+
+
+class Around(Block):
+    def forward(self, x, scale=None):
+        super().train(self.training)
+        return self.c(F.gelu(self.a(x)) if scale is None else self.a(x))
+
+
+@pytest.mark.parametrize("kind", [InPlace, Around])
+def test_forwards_that_cannot_be_rewritten_are_left_alone_and_named(kind):
+    model = kind()
     converted = ah.convert(model)
     assert "cannot be rewritten" in converted.report.refused[0][1]
     assert torch.equal(converted.eval()(X), model.eval()(X))
+
+
+def test_functions_within_a_forward_are_rewritten_too():
+    model = OfItsOwn()
+    converted = ah.convert(model)
+    assert len(converted.report.replaced) == 2
+    for args in ((), (2.0,)):
+        assert (converted(X, *args) - model(X, *args)).abs().max() < 1e-5
 
 
 def test_a_child_activation_is_replaced_even_there():

@@ -77,7 +77,7 @@ _WHERE = {
     "in_context": "anchorhead.in_context",
     "theorems": "anchorhead.theorems",
     "Walk": "anchorhead.model.walker",
-    "walk": "anchorhead.model.walker",
+    "walk": "anchorhead.conversion.walk",
 }
 
 

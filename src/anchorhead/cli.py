@@ -197,6 +197,9 @@ def convert(
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="An empty folder for the converted model.")],
     tol: Annotated[float, typer.Option(help="The error of an activation.")] = 1e-6,
+    pure: Annotated[
+        bool, typer.Option("--pure", help="Norms and softcaps too: affine maps and softmax attention, nothing else.")
+    ] = False,
     accept: Annotated[
         bool, typer.Option("--accept", help="Leave activations for which --tol cannot be had, and list them.")
     ] = False,
@@ -206,7 +209,7 @@ def convert(
     from anchorhead.conversion.folder import convert_folder
 
     with _progress(as_json) as report:
-        found = convert_folder(model, output, tol, report, accept=accept)
+        found = convert_folder(model, output, tol, report, pure=pure, accept=accept)
     print(json.dumps(found.as_dict()) if as_json else found)
 
 

@@ -7,6 +7,7 @@ Names that torch and the transformers library use are known; any other elementwi
 from __future__ import annotations
 
 import copy
+import inspect
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +59,23 @@ def is_activation(module: nn.Module) -> bool:
         return False
     ours = where == "torch.nn.modules.activation" or where.endswith("transformers.activations")
     return ours and type(module).__name__ != "LinearActivation"
+
+
+def is_elementwise(module: nn.Module) -> bool:
+    """Whether a module of anybody else's, without parameters and parts, is a nonlinear function of every element."""
+    parts = [*module.parameters(), *module.buffers(), *module.children()]
+    if parts or isinstance(module, PASSIVE) or type(module).__module__.startswith(("torch.", "anchorhead.")):
+        return False
+    try:
+        if len(inspect.signature(module.forward).parameters) != 1:
+            return False
+        with torch.no_grad():
+            x = torch.tensor([[-2.0, -1.0, 0.0, 1.0], [1.0, 2.0, 3.0, 4.0]], dtype=torch.float64)
+            y = module(x)
+        bent = isinstance(y, torch.Tensor) and y.shape == x.shape and bool((y.diff(n=2).abs() > 1e-6).any())
+    except Exception:  # whatever a module does with numbers that are not its own
+        return False
+    return bent and formula_of(module) is not None
 
 
 def formula_of(module: nn.Module) -> str | None:

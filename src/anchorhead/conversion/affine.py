@@ -62,7 +62,7 @@ ATTENTION = (
 SHAPE_ONLY = set(
     "empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty new_zeros new_ones new_full "
     "new_empty_strided empty sym_size sym_stride sym_numel sym_storage_offset _fused_sdp_choice is_pinned "
-    "is_same_size".split()
+    "is_same_size _assert_tensor_metadata".split()
 )
 """They look at shapes and dtypes alone."""
 

@@ -18,8 +18,9 @@ from torch import fx, nn
 
 from anchorhead.compiler.compile import compile_formula
 from anchorhead.compiler.method import check_tol
+from anchorhead.compiler.norm_models import norm_models
 from anchorhead.compiler.odd_model import odd_model
-from anchorhead.conversion.linear import around
+from anchorhead.conversion.linear import Around, around
 from anchorhead.conversion.place_heads import PLACED, put
 from anchorhead.conversion.pretrained import forbid_saving
 from anchorhead.conversion.report import ConversionReport, Place
@@ -28,6 +29,7 @@ from anchorhead.conversion.trial import try_out
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.model.activation import Placed
 from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.norm import NormHead
 from anchorhead.model.outside import check_policy
 from anchorhead.proof.composed import PRODUCT, RAMP
 
@@ -41,6 +43,7 @@ def convert(
     module: nn.Module,
     tol: float = 1e-6,
     *,
+    pure: bool = False,
     inputs: Any = None,
     accept: bool = False,
     outside: str = "warn",
@@ -50,13 +53,16 @@ def convert(
 
     tol: the error of an activation, half of which its approximation gets. One that cannot be had raises
         `ToleranceError`.
+    pure: whether norms become heads too (layer, RMS and group norms, by what they compute), so that affine maps and
+        softmax attention are left and nothing else; `report.pure` says whether that is so, and `ah.walk` confirms it.
     inputs: an example of what the model takes: a tensor, a tuple of arguments, or a dictionary of keyword arguments.
         Without it one is built from the model's configuration or drawn from its forward's signature and its layers;
         where that fails the report says that the model was not watched. A model that differs from its original on them
         by more than the proved errors explain raises `ConversionError`.
     accept: whether activations for which tol cannot be had are left as they were and listed.
     outside: what an argument outside the interval of a head does when the model is run: "warn", once for each head,
-        "error" or "ignore". Activations and gates are proved on all of R and have none.
+        "error" or "ignore". Activations and gates are proved on all of R and have none; norms for mean squares from
+        6e-14 to 1.7e10.
     """
     check_policy(outside)
     if not isinstance(module, nn.Module):
@@ -65,7 +71,7 @@ def convert(
         raise InputError("This model is converted already; convert the original, with the tolerance that you want.")
     tol, report = check_tol(tol), progress or (lambda text: None)
     model: Any = copy.deepcopy(module)
-    sites, refused, graphs = find_sites(model)
+    sites, refused, graphs = find_sites(model, pure=pure)
     found = ConversionReport(tol, refused=list(refused))
     heads, made = _Heads(tol, report), []
     for site in sites:
@@ -99,9 +105,16 @@ def _heads_for(
 
 def placed(model: nn.Module, site: Site, roles: Roles, graph: fx.Graph | None, outside: str) -> Place:
     """Heads for a site as they stand in the model, and what is around them there."""
-    module = PLACED[site.operation](site.formula, roles, dtype_at(model, site))
+    module, near = _placed(model, site, roles), Around(None) if site.norm else around(model, site, graph)
     module.outside = outside
-    return Place(site.place, module, around(model, site, graph))
+    return Place(site.place, module, near)
+
+
+def _placed(model: nn.Module, site: Site, roles: Roles) -> Placed:
+    if site.norm is None:
+        return PLACED[site.operation](site.formula, roles, dtype_at(model, site))
+    held: Any = model.get_submodule(site.place)._parameters
+    return NormHead(site.norm[0], roles, dtype_at(model, site), held.get("weight"), held.get("bias"))
 
 
 def dtype_at(model: nn.Module, site: Site) -> torch.dtype:
@@ -116,14 +129,27 @@ class _Heads:
     def __init__(self, tol: float, progress: Progress) -> None:
         self.tol, self.progress = tol, progress
         self.known: dict[tuple[str, torch.dtype], CompiledModel] = {}
+        self.norms: dict[int, Roles] = {}
 
     def at(self, site: Site, dtype: torch.dtype) -> Roles:
-        """By role: the activation's, and for a gate whose activation is not bounded a product."""
+        """By role: the activation's, and for a gate whose activation is not bounded a product; or those of a norm."""
+        if site.norm is not None:
+            return self._of_norm(site.norm[1])
         own = dtype if dtype == torch.float64 else torch.float32
         roles = {"activation": self._known(RAMP if site.operation == "square" else site.formula, own)}
         if site.operation != "activation" and any(roles["activation"].claim.head.gains):
             roles["product"] = self._known("", own)
         return roles
+
+    def _of_norm(self, width: int) -> Roles:
+        """The heads of a norm; all norms share those that do not depend on how many numbers there are."""
+        if width not in self.norms:
+            self.progress(f"norms of up to {width:,} numbers: compiling")
+            shared = next(iter(self.norms.values()), {})
+            found = norm_models(width) | {role: shared[role] for role in ("coarse", "fine") if role in shared}
+            alike = (n for n in self.norms.values() if n["square"].claim == found["square"].claim)
+            self.norms[width] = next(alike, found)
+        return self.norms[width]
 
     def _known(self, formula: str, dtype: torch.dtype) -> CompiledModel:
         """The head of a formula on all of R, or of a product."""

@@ -30,7 +30,7 @@ from anchorhead.conversion.pretrained import forbid_saving, from_config, load_pr
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.conversion.sites import find_sites
 from anchorhead.errors import FileError, InputError
-from anchorhead.file.folder import FORMAT, RECORD, canonical, file_digest, head_file, read_folder, record_digest
+from anchorhead.file.folder import FORMAT, RECORD, computes, file_digest, head_file, read_folder, record_digest
 from anchorhead.model.activation import Placed
 from anchorhead.model.outside import check_policy
 
@@ -45,12 +45,13 @@ def convert_folder(
     tol: float,
     progress: Callable[[str], None] | None,
     *,
+    pure: bool = False,
     accept: bool = False,
 ) -> ConversionReport:
     """Converts a model folder, or a GGUF file, into a folder, tokenizer included, and returns the report."""
     if target.resolve() == source.resolve():
         raise FileError(f"{target} is the original; give another folder for the converted model.")
-    made = convert(load_folder(source), tol, accept=accept, progress=progress)
+    made = convert(load_folder(source), tol, pure=pure, accept=accept, progress=progress)
     _write(made, target, [source / name for name in TOKENIZER if (source / name).is_file()])
     report: Any = made.report
     return report
@@ -128,20 +129,20 @@ def load_converted(
             f"{where} holds a model of a class of yours; give an instance of it: load_converted(path, module)."
         )
     model: Any = copy.deepcopy(module) if module is not None else from_config(where, str(record["class"]))
-    sites, _, graphs = find_sites(model)
+    sites, _, graphs = find_sites(model, pure=True)
     at = {site.place: site for site in sites}
     files = {index for entry in record["heads"] for index in entry["heads"].values()}
     heads = {index: load(where / head_file(index)) for index in files}
     _fill(model, where, record, list(at))
     made, places = [], []
-    for entry in record["heads"]:
+    for entry, row in zip(record["heads"], record["report"]["replaced"], strict=True):
         site = at.get(entry["place"])
-        if site is None or site.operation != entry["kind"]:
-            raise FileError(f"The model has no such activation at {entry['place']}; give the class that was saved.")
+        if site is None or site.operation != entry["kind"] or (site.norm and site.formula != row.get("formula")):
+            raise _absent(entry)
         roles = {role: heads[index] for role, index in entry["heads"].items()}
         place = placed(model, site, roles, graphs.get(site.owner), outside)
-        if canonical(site.formula) != place.module.bound.function:
-            raise FileError(f"The model has no such activation at {entry['place']}; give the class that was saved.")
+        if not computes(site.formula, place.module.bound.function):
+            raise _absent(entry)
         places.append(place)
         made.append((site, place.module))
     model = put(model, made, graphs)
@@ -154,6 +155,11 @@ def load_converted(
     return found
 
 
+def _absent(entry: dict[str, Any]) -> FileError:
+    what = "norm" if entry["kind"] == "norm" else "activation"
+    return FileError(f"The model has no such {what} at {entry['place']}; give the class that was saved.")
+
+
 def _folder(folder: str | os.PathLike[str]) -> Path:
     if not isinstance(folder, str | os.PathLike):
         raise InputError(f"A folder is a path, not {folder!r}.")
@@ -163,7 +169,12 @@ def _folder(folder: str | os.PathLike[str]) -> Path:
 def _tensors(model: nn.Module, without: tuple[str, ...] = ()) -> dict[str, tuple[nn.Module, str, Tensor]]:
     """All tensors of a model by name, where they are held: parameters, buffers, persistent or not, and attributes; but
     for what is in heads, and in modules at some places."""
-    inside = [f"{name}." for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, Placed)]
+    placed = [
+        (f"{name}." if name else "", m)
+        for name, m in model.named_modules(remove_duplicate=False)
+        if isinstance(m, Placed)
+    ]
+    inside = [name for name, _ in placed]
     inside += [f"{name}." for name in without]
     found: dict[str, tuple[nn.Module, str, Tensor]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
@@ -171,6 +182,8 @@ def _tensors(model: nn.Module, without: tuple[str, ...] = ()) -> dict[str, tuple
         if not any(prefix.startswith(head) for head in inside):
             for held in (module._parameters, module._buffers, vars(module)):
                 found |= {prefix + n: (module, n, t) for n, t in held.items() if isinstance(t, Tensor)}
+    for prefix, module in placed:  # weight and bias of a norm
+        found |= {prefix + n: (module, n, t) for n, t in module._parameters.items() if t is not None}
     return found
 
 
@@ -194,7 +207,8 @@ def _weights(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _fill(model: Any, where: Path, record: dict[str, Any], places: list[str]) -> None:
     """Every stored tensor, one at a time, so that there are never two copies of all of them; none may be left over."""
-    held = _tensors(model, tuple(place for place in places if place in {e["place"] for e in record["heads"]}))
+    gone = {e["place"] for e in record["heads"] if e["kind"] != "norm"}
+    held = _tensors(model, tuple(place for place in places if place in gone))
     try:
         stored = safe_open(where / WEIGHTS, framework="pt")
     except (OSError, SafetensorError) as error:

@@ -17,6 +17,7 @@ the model's nor made by an operation comes from nowhere, and is noted where it m
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -64,6 +65,7 @@ class Operations:
         self.states: dict[int, tuple[Any, State]] = {}
         self.left: dict[Event, None] = {}
         self.attention: dict[tuple[str, str], None] = {}
+        self.counts = Counter[str]()
         trained = {id(p) for p in model.parameters()}
         for module in model.modules():
             for tensor in tensors_in([vars(module), module._parameters, module._buffers]):
@@ -81,10 +83,12 @@ class Operations:
         found = self.states.get(_storage(tensor)[0])
         return found[1] if found is not None else State(NOWHERE if tensor.ndim and tensor.numel() else 0)
 
-    def head(self, args: Any, output: Any) -> None:
-        """A head took these and returned that."""
+    def head(self, args: Any, output: Any, *, scores: bool = False) -> None:
+        """A head took these and returned that; scores: its values are constants, so that what it takes goes into its
+        softmax and nowhere else, and products in it are scores of that."""
         for tensor in tensors_in(args):
-            self.left |= dict.fromkeys(self.get(tensor).open)
+            opened = self.get(tensor).open
+            self.left |= dict.fromkeys(e for e in opened if not scores or e.operation == "softmax")
         for tensor in tensors_in(output):
             self.set(tensor, State(DATA))
 
@@ -125,10 +129,12 @@ class Operations:
         """What is open in the result of an operation on DATA; what it is, if it is not affine, is noted."""
         opened = frozenset[Event]().union(*(s.open for s in call.data.values()))
         if call.name in SOFTMAX:
+            self.counts["softmax"] += 1
             self.left |= dict.fromkeys(e for e in opened if e.operation == "softmax")
             softmax = self.event("softmax")
             return State(open=frozenset([softmax]), weights=softmax)
         if call.name in ATTENTION:
+            self.counts.update(softmax=1, scores=1)
             self.left |= dict.fromkeys(opened)
             self.attends(self.event("softmax"))
             return State()
@@ -136,6 +142,7 @@ class Operations:
         if len(factors) > 1:
             return self.product(call, factors)
         if call.affine:
+            self.counts["affine"] += 1
             kept = {s.weights for s in call.data.values()} if call.name in KEEPS_WEIGHTS else {None}
             return State(open=opened, weights=kept.pop() if len(kept) == 1 else None)
         self.left |= dict.fromkeys(opened)
@@ -154,6 +161,7 @@ class Operations:
         self.left |= dict.fromkeys(e for n in factors for e in call.data[n].open)
         event = self.event(call.name)
         if call.name in MATRIX:
+            self.counts["scores"] += 1
             return State(open=added | {event})
         self.left[event] = None
         return State(open=added)

@@ -11,17 +11,32 @@ from torch.fx.graph_module import _format_import_block
 from torch.package import sys_importer
 
 from anchorhead.conversion.sites import Site
+from anchorhead.conversion.source_calls import source_forward
 from anchorhead.model.activation import ActivationHead, GateHead, Placed, SquareHead
+from anchorhead.model.norm import NormHead
 
-PLACED: dict[str, type[Placed]] = {"activation": ActivationHead, "gate": GateHead, "square": SquareHead}
+PLACED: dict[str, type[Placed]] = {
+    "activation": ActivationHead,
+    "gate": GateHead,
+    "square": SquareHead,
+    "norm": NormHead,
+}
 """What stands in a place, by its kind: everything that conversion puts in."""
 
 
 def put(model: nn.Module, made: Iterable[tuple[Site, nn.Module]], graphs: dict[str, fx.Graph]) -> nn.Module:
     """The model with heads at their sites; the model itself is changed."""
     rewritten: dict[str, fx.Graph] = {}
+    in_source: dict[str, list[str]] = {}
     for site, head in made:
-        model = _replace(model, site, head, graphs, rewritten)
+        if site.kind == "source":
+            model.get_submodule(site.owner).add_module(site.name if site.gated else f"{site.name}_head", head)
+            in_source.setdefault(site.owner, []).append(site.name)
+        else:
+            model = _replace(model, site, head, graphs, rewritten)
+    for path, names in in_source.items():
+        owner: Any = model.get_submodule(path)
+        owner.__class__ = _with_source(cast(Any, type(owner)), tuple(names))
     for path, graph in rewritten.items():
         _install(model, path, graph)
     for module in model.modules():
@@ -85,6 +100,21 @@ def _install(model: nn.Module, path: str, graph: fx.Graph) -> None:
     owner: Any = model.get_submodule(path)
     code = graph.python_code(root_module="self")
     owner.__class__ = _rewritten(cast(Any, type(owner)), _format_import_block(code.globals, sys_importer) + code.src)
+
+
+@functools.cache
+def _with_source(base: Any, names: tuple[str, ...]) -> type[nn.Module]:
+    """A subclass whose forward has heads in the place of some calls in its source."""
+
+    def reduced(self: nn.Module, protocol: object) -> tuple[Any, ...]:
+        return _made_of_source, (base, names), self.__dict__
+
+    return type(base.__name__, (base,), {"forward": source_forward(base, names), "__reduce_ex__": reduced})
+
+
+def _made_of_source(base: Any, names: tuple[str, ...]) -> nn.Module:
+    kind = _with_source(base, names)
+    return kind.__new__(kind)
 
 
 @functools.cache

@@ -167,10 +167,11 @@ class ConversionReport:
         return cls(float(data["tol"]), places, inputs=str(data["inputs"]), unwatched=str(data["unwatched"]), **seen)
 
     def __str__(self) -> str:
+        norms = sum(row.kind == "norm" for row in self.replaced)
+        also = f" and {norms} norms" if norms else ""
         lines = [
-            f"{len(self.replaced)} activations are attention now, {len(self.blocks)} of them in feed-forward blocks "
-            "with "
-            f"{self.neurons:,} neurons; at most {self.keys} keys; tol {self.tol:g}"
+            f"{len(self.replaced) - norms} activations{also} are attention now, {len(self.blocks)} of them in "
+            f"feed-forward blocks with {self.neurons:,} neurons; at most {self.keys} keys; tol {self.tol:g}"
         ]
         lines += [f"  {_line(row)}" for row in self.replaced]
         lines += [f"  NOT converted, {place}: {why}" for place, why in self.refused]
@@ -205,6 +206,10 @@ def _line(r: Replaced) -> str:
     if not math.isfinite(r.error):
         return f"{what}, unproved: numbers were changed after their proof"
     where = "R" if r.domain == WHOLE else f"[{r.domain[0]:.4g}, {r.domain[1]:.4g}]"
+    if r.kind == "norm":
+        return (
+            f"{what}, proved to {r.relative:.1e} of the result in {r.dtype}, rounding included, mean squares in {where}"
+        )
     after = f"; {r.feeds} moves by at most {r.output_bound:.2e}{unit}, rounding apart" if r.output_bound else ""
     if r.feeds and r.output_bound is None:
         after = f"; {r.feeds} follows, not directly, so no bound on its output is claimed"

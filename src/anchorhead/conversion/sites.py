@@ -18,8 +18,18 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from anchorhead.conversion.activations import FUNCTIONS, METHODS, formula_of, formula_of_call, is_activation
+from anchorhead.conversion.activations import (
+    FUNCTIONS,
+    METHODS,
+    formula_of,
+    formula_of_call,
+    is_activation,
+    is_elementwise,
+)
 from anchorhead.conversion.forward_source import activation_calls, frozen, held_functions
+from anchorhead.conversion.norms import norm_of
+from anchorhead.conversion.source_calls import source_calls, source_gates
+from anchorhead.model.norm import NormForm
 from anchorhead.proof.composed import RAMP
 
 SIGMOID = "sigmoid(x)"
@@ -28,11 +38,13 @@ PRODUCTS = (operator.mul, torch.mul, "mul", operator.imul)
 
 @dataclass(frozen=True)
 class Site:
-    """A pointwise nonlinearity. kind: "module", "attribute" or "call" (of a traced forward); gated if it has a partner.
+    """A pointwise nonlinearity. kind: "module", "attribute", "call" (of a traced forward) or "source" (a call in the
+    source of a forward that cannot be traced); gated if it has a partner.
 
     owner: the path of the module that holds it; name: the child, the attribute, or the node's name in `graph`.
     in_place: it overwrites its argument, which others may read; then it is not gated, whatever it is multiplied by.
     carries: the dimension along which its argument holds a partner too, as for nn.GLU; then it is not gated either.
+    norm: which norm it is, where it is one, and of how many numbers at most.
     """
 
     kind: str
@@ -42,10 +54,13 @@ class Site:
     gated: bool
     in_place: bool = False
     carries: int | None = None
+    norm: tuple[NormForm, int] | None = None
 
     @property
     def operation(self) -> str:
         """What it computes: a kind of place that heads stand in (`proof/composed.py`)."""
+        if self.norm is not None:
+            return "norm"
         if self.formula == f"{RAMP}**2":
             return "square"
         return "gate" if self.gated or self.carries is not None else "activation"
@@ -60,19 +75,23 @@ def below(owner: str, name: str) -> str:
     return f"{owner}.{name}" if owner else name
 
 
-def find_sites(model: nn.Module) -> tuple[list[Site], list[tuple[str, str]], dict[str, fx.Graph]]:
-    """Sites, activations that cannot be read with the reason, and traced forwards by path."""
+def find_sites(
+    model: nn.Module, *, pure: bool = False
+) -> tuple[list[Site], list[tuple[str, str]], dict[str, fx.Graph]]:
+    """Sites, norms among them if all is to be pure; activations that cannot be read with the reason; and traced
+    forwards by path."""
     sites: list[Site] = []
     refused: list[tuple[str, str]] = []
     graphs: dict[str, fx.Graph] = {}
     calls: dict[type, set[str]] = {}
+    more = {id(m) for m in model.modules() if is_elementwise(m)} if pure else set()
     for path, module in model.named_modules():
-        if is_activation(module):
+        if is_activation(module) or id(module) in more:
             continue
         if type(module) not in calls:
             calls[type(module)] = activation_calls(module)
         own = calls[type(module)]
-        children = {n: c for n, c in module._modules.items() if c is not None and is_activation(c)}  # shared ones too
+        children = {n: c for n, c in module._modules.items() if c is not None and (is_activation(c) or id(c) in more)}
         attribute = _attribute(module)
         if attribute is not None:
             sites.append(Site("attribute", path, "activation", attribute, False))
@@ -91,10 +110,14 @@ def find_sites(model: nn.Module) -> tuple[list[Site], list[tuple[str, str]], dic
                 refused.append((below(path, name), why))
             else:
                 in_place = bool(getattr(child, "inplace", False))
-                gated = graph is not None and _gates(graph, name) and not in_place
-                sites.append(Site("module", path, name, formula, gated, in_place))
+                read = name in source_gates(module) and graph is None and not in_place
+                gated = read or (graph is not None and _gates(graph, name) and not in_place)
+                sites.append(Site("source" if read else "module", path, name, formula, gated, in_place))
         glus = {n: c for n, c in module._modules.items() if isinstance(c, nn.GLU)}
         sites += [Site("module", path, name, SIGMOID, False, carries=glu.dim) for name, glu in glus.items()]
+        if graph is None:
+            found = [Site("source", path, n, f, False) for n, f in source_calls(module, helpers=pure).items()]
+            sites, own = sites + found, set() if found else own
         if own:
             found, missed = _calls(path, graph, own, fixed)
             sites += found
@@ -102,7 +125,14 @@ def find_sites(model: nn.Module) -> tuple[list[Site], list[tuple[str, str]], dic
     if is_activation(model):
         formula = formula_of(model)
         sites += [Site("module", "", "", formula, False, bool(getattr(model, "inplace", False)))] if formula else []
-    return sites, refused, graphs
+    return sites + (_norms(model) if pure else []), refused, graphs
+
+
+def _norms(model: nn.Module) -> list[Site]:
+    """Modules that are norms, by what they compute."""
+    held = [(path, *child) for path, module in model.named_modules() for child in module._modules.items()]
+    found = [(owner, name, norm_of(module)) for owner, name, module in [("", "", model), *held] if module is not None]
+    return [Site("module", owner, name, str(norm[0]), False, norm=norm) for owner, name, norm in found if norm]
 
 
 def _attribute(module: nn.Module) -> str | None:

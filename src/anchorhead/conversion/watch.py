@@ -80,11 +80,17 @@ class _Running:
         self.stack.pop()
         if _is_head(module):
             self.unseen -= 1
-            self.operations.head(args, output)
+            self.operations.head(args, output, scores=_selects(module))
 
     def event(self, operation: str) -> Event:
         known = (self.paths[id(m)] for m in reversed(self.stack) if id(m) in self.paths)
         return Event(*next(known, ("the model", "")), operation, _line())
+
+
+def _selects(module: Any) -> bool:
+    """Whether what a head takes decides its weights alone: one argument, and constant values."""
+    claims = module.claims
+    return module.kind == "activation" and all(claim.constant_values for claim in claims.values())
 
 
 def _is_head(module: nn.Module) -> bool:

@@ -51,7 +51,8 @@ def singularities(node: Node, variable: str, low: float, high: float) -> None:
             if enclose(node, {variable: box(left, right)}).is_finite():
                 continue
             middle = left / 2 + right / 2
-            if right - left <= NARROW * max(span, abs(left)) or not left < middle < right:
+            size = span if left <= 0 <= right else max(abs(left), abs(right))  # beside zero a box can be far smaller
+            if right - left <= NARROW * size or not left < middle < right:
                 _report(node, variable, left, right)
             stack += [(middle, right), (left, middle)]
     raise SingularityError(

@@ -28,6 +28,7 @@ from anchorhead.proof.head_claim import HeadClaim
 RECORD = "anchorhead.json"
 FORMAT = 3
 MOST_RECORD = 1 << 26
+NORM = re.compile(r"(layer|rms|group)_norm\(x, eps=[^()]*\)")
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 
 
@@ -148,25 +149,29 @@ def _require_the_same(row: dict[str, Any], entry: dict[str, Any], claims: dict[s
     """What the report says of the heads at a place is what was checked of them, and what follows for the place."""
     place, kind, dtype = entry["place"], entry["kind"], row.get("dtype")
     try:
-        formula = canonical(str(row["formula"]))
+        formula = str(row["formula"])
         bound = composed(kind, claims, str(dtype))
     except (AnchorheadError, KeyError) as error:
         raise VerificationError(f"The report does not say what the heads at {place} keep: {error}") from error
     meant = asdict(bound) | {"domain": list(map(end_text, bound.domain)), "kind": kind,
                              "heads": [asdict(head) for head in heads_of(claims)]}  # fmt: skip
-    wrong = [name for name, value in meant.items() if (formula if name == "function" else row.get(name)) != value]
+    wrong = [name for name, value in meant.items() if name != "function" and row.get(name) != value]
+    wrong += [] if computes(formula, bound.function) else ["formula"]
     if wrong:
         raise VerificationError(
             f"The report says something else of the heads at {place} than their certificates: {', '.join(wrong)}."
         )
 
 
-def canonical(formula: str) -> str:
-    """A formula in x as expressions are written; a name as it is."""
+def computes(formula: str, function: str) -> bool:
+    """Whether what is said of a place, a formula in x or a norm with its eps, is the function that heads are proved
+    for."""
+    if function == "norm":
+        return NORM.fullmatch(formula) is not None
     try:
-        return str(parse(formula, ("x",)))
+        return str(parse(formula, ("x",))) == function
     except AnchorheadError:
-        return formula
+        return False
 
 
 def record_digest(record: dict[str, Any]) -> str:

@@ -57,6 +57,11 @@ def worth_fusing(x: Tensor, worth: int = WORTH_COMPILING) -> bool:
     return not (torch.compiler.is_compiling() or x.numel() < worth or x.device.type != "cpu" or _unfused.get())
 
 
+def made(evaluation: Kernel) -> bool:
+    """Whether there is a kernel of an evaluation already, or there cannot be one."""
+    return evaluation in _by_evaluation
+
+
 def fused(evaluation: Kernel, numbers: Callable[[], Hashable], *like: Tensor) -> Kernel | None:
     """The evaluation as one kernel, for tensors of as many dimensions as these; None where it cannot be made.
 

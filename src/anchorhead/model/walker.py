@@ -19,6 +19,7 @@ import copy
 import math
 import operator
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -68,24 +69,26 @@ def walk(network: nn.Module, *inputs: Tensor) -> Walk:
     Networks of this library, alone or inside another module, are walked in their literal evaluation, and the
     outputs of the two evaluations are compared on these inputs.
     """
-    module = _literal_form(network)
+    module = literal_form(network)
     if module is not network:
         _require_agreement(network, module, inputs)
-    program = _exported(module, inputs)
+    program = exported(module, inputs, basic=True)
     if program.graph_signature.buffers_to_mutate or getattr(program.graph_signature, "user_inputs_to_mutate", None):
         raise StructureError("The network changes its own state when called, so its graph is not all that it computes.")
-    return _Walker(set(program.graph_signature.user_inputs)).run(program.graph)
+    given = [t.dtype for t in (*inputs, *module.parameters()) if isinstance(t, Tensor) and t.is_floating_point()]
+    shortest = max((torch.finfo(dtype).eps for dtype in given), default=0.0)
+    return _Walker(set(program.graph_signature.user_inputs), shortest).run(program.graph)
 
 
-def _literal_form(module: nn.Module) -> nn.Module:
-    """The module with every network of this library inside it replaced by its literal evaluation."""
-    make: Any = getattr(module, "literal", None)
+def literal_form(
+    module: nn.Module, written: Callable[[Any], nn.Module] = lambda network: network.literal()
+) -> nn.Module:
+    """The module with every network of this library inside it in its literal evaluation, as `written` has it."""
     hooks = (module._forward_hooks, module._forward_pre_hooks)
     ours = type(module).__module__.partition(".")[0] == "anchorhead"
-    if make is not None:
-        found: nn.Module = make() if ours and not any(hooks) else module
-        return found
-    children = {name: _literal_form(child) for name, child in module.named_children()}
+    if getattr(module, "literal", None) is not None:
+        return written(module) if ours and not any(hooks) else module
+    children = {name: literal_form(child, written) for name, child in module.named_children()}
     if all(children[name] is child for name, child in module.named_children()):
         return module
     twin = copy.copy(module)
@@ -112,11 +115,16 @@ def _promised(network: nn.Module) -> float:
     return 2 * max((bound for bound in bounds if math.isfinite(bound)), default=0.0)
 
 
-def _exported(module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+def exported(
+    module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any] | None = None, *, basic: bool = False
+) -> Any:
+    """The graph of a module on inputs like these; basic: in torch's basic operations, but for fused attention."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of its deprecated names
-            program = torch.export.export(module, inputs, strict=False)
+            program = torch.export.export(module, inputs, named, strict=False)
+            if not basic:
+                return program
             table = torch.export.default_decompositions()
             table.pop(torch.ops.aten.scaled_dot_product_attention.default, None)
             return program.run_decompositions(table)
@@ -129,8 +137,8 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
 
 
 class _Walker:
-    def __init__(self, user_inputs: set[str]) -> None:
-        self.user_inputs = user_inputs
+    def __init__(self, user_inputs: set[str], shortest: float) -> None:
+        self.user_inputs, self.shortest = user_inputs, shortest
         self.kinds: dict[fx.Node, Kind] = {}
         self.axes: dict[fx.Node, int] = {}
         """For WEIGHTS: the axis over which they sum to one."""
@@ -184,7 +192,7 @@ class _Walker:
         raise _offence(node, "is neither affine nor softmax attention")
 
     def _require_digits(self, node: fx.Node) -> None:
-        """A signal stays a floating number, with no fewer digits than it had."""
+        """A signal stays a floating number, with no fewer digits than it had, or than inputs and parameters have."""
         after = node.meta.get("val")
         for result in after if isinstance(after, list | tuple) else [after]:
             if not isinstance(result, Tensor):
@@ -195,7 +203,7 @@ class _Walker:
                 before = source.meta.get("val")
                 if self.kinds[source] is Kind.CONSTANT or not isinstance(before, Tensor):
                     continue
-                if torch.finfo(result.dtype).eps > torch.finfo(before.dtype).eps:
+                if torch.finfo(result.dtype).eps > max(torch.finfo(before.dtype).eps, self.shortest):
                     raise _offence(node, f"rounds a signal from {before.dtype} to {result.dtype}")
 
     def _fused(self, node: fx.Node, kinds: list[Kind]) -> Kind:

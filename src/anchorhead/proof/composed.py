@@ -22,6 +22,8 @@ as h(u)·v, the fast evaluation of h once and a multiplication. That is away fro
 r(1 + |u|)|v| and by the multiplication's rounding, ρ|h(u)·v|. What is computed so is in fact near φ(u)·v for every u,
 also where |u| > R.
 
+*A norm* is three heads (`norm_heads.py`): φ(u) = u^(-1/2), u the mean square plus eps, v what is normalised.
+
 *Casts.* In a model of a dtype with unit roundoff ρ' > ρ, as bfloat16, a head's result is rounded to it, ρ'|φ|, and then
 the product is, where torch rounds too. Numbers that are not normal err by ρ' times the least normal one.
 """
@@ -39,6 +41,7 @@ from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import VerificationError
 from anchorhead.expression.graph import Expression
 from anchorhead.proof.head_claim import HeadClaim
+from anchorhead.proof.norm_heads import norm_bound
 from anchorhead.proof.odd import is_odd
 
 PRODUCT = 2.0**-27
@@ -152,5 +155,11 @@ def _only(claims: Claims, roles: set[str]) -> Claims:
     return claims
 
 
-KINDS: dict[str, Callable[[Claims, str], Bound]] = {"activation": _activation, "gate": _gate, "square": _square}
+def _norm(claims: Claims, dtype: str) -> Bound:
+    relative, least, domain = norm_bound(claims, dtype)
+    return Bound("norm", 0.0, 0.0, relative, least, domain)
+
+
+KINDS: dict[str, Callable[[Claims, str], Bound]] = {"activation": _activation, "gate": _gate, "square": _square,
+                                                         "norm": _norm}  # fmt: skip
 """How the heads of each kind of place compose: the name stands in reports and folders."""

@@ -1,0 +1,142 @@
+"""Which modules are norms, by what they compute: no name is believed.
+
+A module without children, with at most a weight and a bias and a forward of one tensor, may be one. A copy of it gets a
+weight and a bias that were drawn, and is run on drawn numbers x and -x, at scales where eps matters and where it does
+not. What is even in x must be the bias; what is odd must be (x - mean, or x)·(mean square + eps)^(-1/2), times the
+weight or one plus the weight, with an eps that the module holds, or a usual one. Whether it is rounded before its
+weight is multiplied, a copy in bfloat16 shows. Whatever is none of these stays as it is, and is named when the model
+runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.model.norm import NormForm
+
+WIDTH = 48
+"""Of a norm that does not say how many numbers it takes."""
+ANY = 1 << 14
+"""The most numbers that one takes which does not say it."""
+SCALES = (1.0, 40.0)
+NEAR = 2e-6
+LARGEST_EPS = 0.1
+USUAL_EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5)
+"""For norms that do not hold theirs, but write it in their code."""
+GROUPED = 1 << 18
+"""The most numbers in a group of channels."""
+
+
+def norm_of(module: nn.Module) -> tuple[NormForm, int] | None:
+    """Which norm a module is, and over how many numbers at most; None if it is none."""
+    own = dict(module._parameters)
+    if module._modules or module._buffers or set(own) - {"weight", "bias"} or not _takes_one(module):
+        return None
+    shape = _shape(module)
+    if any(
+        p is not None and (p.shape != shape or (p.dim() > 1 and not hasattr(module, "normalized_shape")))
+        for p in own.values()
+    ):
+        return None
+    bare = _bare(module)
+    dtype = torch.float64 if getattr(module, "eps", 0.0) is not None else _dtype(module)
+    try:
+        with torch.no_grad():
+            form = next((f for f in _forms(module, shape, dtype) if _fits(f, bare.to(dtype), shape)), None)
+            if form is None:
+                return None
+            form = _as_rounded(form, bare, shape)
+    except Exception:  # whatever a module does with numbers that are not its own
+        return None
+    sized = any(p is not None for p in own.values()) or hasattr(module, "normalized_shape")
+    return form, GROUPED if form.groups else shape.numel() if sized else ANY
+
+
+def _takes_one(module: nn.Module) -> bool:
+    """Whether its forward takes one argument, and no other."""
+    try:
+        return len(inspect.signature(module.forward).parameters) == 1
+    except (TypeError, ValueError):
+        return False
+
+
+def _shape(module: nn.Module) -> torch.Size:
+    """Of what is normalised together, or of the channels of a group norm."""
+    weight: Any = next((p for p in module._parameters.values() if p is not None), None)
+    given: Any = getattr(module, "normalized_shape", None)
+    if weight is not None:
+        return torch.Size(weight.shape)
+    if isinstance(module, nn.GroupNorm):
+        return torch.Size([module.num_channels])
+    return torch.Size(given) if given is not None else torch.Size([WIDTH])
+
+
+def _dtype(module: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+
+
+def _bare(module: nn.Module) -> Any:
+    """A copy without hooks, with a weight and a bias that were drawn."""
+    found = copy.deepcopy(module).eval()
+    found._forward_hooks, found._forward_pre_hooks = OrderedDict(), OrderedDict()
+    draw = torch.Generator().manual_seed(0)
+    for name, held in found._parameters.items():
+        if held is not None:
+            found._parameters[name] = nn.Parameter(0.5 + torch.rand(held.shape, generator=draw), requires_grad=False)
+    return found
+
+
+def _forms(module: nn.Module, shape: torch.Size, dtype: torch.dtype) -> Iterator[NormForm]:
+    """Every norm that it might be."""
+    held = {v for v in vars(module).values() if isinstance(v, float) and 0 <= v <= LARGEST_EPS} | set(USUAL_EPS)
+    if getattr(module, "eps", 0.0) is None:
+        held = {torch.finfo(dtype).eps}
+    groups = module.num_groups if isinstance(module, nn.GroupNorm) else 0
+    for eps, centred, shift in itertools.product(sorted(held), (True, False), (0.0, 1.0)):
+        if not (shift and module._parameters.get("weight") is None):
+            yield NormForm(centred, eps, axes=len(shape), groups=groups, shift=shift)
+
+
+def _drawn(form: NormForm, shape: torch.Size, scale: float, dtype: torch.dtype) -> Tensor:
+    draw = torch.Generator().manual_seed(1)
+    size = (2, *shape, 3) if form.groups else (2, 3, *shape)
+    return (scale * (0.7 + torch.randn(*size, generator=draw, dtype=torch.float64))).to(dtype)
+
+
+def _computed(form: NormForm, module: nn.Module, x: Tensor) -> Tensor:
+    """The norm with the module's weight and bias."""
+    v = form.centre(form.rows(x))
+    y = v * ((v * v).mean(-1, keepdim=True) + form.eps).rsqrt()
+    weight, bias = (form.beside(module._parameters.get(name), x) for name in ("weight", "bias"))
+    return form.scaled(y, weight, bias, x.dtype).reshape(x.shape)
+
+
+def _fits(form: NormForm, module: nn.Module, shape: torch.Size) -> bool:
+    """Whether the module computes it, to what float32 can tell."""
+    dtype = _dtype(module) if list(module.parameters()) else torch.float64
+    for scale in (*SCALES, max(form.eps, 1e-16) ** 0.5):
+        x = _drawn(form, shape, scale, dtype)
+        for given in (x, -x):
+            found, expected = module(given), _computed(form, module, given)
+            if not isinstance(found, Tensor) or found.shape != expected.shape:
+                return False
+            if not torch.allclose(found.double(), expected.double(), rtol=NEAR, atol=NEAR):
+                return False
+    return True
+
+
+def _as_rounded(form: NormForm, module: Any, shape: torch.Size) -> NormForm:
+    """The norm with the rounding that the module has in bfloat16, where it can be told."""
+    short, draws = module.to(torch.bfloat16), _drawn(form, shape, 1.0, torch.bfloat16)
+    ways = [form, NormForm(**vars(form) | {"rounds": True})]
+    found = short(draws)
+    same = [int((_computed(way, short, draws) == found).sum()) for way in ways]
+    return ways[1] if same[1] > same[0] else ways[0]

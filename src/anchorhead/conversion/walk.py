@@ -1,0 +1,133 @@
+"""The walker on whole models: the exported graph of a converted model, operation by operation.
+
+The model is taken with every head written out as scores, softmax and values. Of that form `torch.export` makes one
+graph, which is all that it computes on inputs of that shape. It is run node by node, and every operation that torch
+dispatches for a node is shown to `operations.py`, as when a model is watched: so there is one notion of what is affine,
+what is a constant of tokens and positions, and what is softmax attention. The first that is none of these is named.
+
+*Fast and literal.* Both are run on the inputs and must agree. Heads of float32 are written out in float64: squares and
+products have weights near 1/2, and values that cancel (`proof/odd.py`), which costs a softmax in float32 all its digits
+and one in float64 about half of them. So what must agree is half of the digits of the model's dtype, or of float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from anchorhead.conversion.operations import Event, Operations, tensors_in
+from anchorhead.errors import InputError, StructureError
+from anchorhead.model.activation import Placed
+from anchorhead.model.fused import unfused
+from anchorhead.model.walker import Walk, exported, literal_form
+from anchorhead.model.walker import walk as walk_network
+
+
+def walk(network: nn.Module, *inputs: Any, **named: Any) -> Walk:
+    """Proves that `network` on inputs like these is affine maps and softmax attention only.
+
+    Raises `StructureError` naming the first operation that is neither, and where it stands in the source. Networks of
+    this library, alone or inside another module, are walked in their literal evaluation, and the outputs of the two
+    evaluations are compared on these inputs. A model that `ah.convert` returned takes what it takes, by name too; what
+    is computed from tokens and positions alone, as masks and rotary factors are, is a constant there.
+    """
+    if any(isinstance(module, Placed) for module in network.modules()):
+        return _walk_converted(network, inputs, named)
+    if named:
+        raise InputError("Inputs by name are for models that ah.convert returned; give tensors, in order.")
+    return walk_network(network, *inputs)
+
+
+class _Tensors(nn.Module):
+    """A model whose output is the list of its tensors, whatever holds them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Any, **named: Any) -> list[Tensor]:
+        return tensors_in(self.model(*inputs, **named))
+
+
+class _Wide(nn.Module):
+    """What stands in a place, written out, with its numbers and what it computes in float64."""
+
+    def __init__(self, placed: Any) -> None:
+        super().__init__()
+        self.placed, self.in_place = placed.literal().to(torch.float64), placed.in_place
+
+    def forward(self, x: Tensor, *partner: Tensor) -> Tensor:
+        found: Tensor = self.placed(*(t.to(torch.float64) for t in (x, *partner))).to(x.dtype)
+        return x.copy_(found) if self.in_place else found
+
+
+def _walk_converted(model: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Walk:
+    fast, literal = _Tensors(model).eval(), _Tensors(literal_form(model, _Wide)).eval()
+    with torch.no_grad(), unfused():
+        _require_agreement(fast(*inputs, **named), literal(*inputs, **named))
+        graph = exported(literal, inputs, named).module()
+        found = _Classified(graph, [v for v in pytree.tree_leaves((inputs, named)) if isinstance(v, Tensor)])
+        with _Dispatched(found.operations):
+            output = found.run(*pytree.tree_leaves((inputs, named)), enable_io_processing=False)
+        found.env.clear()  # what is left of it does not outlive the run
+        found.operations.finish(output)
+    if found.operations.left:
+        event = next(iter(found.operations.left))
+        raise StructureError(
+            f"{event.place} ({event.module}) computes {event}, which is neither affine nor softmax attention. A "
+            "network may hold only these; report.remaining lists what conversion left."
+        )
+    counts = found.operations.counts
+    return Walk(counts["affine"], counts["softmax"], counts["scores"])
+
+
+def _require_agreement(fast: list[Tensor], literal: list[Tensor]) -> None:
+    for a, b in zip(fast, literal, strict=True):
+        if not a.is_floating_point() or not a.numel():
+            continue
+        scale = 1 + a.double().nan_to_num(0.0, 0.0, 0.0).abs().max().item()
+        allowed = scale * math.sqrt(max(torch.finfo(a.dtype).eps, torch.finfo(torch.float32).eps))
+        if not torch.allclose(a.double(), b.double(), rtol=0, atol=allowed, equal_nan=True):
+            raise StructureError(
+                "The model's two evaluations disagree on these inputs, so its literal form says nothing about what it "
+                "computes: numbers are too small for squares that are written out. Walk it on other inputs."
+            )
+
+
+class _Dispatched(TorchDispatchMode):
+    """Shows every operation to `Operations`."""
+
+    def __init__(self, operations: Operations) -> None:
+        super().__init__()
+        self.operations = operations
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        self.operations.see(func, args, kwargs or {}, found)
+        return found
+
+
+class _Classified(fx.Interpreter):
+    """Runs a graph, and knows which node is running."""
+
+    def __init__(self, graph: Any, inputs: list[Tensor]) -> None:
+        super().__init__(graph)
+        self.operations = Operations(graph, inputs, self._event)
+        self.node: fx.Node | None = None
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.node = n
+        return super().run_node(n)
+
+    def _event(self, operation: str) -> Event:
+        meta: dict[str, Any] = {} if self.node is None else self.node.meta
+        place, kind = next(reversed((meta.get("nn_module_stack") or {"": ("", "")}).values()))
+        lines = [line.strip() for line in (meta.get("stack_trace") or "").splitlines() if line.strip()]
+        source = f"`{lines[-1]}` in {lines[-2]}" if len(lines) > 1 else ""
+        name = kind if isinstance(kind, str) else kind.__name__
+        return Event(str(place).removeprefix("model.") or "the model", name.rpartition(".")[2], operation, source)

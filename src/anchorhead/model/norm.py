@@ -1,0 +1,204 @@
+"""What stands in the place of a norm: three proved heads (`proof/norm_heads.py`), evaluated in float64.
+
+A layer norm, an RMS norm or a group norm is  v·(mean v² + eps)^(-1/2)·weight + bias  over the last numbers of a tensor,
+v centred or not. Squares are evaluated as v·v, which they are to within their proved error, and the two heads for the
+inverse root once a token, as softmaxes over their keys. Large inputs go through the same evaluation as one kernel
+(`fused.py`). The result is rounded to the dtype of the input: once, or where the original does so before its weight is
+multiplied, there too. Written out, every square is a softmax of two keys, and both heads carry every number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.errors import InputError
+from anchorhead.head.module import HeadModule, HeadParameters, LiteralHead
+from anchorhead.head.parameters import constant
+from anchorhead.model.activation import Placed
+from anchorhead.model.fused import WORTH_COMPILING, fused, made, worth_fusing
+from anchorhead.proof.norm_heads import norm_width
+
+if TYPE_CHECKING:
+    from anchorhead.model.compiled import CompiledModel
+
+EXACT = torch.float64
+
+
+@dataclass(frozen=True)
+class NormForm:
+    """Which norm: over how many of the last axes, or in how many groups of channels; centred, as a layer norm is.
+
+    shift: what is added to the weight, 1 in models whose weights are around zero. rounds: to the input's dtype before
+    the weight is multiplied.
+    """
+
+    centred: bool
+    eps: float
+    axes: int = 1
+    groups: int = 0
+    shift: float = 0.0
+    rounds: bool = False
+
+    def __str__(self) -> str:
+        name = "group_norm" if self.groups else "layer_norm" if self.centred else "rms_norm"
+        more = [f"groups={self.groups}"] * bool(self.groups) + [f"axes={self.axes}"] * (self.axes > 1)
+        more += [f"weight + {self.shift:g}"] * bool(self.shift)
+        return f"{name}({', '.join(['x', f'eps={self.eps!r}', *more])})"
+
+    def rows(self, x: Tensor) -> Tensor:
+        """The numbers that are normalised together side by side, (..., numbers)."""
+        if self.groups:
+            return x.reshape(x.shape[0], self.groups, -1)
+        return x if self.axes == 1 else x.flatten(-self.axes)
+
+    def beside(self, weight: Tensor | None, x: Tensor) -> Tensor | None:
+        """A weight or bias as it stands beside `rows`."""
+        if weight is None or not self.groups:
+            return None if weight is None else weight.reshape(-1)
+        each = weight.reshape(-1, *[1] * (x.dim() - 2)).expand(x.shape[1:])
+        return each.reshape(self.groups, -1)
+
+    def scaled(self, y: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: Any) -> Tensor:
+        """y·(weight + shift) + bias, rounded as the original rounds."""
+        y = y.to(dtype) if self.rounds else y
+        if weight is not None:
+            weight = weight if self.rounds else weight.to(EXACT)
+            y = y * (weight + self.shift if self.shift else weight)
+        y = y if bias is None else y + bias
+        return y if self.rounds else y.to(dtype)
+
+    def centre(self, rows: Tensor) -> Tensor:
+        """v, in float64."""
+        v = rows.to(EXACT)
+        return v - v.mean(-1, keepdim=True) if self.centred else v
+
+
+class NormHead(Placed):
+    """A norm by its three heads, with the weight and bias of the module in whose place it stands."""
+
+    kind = "norm"
+
+    def __init__(self, form: NormForm, compiled: Mapping[str, CompiledModel], dtype: torch.dtype,
+                 weight: nn.Parameter | None = None, bias: nn.Parameter | None = None) -> None:  # fmt: skip
+        super().__init__(str(form), compiled, dtype)
+        self.form = form
+        self.weight, self.bias = weight, bias
+        self._width = norm_width(self.claims)
+        self._evaluation: tuple[tuple[Any, ...], Callable[..., Any]] | None = None
+        self.watch([self.bound.domain], f"mean square plus eps of {form}", "Scale what is normalised")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_evaluation"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._evaluation = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        form, rows = self.form, self.form.rows(x)
+        if rows.shape[-1] > self._width:
+            raise InputError(f"{form} is proved for up to {self._width} numbers, and was given {rows.shape[-1]}.")
+        beside = [form.beside(part, x) for part in (self.weight, self.bias)]
+        y, u = self._value(rows, *beside)
+        self.look(u)
+        return y.reshape(x.shape)
+
+    def _value(self, rows: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The norm of every row, and its mean square plus eps: fused where that pays."""
+        heads: list[Any] = [self.heads["coarse"], self.heads["fine"]]
+        evaluation = self._fixed(heads)
+        given = [t for t in (rows, weight, bias) if t is not None]
+        plain = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+        if evaluation is None or plain or rows.numel() == rows.shape[-1]:  # one row: a kernel would be made anew for it
+            return _normalised(self.form, heads, rows, weight, bias)
+        flat = rows if self.form.groups else rows.reshape(-1, rows.shape[-1])
+        given[0] = flat
+        if not worth_fusing(rows, 1 if made(evaluation) else WORTH_COMPILING):
+            return evaluation(*given)
+        run: Any = fused(
+            evaluation, lambda: (self.form, weight is None, bias is None, *(h.numbers for h in heads)), *given
+        )
+        found: tuple[Tensor, Tensor] = evaluation(*given) if run is None else run(*given)
+        return found
+
+    def _fixed(self, heads: list[HeadModule]) -> Callable[..., Any] | None:
+        """The evaluation with the heads' numbers as constants, the same object as long as they are the same; None where
+        torch follows what is computed with them, or where they were changed."""
+        if torch.compiler.is_compiling():
+            return None
+        numbers = tuple(head.evaluation() for head in heads)
+        if None in numbers or any(head.edited for head in heads):
+            return None
+        parts = (*numbers, self.weight is None, self.bias is None)
+        if self._evaluation is None or self._evaluation[0] != parts:
+            self._evaluation = parts, _with_constants(self.form, heads, self.weight is None, self.bias is None)
+        return self._evaluation[1]
+
+    def literal(self) -> LiteralNorm:
+        """The same numbers as scores, softmax and values."""
+        heads: dict[str, Any] = dict(self.heads.items())
+        beside = [None if part is None else constant(part) for part in (self.weight, self.bias)]
+        return LiteralNorm(self.form, {role: head.literal() for role, head in heads.items()}, *beside)
+
+
+def _blend(numbers: tuple[Tensor, ...], u: Tensor) -> Tensor:
+    """A head at u, (..., 1), as a softmax over its keys."""
+    slopes, intercepts, constants = numbers
+    return ((u * slopes + intercepts).softmax(-1) * constants).sum(-1, keepdim=True)
+
+
+def _numbers(head: HeadParameters) -> tuple[Tensor, ...]:
+    return head.slopes, head.intercepts, head.constants
+
+
+def _normalised(form: NormForm, heads: list[HeadModule], rows: Tensor, weight: Tensor | None,
+                bias: Tensor | None) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The norm of every row, and its mean square plus eps, with the heads' parameters themselves."""
+    coarse, fine = map(_numbers, heads)
+    return _by_numbers(form, coarse, fine, rows, weight, bias)
+
+
+def _by_numbers(form: NormForm, coarse: tuple[Tensor, ...], fine: tuple[Tensor, ...], rows: Tensor,
+                weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:  # fmt: skip
+    v = form.centre(rows)
+    u = (v * v).mean(-1, keepdim=True) + form.eps
+    scale = _blend(coarse, u)
+    y = v * (scale * _blend(fine, scale * (scale * u)))
+    return form.scaled(y, weight, bias, rows.dtype), u
+
+
+def _with_constants(form: NormForm, heads: list[HeadModule], bare: bool, unbiased: bool) -> Callable[..., Any]:
+    """A function of rows, weight and bias, as many of these as there are, that torch.fx can trace."""
+    coarse, fine = (tuple(t.detach().clone() for t in _numbers(head)) for head in heads)
+    if bare and unbiased:
+        return lambda rows: _by_numbers(form, coarse, fine, rows, None, None)
+    if unbiased:
+        return lambda rows, weight: _by_numbers(form, coarse, fine, rows, weight, None)
+    if bare:
+        return lambda rows, bias: _by_numbers(form, coarse, fine, rows, None, bias)
+    return lambda rows, weight, bias: _by_numbers(form, coarse, fine, rows, weight, bias)
+
+
+class LiteralNorm(nn.Module):
+    """A norm as softmaxes: of every number's square, of the coarse head, which carries u, that again, and every number,
+    and of the fine head, which carries those."""
+
+    def __init__(self, form: NormForm, heads: Mapping[str, LiteralHead], weight: Tensor | None,
+                 bias: Tensor | None) -> None:  # fmt: skip
+        super().__init__()
+        self.form, self.weight, self.bias = form, weight, bias
+        self.square, self.coarse, self.fine = heads["square"], heads["coarse"], heads["fine"]
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.form.rows(x)
+        v = self.form.centre(rows)
+        u = self.square(v).mean(-1, keepdim=True) + self.form.eps
+        p = self.coarse(u, self.coarse(u, u))
+        y = self.fine(p, self.coarse(u, v))
+        weight, bias = (self.form.beside(part, x) for part in (self.weight, self.bias))
+        return self.form.scaled(y, weight, bias, x.dtype).reshape(x.shape)

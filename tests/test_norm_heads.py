@@ -1,0 +1,223 @@
+"""Norms as three heads: the proved error holds for every vector, the literal form is the fast one, norms are found."""
+
+import functools
+import math
+from dataclasses import replace
+
+import mpmath
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import anchorhead as ah
+from anchorhead.compiler.norm_models import norm_models
+from anchorhead.conversion.norms import norm_of
+from anchorhead.errors import VerificationError
+from anchorhead.model.norm import NormForm, NormHead
+from anchorhead.proof.norm_heads import norm_bound, norm_width
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+
+@functools.cache
+def heads():
+    return norm_models(64)
+
+
+@functools.cache
+def norm(dtype, centred, eps):
+    return NormHead(NormForm(centred, eps), heads(), DTYPES[dtype])
+
+
+def test_what_was_asked_for_is_proved():
+    claims = {role: model.claim for role, model in norm_models(1024).items()}
+    assert sum(claim.keys for claim in claims.values()) <= 60
+    for dtype, most in (("float32", 1e-6), ("float64", 1e-9)):
+        relative, _, (low, high) = norm_bound(claims, dtype)
+        assert relative <= most
+        assert low <= 1e-12
+        assert high >= 1e10
+    assert norm_width(claims) >= 1024
+
+
+@st.composite
+def vectors(draw):
+    """Numbers whose mean square is anywhere in the range: alike, of all sizes, one far larger than the rest, signs."""
+    count = draw(st.integers(1, 40))
+    shape = draw(st.sampled_from(["any", "alike", "spike", "spread"]))
+    parts = draw(st.lists(st.floats(-1, 1).filter(lambda v: abs(v) > 1e-6), min_size=count, max_size=count))
+    if shape == "alike":
+        parts = [math.copysign(1.0, p) * (1 + 1e-9 * p) for p in parts]
+    elif shape == "spike":
+        parts = [p * 1e-7 for p in parts[:-1]] + [parts[-1]]
+    elif shape == "spread":
+        parts = [math.copysign(10 ** (-12 * abs(p)), p) for p in parts]
+    size = 10 ** draw(st.floats(-4, 5)) / math.sqrt(sum(p * p for p in parts) / count)
+    return [p * size for p in parts]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(x=vectors(), eps=st.sampled_from([0.0, 1e-12, 1e-6, 1e-3]), centred=st.booleans())
+@settings(max_examples=200)
+def test_the_error_is_relative_whatever_is_normalised(dtype, x, eps, centred):
+    head = norm(dtype, centred, eps)
+    given = torch.tensor([x], dtype=DTYPES[dtype])
+    with mpmath.workdps(60):
+        numbers = [mpmath.mpf(v) for v in given[0].double().tolist()]
+        mean = mpmath.fsum(numbers) / len(numbers) if centred else mpmath.mpf(0)
+        v = [n - mean for n in numbers]
+        u = mpmath.fsum(n * n for n in v) / len(v) + mpmath.mpf(eps)
+        low, high = head.bound.domain
+        if not low <= u <= high:
+            return
+        moved = (len(v) + 2) * 2.0**-53 * mpmath.fsum(map(abs, numbers)) / len(v) if centred else mpmath.mpf(0)
+        for exact, found in zip([n / mpmath.sqrt(u) for n in v], head(given)[0].tolist(), strict=True):
+            room = head.bound.relative * abs(exact) + head.bound.least
+            assert abs(found - exact) <= room + 1.01 * moved * (1 + abs(exact)) / mpmath.sqrt(u)
+
+
+def exactly(head, u):
+    """A head as its formula reads, in mpmath."""
+    scores = [mpmath.mpf(s) * u + mpmath.mpf(c) for s, c in zip(head.slopes, head.intercepts, strict=True)]
+    weights = [mpmath.exp(s - max(scores)) for s in scores]
+    values = [mpmath.mpf(c) + mpmath.mpf(g) * u for c, g in zip(head.constants, head.gains, strict=True)]
+    return mpmath.fsum(w * v for w, v in zip(weights, values, strict=True)) / mpmath.fsum(weights)
+
+
+@given(x=vectors(), eps=st.sampled_from([0.0, 1e-12, 1e-6]))
+def test_the_network_of_softmaxes_keeps_the_same_bound(x, eps):
+    square, coarse, fine = (model.claim.head for model in heads().values())
+    with mpmath.workdps(60):
+        v = [mpmath.mpf(n) for n in x]
+        u = mpmath.fsum(n * n for n in v) / len(v) + mpmath.mpf(eps)
+        blurred = mpmath.fsum(exactly(square, n) for n in v) / len(v) + mpmath.mpf(eps)
+        scale = exactly(coarse, blurred)
+        factor = exactly(fine, scale * scale * blurred) * scale * mpmath.sqrt(u)
+        assert abs(factor - 1) <= norm("float64", False, eps).bound.relative
+
+
+def test_heads_that_do_not_fit_each_other_have_no_bound():
+    claims = {role: model.claim for role, model in heads().items()}
+    for wrong in ({"square": claims["fine"]}, {"fine": claims["square"]}, {"coarse": claims["square"]}):
+        with pytest.raises(VerificationError):
+            norm_bound(claims | wrong, "float32")
+    with pytest.raises(VerificationError, match="square"):
+        norm_bound({role: claims[role] for role in ("coarse", "fine")}, "float32")
+
+
+@pytest.mark.parametrize(
+    "form", [NormForm(True, 1e-5), NormForm(False, 1e-6, shift=1.0), NormForm(True, 1e-5, groups=4)]
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_literal_is_fast(form, dtype):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(*((3, 16, 5) if form.groups else (3, 5, 16)), generator=draw).to(DTYPES[dtype])
+    weight, bias = (nn.Parameter(torch.randn(16, generator=draw).to(x.dtype)) for _ in range(2))
+    head = NormHead(form, heads(), x.dtype, weight, bias)
+    assert torch.allclose(head(x), head.literal()(x), rtol=0, atol=2e-5)
+    walked = ah.walk(head, x)
+    assert walked.softmax == 5
+    assert walked.scores == 0
+
+
+def test_large_inputs_are_fused_and_gradients_follow():
+    layer = nn.LayerNorm(64)
+    head = NormHead(NormForm(True, 1e-5), heads(), torch.float32, layer.weight, layer.bias)
+    x = torch.randn(300, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.allclose(head(x), layer(x), atol=1e-6)
+        assert torch.equal(head(x[:7]), head(x[:7].clone()))
+    grads = []
+    for module in (head, layer):
+        given = x.clone().requires_grad_()
+        (module(given) ** 3).sum().backward()
+        grads += [given.grad, layer.weight.grad.clone()]
+        layer.weight.grad = None
+    assert torch.allclose(grads[0], grads[2], atol=1e-4)
+    assert torch.allclose(grads[1], grads[3], rtol=1e-4)
+
+
+def test_what_leaves_the_interval_is_said():
+    head = norm("float64", False, 0.0)
+    with pytest.warns(ah.OutsideRangeWarning, match="mean square"):
+        head(torch.zeros(1, 8, dtype=torch.float64))
+    head.outside = "error"
+    with pytest.raises(ah.AnchorheadError, match="outside"):
+        head(torch.full((1, 8), 1e9, dtype=torch.float64))
+    with pytest.raises(ah.AnchorheadError, match="up to"):
+        head(torch.ones(1, 10_000, dtype=torch.float64))
+    head.outside = "warn"
+
+
+class Centred(nn.Module):
+    """A layer norm that nobody has heard of."""
+
+    def __init__(self, power=-0.5, before=1.0):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(12))
+        self.power, self.before, self.tiny = power, before, 1e-4
+
+    def forward(self, x):
+        v = x - x.mean(-1, keepdim=True) * self.before
+        return v * (v.pow(2).mean(-1, keepdim=True) + self.tiny) ** self.power * (1 + self.weight)
+
+
+class RMSNorm(nn.Module):
+    """A name, and something else."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(12)), 1e-6
+
+    def forward(self, x):
+        return self.weight * x / (x.abs().mean(-1, keepdim=True) + self.eps)
+
+
+NORMS = {
+    "layer norm": (lambda: nn.LayerNorm(12), NormForm(True, 1e-5)),
+    "over two axes": (lambda: nn.LayerNorm((3, 4), eps=1e-6), NormForm(True, 1e-6, axes=2)),
+    "without a weight": (lambda: nn.LayerNorm(12, elementwise_affine=False), NormForm(True, 1e-5)),
+    "rms norm": (lambda: nn.RMSNorm(12, eps=1e-4), NormForm(False, 1e-4)),
+    "rms norm, eps of the dtype": (lambda: nn.RMSNorm(12), NormForm(False, torch.finfo(torch.float32).eps)),
+    "group norm": (lambda: nn.GroupNorm(3, 12), NormForm(True, 1e-5, groups=3)),
+    "of nobody": (Centred, NormForm(True, 1e-4, shift=1.0)),
+    "another power": (lambda: Centred(-0.4), None),
+    "half centred": (lambda: Centred(before=0.5), None),
+    "a name alone": (RMSNorm, None),
+    "linear": (lambda: nn.Linear(12, 12), None),
+    "scale": (lambda: nn.Identity(), None),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_are_known_by_what_they_compute(name):
+    make, form = NORMS[name]
+    found = norm_of(make())
+    assert (found and replace(found[0], rounds=False)) == form  # where one that rounds at every step rounds is open
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma2", "Gemma3", "T5", "Olmo2", "Qwen3"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_norms_of_the_transformers_library_round_where_they_do(name, dtype):
+    transformers = pytest.importorskip("transformers")
+    where = getattr(transformers.models, name.lower())
+    kind = getattr(getattr(where, f"modeling_{name.lower()}"), f"{name}{'Layer' if name == 'T5' else 'RMS'}Norm")
+    draw = torch.Generator().manual_seed(0)
+    module = kind(64)
+    module.weight.data = torch.randn(64, generator=draw)
+    module = module.to(dtype)
+    form, width = norm_of(module)
+    assert (width, form.centred, form.shift) == (64, False, 1.0 if name.startswith("Gemma") else 0.0)
+    head = NormHead(form, heads(), dtype, module.weight)
+    x = (3 * torch.randn(50, 64, generator=draw)).to(dtype)
+    with torch.no_grad():
+        ours, theirs = head(x), module(x)
+        assert ours.dtype == theirs.dtype
+        away = (ours.double() - theirs.double()).abs() / theirs.double().abs().clamp(min=1e-3)
+        assert away.max() <= 2 * torch.finfo(dtype).eps
+        if dtype != torch.float32:
+            assert (ours == theirs).double().mean() > 0.99
+        assert F.cosine_similarity(ours.double(), theirs.double()).min() > 1 - 1e-4
