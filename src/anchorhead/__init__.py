@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from anchorhead.conversion.convert import convert
     from anchorhead.conversion.feed_forward import feed_forward_as_attention
     from anchorhead.conversion.folder import load_converted, save_converted
+    from anchorhead.conversion.trainable import recertify
     from anchorhead.export.onnx_file import check_onnx, export_onnx
     from anchorhead.file.folder import verify
     from anchorhead.head.head import Head
     from anchorhead.lab.diagnosis import Diagnosis, diagnose
     from anchorhead.model.compiled import CompiledModel
+    from anchorhead.model.fused import warm
     from anchorhead.model.outside import OutsideRangeWarning
     from anchorhead.model.walker import Walk, walk
     from anchorhead.proof.certificate import Certificate
@@ -64,6 +66,8 @@ _WHERE = {
     "load_converted": "anchorhead.conversion.folder",
     "save_converted": "anchorhead.conversion.folder",
     "load": "anchorhead.compiler.load",
+    "recertify": "anchorhead.conversion.trainable",
+    "warm": "anchorhead.model.fused",
     "OutsideRangeWarning": "anchorhead.model.outside",
     "plan": "anchorhead.compiler.plan",
     "verify": "anchorhead.file.folder",
@@ -122,8 +126,10 @@ __all__ = [
     "load",
     "load_converted",
     "plan",
+    "recertify",
     "save_converted",
     "theorems",
     "verify",
     "walk",
+    "warm",
 ]
