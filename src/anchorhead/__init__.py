@@ -37,12 +37,14 @@ if TYPE_CHECKING:
     from anchorhead.conversion.convert import convert
     from anchorhead.conversion.feed_forward import feed_forward_as_attention
     from anchorhead.conversion.folder import load_converted, save_converted
+    from anchorhead.conversion.trainable import recertify
     from anchorhead.export.onnx_file import check_onnx, export_onnx
     from anchorhead.file.folder import verify
     from anchorhead.head.head import Head
     from anchorhead.in_context.interpreter import Interpreter, interpreter
     from anchorhead.lab.diagnosis import Diagnosis, diagnose
     from anchorhead.model.compiled import CompiledModel
+    from anchorhead.model.fused import warm
     from anchorhead.model.outside import OutsideRangeWarning
     from anchorhead.model.program import Program
     from anchorhead.model.walker import Walk, walk
@@ -67,6 +69,8 @@ _WHERE = {
     "load_converted": "anchorhead.conversion.folder",
     "save_converted": "anchorhead.conversion.folder",
     "load": "anchorhead.compiler.load",
+    "recertify": "anchorhead.conversion.trainable",
+    "warm": "anchorhead.model.fused",
     "OutsideRangeWarning": "anchorhead.model.outside",
     "plan": "anchorhead.compiler.plan",
     "program": "anchorhead.compiler.program_route",
@@ -133,8 +137,10 @@ __all__ = [
     "load_converted",
     "plan",
     "program",
+    "recertify",
     "save_converted",
     "theorems",
     "verify",
     "walk",
+    "warm",
 ]

@@ -25,10 +25,12 @@ from anchorhead.conversion.place_heads import PLACED, put
 from anchorhead.conversion.pretrained import forbid_saving
 from anchorhead.conversion.report import ConversionReport, Place
 from anchorhead.conversion.sites import Site, find_sites
+from anchorhead.conversion.trainable import make_trainable
 from anchorhead.conversion.trial import try_out
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.model.activation import Placed
 from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.fused import warm as make_kernels
 from anchorhead.model.norm import NormHead
 from anchorhead.model.outside import check_policy
 from anchorhead.proof.composed import PRODUCT, RAMP
@@ -47,6 +49,8 @@ def convert(
     inputs: Any = None,
     accept: bool = False,
     outside: str = "warn",
+    warm: bool = False,
+    trainable: bool = False,
     progress: Progress | None = None,
 ) -> nn.Module:
     """A copy of the module in which every pointwise nonlinearity is softmax attention, with `.report`.
@@ -63,6 +67,9 @@ def convert(
     outside: what an argument outside the interval of a head does when the model is run: "warn", once for each head,
         "error" or "ignore". Activations and gates are proved on all of R and have none; norms for mean squares from
         6e-14 to 1.7e10.
+    warm: whether the kernels of the heads are made now, and not by the first forward of a large input.
+    trainable: whether the values of the heads want gradients, so that an optimiser moves them; every place has a head
+        of its own then, and `ah.recertify` proves what they have become.
     """
     check_policy(outside)
     if not isinstance(module, nn.Module):
@@ -85,6 +92,11 @@ def convert(
     model.report = found
     report("watching it run")
     try_out(module, model, inputs, found)
+    if trainable:
+        make_trainable(model)
+    if warm:
+        report("making kernels")
+        make_kernels(model)
     return model
 
 

@@ -8,8 +8,9 @@
 they are still the ones that it was made of, so that an edit, an optimiser's step (also through `.data`) or
 `load_state_dict` is what runs next; slopes that are no longer evenly spaced are summed key by key. Where a parameter
 wants a gradient, or is being transformed by torch.func, the head is evaluated key by key from the parameters
-themselves. Inside torch.compile and torch.export Python cannot look at numbers: there the constants are those of the
-last eager call, of the last `load_state_dict`, or of the construction.
+themselves; where only values are trained (`train_values`), as `trained.py` says. Inside torch.compile and torch.export
+Python cannot look at numbers: there the constants are those of the last eager call, of the last `load_state_dict`, or
+of the construction.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from anchorhead.head.evaluation import TORCH, Evaluation, evaluation_of, from_pa
 from anchorhead.head.head import NUMBERS, Head
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.head.parameters import check_tensor, constant, followed, unchanged
+from anchorhead.head.trained import Trained
 
 CHUNK = 1 << 15
 """Elements at a time when evaluated without a compiler, so that temporaries stay in cache."""
@@ -87,7 +89,7 @@ class HeadModule(HeadParameters):
 
     def __init__(self, head: Head) -> None:
         super().__init__(head)
-        self._by_horner = head.horner
+        self._by_horner, self._trains = head.horner, False
         self._made = self._make()
 
     def _tensors(self) -> list[Tensor]:
@@ -183,6 +185,12 @@ class HeadModule(HeadParameters):
         """h at every element."""
         self.check(x)
         evaluate = self.evaluation()
+        if evaluate is None and self._values_alone():
+            slopes, intercepts = (a + b[self.piece] for a, b in ((self.slopes, self.gate_slopes),
+                                                                 (self.intercepts, self.gate_levels)))  # fmt: skip
+            trained: Any = Trained.apply
+            found: Tensor = trained(x.reshape(-1), slopes, intercepts, self.constants, self.gains)
+            return found.reshape(x.shape)
         if evaluate is None:
             numbers = {name: getattr(self, name) for name in NUMBERS}
             as_tanh = self._made.head.odd is not None
@@ -190,6 +198,23 @@ class HeadModule(HeadParameters):
         if torch.compiler.is_compiling() or x.numel() <= CHUNK or (x.requires_grad and torch.is_grad_enabled()):
             return evaluate(x)
         return torch.cat([evaluate(part) for part in x.reshape(-1).split(CHUNK)]).reshape(x.shape)
+
+    def train_values(self) -> None:
+        """From now on constants want gradients, and gains where there are any; scores, where each counts, stay."""
+        self._trains = True
+        self.constants.requires_grad_()
+        self.gains.requires_grad_(bool(self.gains.any()))
+
+    def _values_alone(self) -> bool:
+        """Whether the values are being trained, and nothing else is followed."""
+        fixed = (self.slopes, self.intercepts, self.gate_slopes, self.gate_levels)
+        if not self._trains or torch.compiler.is_compiling() or any(t.requires_grad for t in fixed):
+            return False
+        return torch._C._functorch.peek_interpreter_stack() is None
+
+    def settle(self) -> None:
+        """The numbers as they are now are those that count; none is an edit."""
+        self._made = self._make()
 
     def check(self, x: Tensor) -> None:
         """Refuses what is not a tensor of the head's dtype."""

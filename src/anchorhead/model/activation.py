@@ -116,6 +116,11 @@ class Placed(Watched):
                 self.heads[role] = self.compiled[role].head
         return self
 
+    def warm(self) -> None:
+        """Makes its kernel."""
+        few = torch.zeros(64, dtype=self._like.dtype, device=self._like.device)
+        self(*([few, few] if self.kind == "gate" else [few]))
+
     def extra_repr(self) -> str:
         return f"{self.formula}, {self.keys} keys"
 

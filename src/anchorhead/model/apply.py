@@ -55,6 +55,11 @@ class Heads(Group):
             found = found * scale + (queries * tilt + shift)
         return found if partners is None else found * partners
 
+    def warm(self) -> None:
+        """Makes the head's kernel."""
+        if isinstance(self.head, HeadModule):
+            fused_value(self.head, torch.zeros(64, dtype=self.head.dtype, device=self.head.slopes.device))
+
     def weights(self, rows: Tensor) -> Tensor:
         return self.head.weights(rows[..., : self.count])
 

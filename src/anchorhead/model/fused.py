@@ -2,21 +2,22 @@
 
 An evaluation is a function of tensors that torch.fx can trace, its numbers constants in it: h(u), or (u, v) -> h(u)·v,
 or a norm with its sum over the last dimension. torch.compile makes one loop of it. The kernel makes itself on first
-use, for large inputs; where that is not possible (no C++ compiler) a sentence says so and plain torch is used, slower.
-Inside a model that is itself compiled or exported the plain form is used, and fused with its surroundings.
+use, for large inputs, or ahead of that (`warm`); where that is not possible (no C++ compiler) a sentence says so and
+plain torch is used, slower. Inside a model that is itself compiled or exported the plain form is used, and fused with
+its surroundings.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anchorhead.head.module import HeadModule
 
@@ -27,17 +28,42 @@ WORTH_COMPILING = 1 << 14
 
 _by_numbers: dict[Hashable, Kernel | None] = {}
 _by_evaluation: WeakKeyDictionary[Kernel, Kernel | None] = WeakKeyDictionary()
-_unfused: ContextVar[bool] = ContextVar("unfused", default=False)
+_when: ContextVar[str] = ContextVar("when", default="large")
+_VECTORS = {"AVX512": 512, "AVX2": 256, "NEON": 128, "SVE256": 256}
+"""Bits of a vector, by what torch calls the processor's capability."""
 
 
 @contextmanager
-def unfused() -> Iterator[None]:
-    """Heads in plain torch, for a run or two that are not worth the seconds that making a kernel takes."""
-    token = _unfused.set(True)
+def _fusing(when: str) -> Iterator[None]:
+    token = _when.set(when)
     try:
         yield
     finally:
-        _unfused.reset(token)
+        _when.reset(token)
+
+
+def unfused() -> AbstractContextManager[None]:
+    """Heads in plain torch, for a run or two that are not worth the seconds that making a kernel takes."""
+    return _fusing("never")
+
+
+def warm(model: nn.Module) -> None:
+    """Makes the kernels of all heads in a model now, rather than when it first meets a large input.
+
+    Each takes some seconds, or one where torch finds it in its cache on disk.
+    """
+    with torch.no_grad(), _fusing("always"):
+        for module in model.modules():
+            if isinstance(module, Warmed):
+                module.warm()
+
+
+@runtime_checkable
+class Warmed(Protocol):
+    """A module that evaluates heads."""
+
+    def warm(self) -> None:
+        """Evaluates them once, on a few numbers."""
 
 
 def evaluate(head: HeadModule, x: Tensor, worth: int = WORTH_COMPILING) -> Tensor:
@@ -54,7 +80,10 @@ def evaluate(head: HeadModule, x: Tensor, worth: int = WORTH_COMPILING) -> Tenso
 
 def worth_fusing(x: Tensor, worth: int = WORTH_COMPILING) -> bool:
     """Whether a kernel for so large an input pays: on the CPU, where nothing else compiles what is computed."""
-    return not (torch.compiler.is_compiling() or x.numel() < worth or x.device.type != "cpu" or _unfused.get())
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
+        return False
+    when = _when.get()
+    return when == "always" or (when == "large" and x.numel() >= worth)
 
 
 def made(evaluation: Kernel) -> bool:
@@ -84,17 +113,18 @@ def _compiled(evaluation: Kernel, *like: Tensor) -> Kernel | None:
     addition into one instruction drops a rounding and adds none, so the certified rounding still holds.
 
     The width of the processor's vectors is asked for by name, for torch's cache on disk does not know it: loops of one
-    width that another processor left there would be built with vectors of another, and write behind their tensors.
+    width that another processor left there would be built with vectors of another, and write behind their tensors. It
+    is what torch itself uses here; finding out what the compiler can do takes twice as long as compiling, and is left
+    for where that fails.
     """
+    known = _VECTORS.get(torch.backends.cpu.get_cpu_capability())
     try:
+        if known is not None:
+            with suppress(Exception):  # a compiler that is too old for such vectors
+                return _built(evaluation, {"cpp.simdlen": known, "cpp.vec_isa_ok": True}, *like)
         from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-        options: dict[str, str | int | bool | Callable[..., Any]] = {
-            "cpp.enable_floating_point_contract_flag": "fast",
-            "cpp.simdlen": pick_vec_isa().bit_width(),
-        }
-        run = torch.compile(torch.fx.symbolic_trace(evaluation), dynamic=True, options=options)
-        run(*(torch.zeros_like(t) for t in like))
+        return _built(evaluation, {"cpp.simdlen": pick_vec_isa().bit_width()}, *like)
     except Exception as error:  # a missing compiler shows itself in many ways
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         warnings.warn(
@@ -103,4 +133,17 @@ def _compiled(evaluation: Kernel, *like: Tensor) -> Kernel | None:
             stacklevel=2,
         )
         return None
-    return run
+
+
+def _built(evaluation: Kernel, options: dict[str, Any], *like: Tensor) -> Kernel:
+    fast = {"cpp.enable_floating_point_contract_flag": "fast"}
+    run = torch.compile(torch.fx.symbolic_trace(evaluation), dynamic=True, options=fast | options)
+
+    def call(*args: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and any(t.requires_grad for t in args):
+            return run(*args)
+        with torch.no_grad():  # else torch would compile it twice, for each mode of gradients
+            return run(*args)
+
+    call(*(torch.zeros_like(t) for t in like))
+    return call
