@@ -1,4 +1,4 @@
-"""Learning algorithms that run inside one forward pass of softmax attention, on the examples in the prompt."""
+"""Functions of a prompt, and learning algorithms that run on its examples inside one forward pass of attention."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ from anchorhead.in_context.losses import Loss, hinge, huber, logistic, poisson, 
 from anchorhead.in_context.network_step import NetworkStep, network_step
 from anchorhead.in_context.newton import Newton, newton
 from anchorhead.in_context.truncated_linear import TruncatedLinear, truncated_linear
+from anchorhead.model.prompt_core import PromptModel
 
 __all__ = [
     "Bounds",
@@ -20,6 +21,7 @@ __all__ = [
     "NetworkStep",
     "Newton",
     "OutsideBoundsError",
+    "PromptModel",
     "TruncatedLinear",
     "compile",
     "gradient_descent",
