@@ -36,7 +36,7 @@ Domain = Annotated[
     ),
 ]
 Tokens = Annotated[list[str] | None, typer.Option(help="Of a function of a prompt: x=LOW:HIGH, once for each variable "
-                   "of a token; formulas may say mean, var, std, cov, attend(score, value).")]  # fmt: skip
+                   "of a token, over which formulas may say mean, var, std, cov, attend(score, value).")]  # fmt: skip
 Query = Annotated[list[str] | None, typer.Option(help="With --tokens: q=LOW:HIGH, for each variable of a query.")]
 Dtype = Annotated[str, typer.Option(help="float64 or float32.")]
 Relative = Annotated[bool, typer.Option("--relative", help="--tol is a multiple of the function's own size.")]

@@ -1,4 +1,4 @@
-"""Learning algorithms that run inside one forward pass of softmax attention, on the examples in the prompt."""
+"""Functions of a prompt, and learning algorithms that run on its examples inside one forward pass of attention."""
 
 from typing import Any
 
@@ -19,6 +19,7 @@ from anchorhead.in_context.network_step import NetworkStep, network_step
 from anchorhead.in_context.newton import Newton, newton
 from anchorhead.in_context.truncated_linear import TruncatedLinear, truncated_linear
 from anchorhead.in_context.universal import Universal, universal
+from anchorhead.model.prompt_core import PromptModel
 
 __all__ = [
     "Bounds",
@@ -32,6 +33,7 @@ __all__ = [
     "NetworkStep",
     "Newton",
     "OutsideBoundsError",
+    "PromptModel",
     "TruncatedLinear",
     "Universal",
     "UniversalPlan",
