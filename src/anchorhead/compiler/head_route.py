@@ -17,6 +17,10 @@ from anchorhead.model.head_core import HeadCore
 from anchorhead.proof.head_claim import HeadClaim
 
 FIRST_GOAL = 1e-3
+SIZES = (*range(1, 16), *range(16, 32, 2), *range(32, 64, 4), *range(64, 257, 16))
+"""The sizes that `keys=` looks at, those up to it."""
+SMALL = 4
+FAR = 30.0
 MOST_PROOFS = 6
 """How many heads are tried to be proved, the best on samples first."""
 
@@ -57,17 +61,24 @@ def _at_size(search: Search, keys: int) -> HeadClaim:
 
 
 def _of_any_size(search: Search, keys: int) -> list[tuple[float, Head]]:
-    """Errors on samples and heads, the best first: of that size and some smaller ones."""
-    sizes = sorted({1, 2, 3, 4, 8, keys // 2, keys - 2, keys - 1, keys})
+    """Errors on samples and heads, the best first: of sizes up to that one.
+
+    Which sizes there are does not depend on `keys`, so that more keys have what fewer had: small ones, then from the
+    largest down until errors are far above the best.
+    """
+    sizes = [k for k in SIZES if search.fit.least <= k <= keys] or [search.fit.least]
     found: list[tuple[float, Head]] = []
     problem: Exception | None = None
-    for size in (k for k in sizes if search.fit.least <= k <= keys):
+    for size in [k for k in sizes if k <= SMALL] + [k for k in reversed(sizes) if k > SMALL]:
         try:
             found.append(_of_size(search, size))
         except (np.linalg.LinAlgError, FloatingPointError) as reason:
             problem = reason
-        if found and found[-1][0] <= search.rounding:
+            continue
+        if found[-1][0] <= search.rounding:
             break  # more keys would only round more
+        if size > SMALL and found[-1][0] > FAR * min(error for error, _ in found):
+            break
     if not found:
         raise ToleranceError(f"No head with {keys} keys could be fitted: {problem}. Take another number.")
     return sorted(found, key=lambda f: f[0])
