@@ -12,8 +12,9 @@ from attack.algorithms import in_context, theorems
 from attack.compiling import compiled
 from attack.judging import mutated_files
 from attack.measuring import Result, TimeLimit
+from attack.prompts import prompts
 
-KINDS = {"heads": 6, "networks": 6, "modules": 3, "grids": 3, "in_context": 2, "theorems": 2, "files": 3}
+KINDS = {"heads": 6, "networks": 6, "modules": 3, "grids": 3, "in_context": 2, "prompts": 2, "theorems": 2, "files": 3}
 """The kinds, and how many of each come in a round."""
 
 
@@ -24,8 +25,8 @@ def chain(name: str, report: Callable[[str], None] = lambda step: None) -> Resul
     try:
         if kind == "files":
             mutated_files(int(seed), result, report)
-        elif kind in ("in_context", "theorems"):
-            {"in_context": in_context, "theorems": theorems}[kind](int(seed), result)
+        elif kind in ("in_context", "prompts", "theorems"):
+            {"in_context": in_context, "prompts": prompts, "theorems": theorems}[kind](int(seed), result)
         else:
             compiled(kind, int(seed), result)
     except ah.AnchorheadError as error:

@@ -102,7 +102,7 @@ def test_rewritten_file_is_accepted_and_true_so_that_mutations_reach_the_proof(t
 # --- chains -----------------------------------------------------------------------------------------------------------
 
 SLOW = ("heads:9", "networks:9", "in_context:2")  # left to `make attack`
-SEEDS = {"heads": 12, "networks": 12, "modules": 6, "grids": 8, "in_context": 8, "theorems": 12}
+SEEDS = {"heads": 12, "networks": 12, "modules": 6, "grids": 8, "in_context": 8, "prompts": 16, "theorems": 12}
 
 
 @pytest.mark.heavy

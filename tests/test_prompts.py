@@ -141,6 +141,13 @@ def test_several_outputs_batches_and_shapes():
     assert (model.exact(tokens, q) - found).abs().max() <= model.certificate.bound
 
 
+def test_a_standard_deviation_of_tokens_that_are_all_alike():
+    model = made("std(x)", tol=1e-4, query=False, names=("x",))
+    for tokens in [*prompts(1, ("x",)), *prompts(50, ("x",)), torch.full((7, 1), 0.1, **DOUBLE)]:
+        meant = value("std(x)", tokens.tolist(), ("x",))
+        assert abs(model(tokens).item() - meant) <= model.certificate.bound
+
+
 def test_float32_keeps_its_bound_on_long_prompts():
     model = made("attend(q*x, y)*var(x)", tol=1e-3, dtype=torch.float32)
     assert model.certificate.level == "proved"
@@ -234,6 +241,21 @@ def test_formulas_that_cannot_be_are_refused_with_a_sentence(formula):
     with pytest.raises(ah.AnchorheadError) as refusal:
         ah.in_context.compile(formula, SQUARE, QUERY)
     assert REFUSED[formula] in str(refusal.value)
+
+
+def test_prompts_are_for_functions_of_prompts():
+    with pytest.raises(ah.ExpressionError, match=r"over the tokens of a prompt, which ah.in_context.compile takes"):
+        ah.compile("mean(x)", (-1, 1))
+
+
+def test_what_needs_no_tokens_needs_no_heads():
+    model = ah.in_context.compile(["3", "mean(mean(y) + 2)", "cov(x, 1)", "mean(x)"], {"x": (0.5, 0.5), "y": (0, 1)})
+    assert model.resources.keys == 0
+    tokens = torch.tensor([[0.5, 0.0], [0.5, 1.0]], **DOUBLE)
+    torch.testing.assert_close(model(tokens), torch.tensor([3.0, 2.5, 0.0, 0.5], **DOUBLE))
+    for wrong in ({"tol": -1.0}, {"dtype": torch.float16}, {"evaluation": "best"}, {"outside": "never"}):
+        with pytest.raises(ah.AnchorheadError):
+            ah.in_context.compile("mean(x)", {"x": (0, 1)}, **wrong)
 
 
 def test_ranges_that_cannot_be_are_refused_with_a_sentence():

@@ -24,6 +24,8 @@ from anchorhead.proof.sensitivity import sensitivities
 ROUNDS = 6
 SQUEEZES = tuple(2.0**-k for k in range(12, 52, 4))
 SHARPEST = 2.0**60
+SPARE = 1.05
+"""What rounding in affine maps is taken for, since heads are not yet known that add to it."""
 LARGEST_ERROR = 1e3
 """No head is asked for less than this, however large the tolerance is."""
 
@@ -79,14 +81,21 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
 def _prepared(circuit: Circuit, box: tuple[Pair, ...], found: Sequence[Flow], tol: float, dtype: str,
               progress: Progress, most: int | None, *, literal: bool, constant: float) -> _Work:  # fmt: skip
     """The heads that are wanted; functions that end at an end of their interval squeezed as little as tol allows."""
+    tried: list[_Work] = []
     for squeeze in SQUEEZES:
         wanted = assign(circuit, found, squeeze, literal=literal, constant=constant)
         arrives = sensitivities(circuit, wanted.uses, [(r.low, r.high) for r in wanted.requests], found)
-        work = _Work(circuit, box, dtype, wanted, arrives, tol, progress, most)
-        if not wanted.squeezed or work.rounding < tol / 2:
+        try:
+            tried.append(_Work(circuit, box, dtype, wanted, arrives, tol, progress, most))
+        except ToleranceError:
+            if not tried:
+                raise
+            break  # squeezed by less than what rounding moves
+        if not wanted.squeezed or tried[-1].rounding < tol / 2:
             break
-    work.check_rounding()
-    return work
+    best = min(tried, key=lambda work: work.rounding)
+    best.check_rounding()
+    return best
 
 
 class _Work:
@@ -109,7 +118,7 @@ class _Work:
 
     def choices(self, aim: float) -> tuple[list[Choice], float]:
         """Heads for a total of `aim`; a head that cannot keep its share gets what it needs, from the others."""
-        budget = aim - 1.05 * self.rounding
+        budget = aim - SPARE * self.rounding
         fixed: dict[int, float] = {}
         held: dict[int, Choice] = {}
         for _ in range(3 * len(self.wanted.requests) + 2):
@@ -174,7 +183,7 @@ class _Work:
 
     def check_rounding(self) -> None:
         """Refuses what rounding alone may exceed."""
-        if self.rounding >= self.tol:
+        if SPARE * self.rounding >= self.tol:
             raise ToleranceError(
                 f"tol={self.tol:g} is below what {self.dtype} can hold for this target: rounding in its affine maps "
                 f"alone may reach {self.rounding:.3g}. Use a larger tol or a wider dtype."

@@ -237,7 +237,9 @@ class _Reader:
                 named[keyword.arg] = value.value
             else:
                 named[keyword.arg] = self._node(value, depth + 1)
-        if self.pools and name in POOLS:
+        if name in POOLS:
+            if not self.pools:
+                raise self.refused(f"{name} is over the tokens of a prompt, which ah.in_context.compile takes", tree)
             if named or len(positional) != POOLS[name]:
                 wanted = "x" if POOLS[name] == 1 else "score, value" if name == "attend" else "x, y"
                 raise self.refused(f"{name} is called as {name}({wanted})", tree)

@@ -83,8 +83,9 @@ class PromptCore(LayeredCore):
         return self.layered.weights(*self.prompt(tokens, query, mask))
 
     def exact(self, tokens: Tensor, query: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        prompt = self.prompt(tokens, query, mask)
-        found = exact_answer(self.circuit, *prompt)
+        given, asked, counted = self.prompt(tokens, query, mask)
+        double = None if asked is None else asked.double()
+        found = exact_answer(self.circuit, given.double(), double, counted).to(self.dtype)
         return found.squeeze(-2) if query is None else found
 
     def on_sequences(self, tokens: int) -> SelfAttention:
