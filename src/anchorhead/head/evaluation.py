@@ -16,7 +16,7 @@ no digits. Two keys are (v_0 + v_1)/2 + (v_1 - v_0)/2·tanh of half the differen
 for gradients with respect to the numbers that is what is computed, and for an odd head it is the same, bit by bit.
 
 *As a switch.* Two pieces of one key each, of which one has no score and no value of its own, as ReLU's, are
-sigmoid(gate)·value of the other (`Head.switch`).
+the other's value over 1 + exp(-gate) (`Head.switch`).
 
 *Key by key.* Heads of several pieces are summed within a piece and then piece by piece, without storing weights; that
 way a steep gate costs the keys within a piece no digits.
@@ -75,7 +75,7 @@ def _switch(switch: Switch, smallest: float) -> Evaluation:
 
     def evaluate(x: Tensor) -> Tensor:
         lead, value = (x * gate + level).clamp(-smallest, smallest), x * gain + constant
-        return torch.sigmoid(lead) * torch.where(lead > -smallest, value, torch.zeros_like(x))
+        return torch.where(lead > -smallest, value, torch.zeros_like(x)) / (1 + torch.exp(-lead))
 
     return evaluate
 

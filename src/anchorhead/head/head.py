@@ -62,7 +62,7 @@ class Odd(NamedTuple):
 
 
 class Switch(NamedTuple):
-    """sigmoid(gate·u + level)·(constant + gain·u)."""
+    """(constant + gain·u)/(1 + exp(-gate·u - level))."""
 
     gate: float
     level: float

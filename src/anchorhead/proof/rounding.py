@@ -39,10 +39,10 @@ quotient and the last store add 2ρ|h|.
 *As a tanh.* An odd head's fast evaluation is another (`proof/odd.py`): the larger of both bounds is stated, so that it
 holds for its literal evaluation too.
 
-*As a switch.* sigmoid(gate x + level)·v, where the other key has neither score nor value (`Head.switch`): the sigmoid's
-argument s errs by ρ(|gate x| + |s|), exp by 4ρ, sum and quotient by 2ρ, so that its value P errs by P(1 - P) times the
-first two, which is less than a piece's share is given above, and by 2ρP; v and the product have the 3ρ of values. Below
-exp(-708), or exp(-87) in float32, which is less than 2τ, P is taken for zero: that is what underflow is counted for.
+*As a switch.* v/(1 + exp(-s)) with s = gate x + level, where the other key has neither score nor value (`Head.switch`):
+s errs by ρ(|gate x| + |s|) and exp by 4ρ, which moves P = 1/(1 + exp(-s)) by P(1 - P) times both, less than a piece's
+share is given above; v is formed with two roundings, the sum and the quotient have one each. Below exp(-708), or
+exp(-87) in float32, which is less than 2τ, P is taken for zero: that is what underflow is counted for.
 
 *Folding.* A symmetric head in one piece is evaluated at -|x| and mirrored (`Head.reflection`): what holds at -x holds
 at x with two more roundings.
