@@ -1,4 +1,4 @@
-"""Converted models, plain and pure, against their originals: all-MiniLM-L6-v2 and a GPT-2-sized feed-forward block."""
+"""Converted models against their originals: all-MiniLM-L6-v2, plain and pure, a block, a Llama; time and memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -84,6 +85,42 @@ def small(folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
     return folder, {"input_ids": torch.randint(100, (2, 8))}
 
 
+def llama(tiny: bool, dtype: torch.dtype) -> nn.Module:
+    """A Llama with the sizes of SmolLM-135M, its vocabulary apart, and random weights that make its gates reach 300."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    real = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=4096, **(sizes if tiny else real))).eval()
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mlp.gate_proj.weight.mul_(120)
+            layer.mlp.down_proj.weight.mul_(0.02)
+    return model.to(dtype)
+
+
+def gates(tiny: bool, repeats: int) -> None:
+    """A Llama in float32 and bfloat16: how long conversion takes, how far the logits are apart, and the times."""
+    tokens = torch.randint(4096, (1, 16) if tiny else (4, 250), generator=torch.Generator().manual_seed(0))
+    for dtype in (torch.float32, torch.bfloat16):
+        model = llama(tiny, dtype)
+        start = time.perf_counter()
+        converted = ah.convert(model)
+        layers, seconds = len(converted.report.replaced), time.perf_counter() - start
+        name = f"a Llama of {layers} layers in {str(dtype).removeprefix('torch.')}"
+        print(f"{name}: converted in {seconds:.1f} s, {converted.report.keys} keys a gate")
+        with torch.no_grad():
+            first, second = model(tokens).logits.float(), converted(tokens).logits.float()
+            fused = torch.compile(model)(tokens).logits.float()
+        size = first.abs().max()
+        same, also = ((first.argmax(-1) == other.argmax(-1)).float().mean() for other in (second, fused))
+        apart, usual = ((first - other).abs().max() / size for other in (second, fused))
+        print(f"{name}: logits apart {apart:.1e} of their size, {same:.2%} of {tokens.numel():,} predictions the same "
+              f"(the original under torch.compile: {usual:.1e}, {also:.2%})")  # fmt: skip
+        ratios(name, repeats, model, converted, tokens)
+
+
 def memory(folder: str, texts: int) -> None:
     """In a process of its own: peak memory in KiB after loading a model from its folder and a few runs."""
     from transformers import AutoModel
@@ -143,6 +180,7 @@ def main(tiny: bool = False) -> None:
         with torch.no_grad():
             base, time = medians(lambda: F.gelu(x), lambda: head(x), repeats=min(repeats, 7))
         print(f"gelu alone, {elements:,} elements: {time / base:.2f} of F.gelu")
+        gates(tiny, min(repeats, 7))
         ah.save_converted(converted, Path(where) / "converted")
         for texts in (2,) if tiny else (16, 128):
             first, second = (peak(str(f), texts) for f in (folder, Path(where) / "converted"))

@@ -230,6 +230,12 @@ def folder(tmp_path):
     return tmp_path / "out"
 
 
+def test_the_second_checker_agrees(folder):
+    second = pytest.importorskip("second_checker")
+    for file in sorted((folder / "heads").iterdir()):
+        assert second.check(file).checked
+
+
 def edited(folder, change):
     record = json.loads((folder / "anchorhead.json").read_text())
     change(record)
