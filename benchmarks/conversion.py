@@ -1,4 +1,4 @@
-"""Converted models, plain and pure, against their originals: all-MiniLM-L6-v2, a feed-forward block, a Llama."""
+"""Converted models against their originals: all-MiniLM-L6-v2, plain and pure, a block, a Llama; time and memory."""
 
 from __future__ import annotations
 

@@ -213,3 +213,32 @@ def test_a_forward_with_names_from_around_it_is_left_and_said():
     report = ah.convert(AroundIt(), pure=True).report
     assert not report.pure
     assert "gelu" in str(report.remaining)
+
+
+class Calls(nn.Module):
+    """Norms as function calls, with weights of the module and without."""
+
+    def __init__(self):
+        super().__init__()
+        self.gain, self.offset = (nn.Parameter(torch.randn(8)) for _ in range(2))
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = F.layer_norm(self.last(F.gelu(x)), (8,), self.gain, bias=self.offset, eps=1e-6)
+        return torch.rms_norm(y + x, [8], weight=self.gain, eps=1e-4) + F.layer_norm(x, (8,))
+
+
+def test_norms_that_are_called_become_heads(tmp_path):
+    torch.manual_seed(0)
+    model, x = Calls(), 3 * torch.randn(2, 5, 8)
+    pure = ah.convert(model, pure=True, inputs=x)
+    formulas = {row.formula for row in pure.report.replaced}
+    assert formulas == {
+        "gelu(x)", "layer_norm(x, eps=1e-06)", "rms_norm(x, eps=0.0001)", "layer_norm(x, eps=1e-05)",
+    }  # fmt: skip
+    assert pure.report.pure
+    assert ah.walk(pure, x).softmax == 3 * 5 + 1
+    with torch.no_grad():
+        assert (pure(x) - model(x)).abs().max() <= 1e-5
+        ah.save_converted(pure, tmp_path)
+        assert torch.equal(ah.load_converted(tmp_path, Calls())(x), pure(x))

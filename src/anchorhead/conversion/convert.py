@@ -125,7 +125,7 @@ def placed(model: nn.Module, site: Site, roles: Roles, graph: fx.Graph | None, o
 def _placed(model: nn.Module, site: Site, roles: Roles) -> Placed:
     if site.norm is None:
         return PLACED[site.operation](site.formula, roles, dtype_at(model, site))
-    held: Any = model.get_submodule(site.place)._parameters
+    held: Any = model.get_submodule(site.place)._parameters if site.kind == "module" else {}
     return NormHead(site.norm[0], roles, dtype_at(model, site), held.get("weight"), held.get("bias"))
 
 

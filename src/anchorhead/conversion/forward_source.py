@@ -76,10 +76,15 @@ def _callees(kind: type, parsed: ast.FunctionDef, names: dict[str, Any]) -> Iter
 
 def activation_calls(module: nn.Module) -> set[str]:
     """Names of activation functions that a module's own code calls, in-place forms without their underscore."""
+    return calls(module, ACTIVATION_NAMES)
+
+
+def calls(module: nn.Module, known: set[str]) -> set[str]:
+    """The names of functions that a module's own code calls, of some that are known."""
     nodes = [n.func for parsed, _ in sources(module) for n in ast.walk(parsed) if isinstance(n, ast.Call)]
     names = {f.attr for f in nodes if isinstance(f, ast.Attribute) and not _is_own(f)}
     names |= {f.id for f in nodes if isinstance(f, ast.Name)}
-    return {name.removesuffix("_") for name in names} & ACTIVATION_NAMES
+    return {name.removesuffix("_") for name in names} & known
 
 
 def _is_own(function: ast.Attribute) -> bool:

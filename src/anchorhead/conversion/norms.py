@@ -13,12 +13,14 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
 
 from anchorhead.model.norm import NormForm
 
@@ -29,10 +31,38 @@ ANY = 1 << 14
 SCALES = (1.0, 40.0)
 NEAR = 2e-6
 LARGEST_EPS = 0.1
+LAYER_NORM = ("input", "normalized_shape", "weight", "bias", "eps")
+RMS_NORM = ("input", "normalized_shape", "weight", "eps")
+CALLS: dict[Any, tuple[str, ...]] = {F.layer_norm: LAYER_NORM, torch.layer_norm: LAYER_NORM, F.rms_norm: RMS_NORM,
+                                     torch.rms_norm: RMS_NORM}  # fmt: skip
+"""Functions that are norms, and their arguments."""
+NORM_NAMES = {"layer_norm", "rms_norm"}
 USUAL_EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5)
 """For norms that do not hold theirs, but write it in their code."""
 GROUPED = 1 << 18
 """The most numbers in a group of channels."""
+
+
+class NormCall(NamedTuple):
+    """A call of a norm in a traced forward: which, of how many numbers, and the nodes of its weight and bias."""
+
+    form: NormForm
+    width: int
+    weight: fx.Node | None
+    bias: fx.Node | None
+
+
+def norm_call(node: fx.Node) -> NormCall | None:
+    """What a node of a traced forward normalises, where that is constant; None for anything else."""
+    names = CALLS.get(node.target) if node.op == "call_function" else None
+    if names is None:
+        return None
+    given: dict[str, Any] = dict(zip(names, node.args, strict=False)) | node.kwargs
+    shape, eps = given.get("normalized_shape"), given.get("eps", None if "bias" not in names else 1e-5)
+    if not isinstance(shape, tuple | list) or not all(isinstance(n, int) for n in shape) or not isinstance(eps, float):
+        return None
+    form = NormForm("bias" in names, eps, axes=len(shape), rounds=True)
+    return NormCall(form, math.prod(shape), given.get("weight"), given.get("bias"))
 
 
 def norm_of(module: nn.Module) -> tuple[NormForm, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from torch import fx, nn
 from torch.fx.graph_module import _format_import_block
 from torch.package import sys_importer
 
+from anchorhead.conversion.norms import norm_call
 from anchorhead.conversion.sites import Site
 from anchorhead.conversion.source_calls import source_forward
 from anchorhead.model.activation import ActivationHead, GateHead, Placed, SquareHead
@@ -67,9 +69,22 @@ def _replace(model: nn.Module, site: Site, head: nn.Module, graphs: dict[str, fx
     name = site.name if site.kind == "module" else f"{site.name}_head"
     owner.add_module(name, head)
     for node in list(graph.nodes):
-        if (node.op == "call_module" and node.target == site.name) or node.name == site.name:
+        if site.norm is not None and node.name == site.name:
+            _rewire_norm(graph, node, name)
+        elif (node.op == "call_module" and node.target == site.name) or node.name == site.name:
             _rewire(graph, node, name, gated=site.gated)
     return model
+
+
+def _rewire_norm(graph: fx.Graph, node: fx.Node, name: str) -> None:
+    """The head in the place of the call, and weight and bias of the call after it."""
+    call: Any = norm_call(node)
+    with graph.inserting_before(node):
+        made = graph.call_module(name, (node.args[0] if node.args else node.kwargs["input"],))
+        made = made if call.weight is None else graph.call_function(operator.mul, (made, call.weight))
+        made = made if call.bias is None else graph.call_function(operator.add, (made, call.bias))
+    node.replace_all_uses_with(made)
+    graph.erase_node(node)
 
 
 def _rewire(graph: fx.Graph, node: fx.Node, name: str, *, gated: bool) -> None:

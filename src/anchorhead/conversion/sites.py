@@ -26,8 +26,8 @@ from anchorhead.conversion.activations import (
     is_activation,
     is_elementwise,
 )
-from anchorhead.conversion.forward_source import activation_calls, frozen, held_functions
-from anchorhead.conversion.norms import norm_of
+from anchorhead.conversion.forward_source import activation_calls, calls, frozen, held_functions
+from anchorhead.conversion.norms import NORM_NAMES, norm_call, norm_of
 from anchorhead.conversion.source_calls import source_calls, source_gates
 from anchorhead.model.norm import NormForm
 from anchorhead.proof.composed import RAMP
@@ -83,14 +83,14 @@ def find_sites(
     sites: list[Site] = []
     refused: list[tuple[str, str]] = []
     graphs: dict[str, fx.Graph] = {}
-    calls: dict[type, set[str]] = {}
+    called: dict[type, set[str]] = {}
     more = {id(m) for m in model.modules() if is_elementwise(m)} if pure else set()
     for path, module in model.named_modules():
         if is_activation(module) or id(module) in more:
             continue
-        if type(module) not in calls:
-            calls[type(module)] = activation_calls(module)
-        own = calls[type(module)]
+        if type(module) not in called:
+            called[type(module)] = activation_calls(module)
+        own = called[type(module)]
         children = {n: c for n, c in module._modules.items() if c is not None and (is_activation(c) or id(c) in more)}
         attribute = _attribute(module)
         if attribute is not None:
@@ -125,14 +125,24 @@ def find_sites(
     if is_activation(model):
         formula = formula_of(model)
         sites += [Site("module", "", "", formula, False, bool(getattr(model, "inplace", False)))] if formula else []
-    return sites + (_norms(model) if pure else []), refused, graphs
+    return sites + (_norms(model, graphs) if pure else []), refused, graphs
 
 
-def _norms(model: nn.Module) -> list[Site]:
-    """Modules that are norms, by what they compute."""
+def _norms(model: nn.Module, graphs: dict[str, fx.Graph]) -> list[Site]:
+    """Modules that are norms, by what they compute, and calls of norms in forwards that torch.fx can follow."""
     held = [(path, *child) for path, module in model.named_modules() for child in module._modules.items()]
     found = [(owner, name, norm_of(module)) for owner, name, module in [("", "", model), *held] if module is not None]
-    return [Site("module", owner, name, str(norm[0]), False, norm=norm) for owner, name, norm in found if norm]
+    sites = [Site("module", owner, name, str(norm[0]), False, norm=norm) for owner, name, norm in found if norm]
+    places = {site.place for site in sites}
+    for path, module in model.named_modules():
+        if path not in places and calls(module, NORM_NAMES) and (path in graphs or frozen(module) is None):
+            graph = graphs.get(path) or traced(module)
+            read = [(node, norm_call(node)) for node in graph.nodes] if graph is not None else []
+            new = [Site("call", path, n.name, str(c.form), False, norm=(c.form, c.width)) for n, c in read if c]
+            if graph is not None and new:
+                graphs[path] = graph
+                sites += new
+    return sites
 
 
 def _attribute(module: nn.Module) -> str | None:
