@@ -1,8 +1,9 @@
 """Converted models whose heads are trained, and proofs of what they have become.
 
 What is trained of a head are its values: the constants of its keys, and their gains where the activation has any (a
-head of constant values keeps none, so that it still carries a partner and stays bounded). Scores stay: they say where
-on the line each value counts. Every place has a head of its own then. A gate's product is what it was.
+head of constant values keeps none, so that it still carries a partner and stays bounded), but for those of the two end
+keys, the slopes at infinity. Scores stay: they say where on the line each value counts. Every place has a head of its
+own then. A gate's product is what it was.
 
 After training a head is no longer near its formula to the tolerance of the conversion. `recertify` proves how near it
 is: the same proof by boxes, asymptotes and rounding as at first, with the numbers as they are now and the smallest

@@ -6,6 +6,9 @@ is linear in the values, so that dh/dconstant_k = W_k and dh/dgain_k = W_k x, an
 dh/dx = sum W_k gain_k + sum W_k (slope_k - m)(constant_k + gain_k x). Weights are made anew, some inputs at a time,
 both forwards and backwards: nothing but x is kept, and no temporary is larger than the processor's cache. Scores are
 those of x clamped to where none overflows, beyond which one key has long had all the weight.
+
+The gains of the two end keys have gradient zero: they are the slopes of the head's asymptotes, which would otherwise
+leave those of the activation, and no bound would hold far out.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ class Trained(torch.autograd.Function):
                 tilts = weights * (slopes - (weights @ slopes)[:, None])
                 slope = weights @ gains + tilts @ constants + (tilts @ gains) * part
                 back[at : at + CHUNK] = given * slope
+        by_gains[[int(slopes.argmin()), int(slopes.argmax())]] = 0
         return back, None, None, by_constants, by_gains
 
 
