@@ -58,6 +58,13 @@ def _paper(formula: str, domain: tuple[float, float], tol: float) -> str:
     return f"{option.keys:.0e}" if option.keys is not None else ""
 
 
+def architectures() -> str:
+    """What conversion does with small models of the transformers library."""
+    from architectures import rows
+
+    return markdown(["architecture", "converted", "difference, of the largest output", "remains, listed"], rows())
+
+
 def keys_of_networks() -> str:
     """Keys of whole networks."""
     products = []

@@ -23,12 +23,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from anchorhead.dtypes import LEAST_NORMAL
 from anchorhead.head.head import NUMBERS, Head, Odd, Reflection
 from anchorhead.head.near_keys import MANY
 from anchorhead.head.windowed import windowed
@@ -163,16 +165,16 @@ def _polynomials(head: Head) -> Evaluation:
     """Horner's rule in z = exp(-step·|x|), coefficients from the end key on x's side."""
     step = head.slopes[1] - head.slopes[0]
     left, right = (_coefficients(*(getattr(head, n)[::s] for n in NUMBERS[1:4])) for s in (1, -1))
-    ends, reach = (head.gains[0], head.gains[-1]), head.reach
+    ends, reach, least = (head.gains[0], head.gains[-1]), head.reach, math.log(1.25 * LEAST_NORMAL[head.dtype])
     if head.reflection is not None:
-        return _folded(head.reflection, step, left, reach, ends)
+        return _folded(head.reflection, step, left, reach, ends, least)
 
     both = [(lo, hi) for lo, hi in zip(left, right, strict=True)]
 
     def evaluate(x: Tensor) -> Tensor:
         up, whole = x > 0, x
         x = whole.clamp(-reach, reach)
-        z = torch.exp(step * torch.where(up, -x, x))
+        z = _decaying(step * torch.where(up, -x, x), least)
 
         def pick(low: float, high: float) -> Tensor | float:
             return low if low == high else torch.where(up, x.new_full((), high), x.new_full((), low))
@@ -184,14 +186,14 @@ def _polynomials(head: Head) -> Evaluation:
 
 
 def _folded(reflection: Reflection, step: float, left: Sequence[tuple[float, ...]], reach: float,
-            ends: tuple[float, float]) -> Evaluation:  # fmt: skip
+            ends: tuple[float, float], least: float) -> Evaluation:  # fmt: skip
     """A symmetric head: at -|x|, and mirrored."""
     odd, shift, tilt = reflection
 
     def folded(x: Tensor) -> Tensor:
         all_down = torch.where(x > 0, -x, x)
         down = all_down.clamp(min=-reach)
-        inside = _ratio(torch.exp(step * down), down, left)
+        inside = _ratio(_decaying(step * down, least), down, left)
         near = _beyond(all_down, down, inside, ends[0], ends[0])
         if odd:
             far = shift - near
@@ -204,6 +206,14 @@ def _folded(reflection: Reflection, step: float, left: Sequence[tuple[float, ...
     return folded
 
 
+def _decaying(exponent: Tensor, least: float) -> Tensor:
+    """exp of a number that is not positive; zero where that is hardly a normal number: there processors are slow.
+
+    That it may become zero is counted (docs/mathematics.md 5.5).
+    """
+    return torch.where(exponent < least, torch.zeros_like(exponent), torch.exp(exponent.clamp(min=least)))
+
+
 def _ratio(z: Tensor, x: Tensor, coefficients: Sequence[tuple[Any, ...]]) -> Tensor:
     """Numerator over denominator, even and odd powers by themselves: two shorter chains that a processor overlaps."""
     square = z * z
@@ -211,11 +221,18 @@ def _ratio(z: Tensor, x: Tensor, coefficients: Sequence[tuple[Any, ...]]) -> Ten
     return (above + z * odd_above) / (below + z * odd_below)
 
 
-def _horner(z: Tensor, x: Tensor, coefficients: Sequence[tuple[Any, ...]]) -> tuple[Tensor, Tensor]:
+def _value(x: Tensor, value: Any, gain: Any) -> Any:
+    """value + gain·x, without what is zero: no compiler may leave it out, since x might be infinite."""
+    if isinstance(gain, Tensor) or gain:
+        return x * gain + value
+    return value
+
+
+def _horner(z: Tensor, x: Tensor, coefficients: Sequence[tuple[Any, ...]]) -> tuple[Any, Any]:
     weight, value, gain = coefficients[-1]
-    numerator, denominator = x * gain + value, torch.zeros_like(x) + weight
+    numerator, denominator = _value(x, value, gain), weight
     for weight, value, gain in coefficients[-2::-1]:
-        numerator = numerator * z + (x * gain + value)
+        numerator = numerator * z + _value(x, value, gain)
         denominator = denominator * z + weight
     return numerator, denominator
 
