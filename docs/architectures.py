@@ -52,17 +52,22 @@ def small(kind: str, config: str, sizes: dict[str, Any]) -> nn.Module:
 
 
 def rows() -> list[list[str]]:
-    """For each architecture what became heads, the largest difference over the largest output, what remains."""
+    """For each architecture what became heads, what remains, the same of pure models, and the larger of the two largest
+    differences over the largest output."""
     found = []
     for name, kind, config, sizes in NAMED:
-        report = ah.convert(small(kind, config, sizes)).report
+        report, pure = (ah.convert(small(kind, config, sizes), pure=pure).report for pure in (False, True))
         kinds: dict[str, int] = {}
         for row in report.replaced:
             what = f"{row.formula}{'·v' if row.gated else ''}, {' + '.join(str(head.keys) for head in row.heads)} keys"
             kinds[what] = kinds.get(what, 0) + 1
         converted = "; ".join(f"{count} of {what}" for what, count in kinds.items())
-        left = dict.fromkeys(what.split()[0] for _, what in report.remaining)
-        share = report.difference / report.size
+        left, least = (", ".join(dict.fromkeys(what.split()[0] for _, what in r.remaining)) for r in (report, pure))
+        share = max(r.difference / r.size for r in (report, pure))
+        norms = sum(row.kind == "norm" for row in pure.replaced)
         apart = "below 1e-5" if share <= 1e-5 else f"{share:.0e}"  # the last digits are the processor's
-        found.append([name, converted or "nothing", apart if report.watched else "not watched", ", ".join(left)])
+        seen = report.watched and pure.watched
+        found.append(
+            [name, converted or "nothing", left, str(norms), least or "nothing", apart if seen else "not watched"]
+        )
     return found
