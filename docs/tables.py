@@ -58,6 +58,15 @@ def _paper(formula: str, domain: tuple[float, float], tol: float) -> str:
     return f"{option.keys:.0e}" if option.keys is not None else ""
 
 
+def architectures() -> str:
+    """What conversion does with small models of the transformers library."""
+    from architectures import rows
+
+    return markdown(
+        ["architecture", "converted", "remains, listed", "pure: norms too", "remains then", "difference"], rows()
+    )
+
+
 def keys_of_networks() -> str:
     """Keys of whole networks."""
     products = []
@@ -99,71 +108,3 @@ def slopes() -> str:
         cells = [fitted_slope(rates.swept(found, s).where(how=how), s, "sup") for s in rates.SIZES]
         rows.append([how, *map(str, cells)])
     return markdown(["", *(f"in {rates.CALLED[s].replace('|', '&#124;')}" for s in rates.SIZES)], rows)
-
-
-SMALL = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-         "intermediate_size": 64}  # fmt: skip
-KEYS = {"num_key_value_heads": 2}
-SPEECH = {"vocab_size": 100, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-          "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_source_positions": 20,
-          "num_mel_bins": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-          "decoder_start_token_id": 1}  # fmt: skip
-ARCHITECTURES: tuple[tuple[str, str, dict[str, object]], ...] = (
-    ("LlamaForCausalLM", "LlamaConfig", SMALL | KEYS),
-    ("MistralForCausalLM", "MistralConfig", SMALL | KEYS),
-    ("Qwen3ForCausalLM", "Qwen3Config", SMALL | KEYS | {"head_dim": 8}),
-    ("Gemma2ForCausalLM", "Gemma2Config", SMALL | KEYS | {"head_dim": 8}),
-    ("Gemma3ForCausalLM", "Gemma3TextConfig", SMALL | KEYS | {"head_dim": 8}),
-    ("Phi3ForCausalLM", "Phi3Config", SMALL | KEYS | {"pad_token_id": 0}),
-    ("MixtralForCausalLM", "MixtralConfig", SMALL | KEYS | {"num_local_experts": 4}),
-    ("Olmo2ForCausalLM", "Olmo2Config", SMALL | KEYS),
-    ("GPTNeoXForCausalLM", "GPTNeoXConfig", SMALL),
-    ("GPT2LMHeadModel", "GPT2Config", {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}),
-    ("OPTForCausalLM", "OPTConfig", {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "ffn_dim": 64,
-                                     "num_attention_heads": 4, "word_embed_proj_dim": 32}),
-    ("BloomForCausalLM", "BloomConfig", {"vocab_size": 100, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
-    ("FalconForCausalLM", "FalconConfig", SMALL),
-    ("BertModel", "BertConfig", SMALL),
-    ("ModernBertForMaskedLM", "ModernBertConfig", SMALL | {"pad_token_id": 0}),
-    ("MPNetModel", "MPNetConfig", SMALL),
-    ("DistilBertModel", "DistilBertConfig", {"vocab_size": 100, "dim": 32, "n_layers": 2, "n_heads": 4,
-                                             "hidden_dim": 64}),
-    ("T5ForConditionalGeneration", "T5Config", {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64,
-                                                "num_layers": 2, "num_heads": 4, "feed_forward_proj": "gated-gelu",
-                                                "decoder_start_token_id": 0}),
-    ("WhisperForConditionalGeneration", "WhisperConfig", SPEECH),
-    ("ViTModel", "ViTConfig", SMALL | {"image_size": 32, "patch_size": 8}),
-)  # fmt: skip
-"""Classes of the transformers library, and small configurations."""
-
-
-def architectures() -> str:
-    """What is converted in each architecture, plainly and purely, what is left, and how far the outputs move."""
-    header = [
-        "model",
-        "plain: activations, gates",
-        "kinds of modules left",
-        "pure: norms too",
-        "left",
-        "outputs move by",
-    ]
-    return markdown(header, [_architecture(*case) for case in ARCHITECTURES])
-
-
-def _architecture(kind: str, config: str, settings: dict[str, object]) -> list[str]:
-    import transformers
-
-    torch.manual_seed(0)
-    model = getattr(transformers, kind)(getattr(transformers, config)(**settings)).eval()
-    plain, pure = (ah.convert(model, pure=pure).report for pure in (False, True))
-    kinds = [row.kind for row in plain.replaced]
-    norms = sum(row.kind == "norm" for row in pure.replaced)
-    moved = max(plain.difference / plain.size, pure.difference / pure.size)
-    gates = sum(k != "activation" for k in kinds)
-    most = next(bound for bound in (5e-6, 1e-4, 1.0) if moved <= bound)
-    return [kind, f"{len(kinds) - gates}, {gates}", _left(plain.remaining), str(norms), _left(pure.remaining),
-            f"less than {most:.0e} of their size".replace("e-0", "e-")]  # fmt: skip
-
-
-def _left(rows: list[tuple[str, str]]) -> str:
-    return ", ".join(sorted({what.split()[0] for _, what in rows})) or "nothing"

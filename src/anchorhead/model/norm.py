@@ -147,9 +147,12 @@ class NormHead(Placed):
 
 
 def _blend(numbers: tuple[Tensor, ...], u: Tensor) -> Tensor:
-    """A head at u, (..., 1), as a softmax over its keys."""
-    slopes, intercepts, constants = numbers
-    return ((u * slopes + intercepts).softmax(-1) * constants).sum(-1, keepdim=True)
+    """A head at u, (tokens): a softmax over its keys, numerator and denominator by themselves, tokens side by side, so
+    that a kernel takes many of them at a time."""
+    slopes, intercepts, constants = (part.unsqueeze(-1) for part in numbers)
+    scores = slopes * u + intercepts
+    weights = (scores - scores.amax(0)).exp()
+    return (weights * constants).sum(0) / weights.sum(0)
 
 
 def _numbers(head: HeadParameters) -> tuple[Tensor, ...]:
@@ -167,8 +170,9 @@ def _by_numbers(form: NormForm, coarse: tuple[Tensor, ...], fine: tuple[Tensor, 
                 weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:  # fmt: skip
     v = form.centre(rows)
     u = (v * v).mean(-1, keepdim=True) + form.eps
-    scale = _blend(coarse, u)
-    y = v * (scale * _blend(fine, scale * (scale * u)))
+    each = u.reshape(-1)
+    scale = _blend(coarse, each)
+    y = v * (scale * _blend(fine, scale * (scale * each))).reshape(u.shape)
     return form.scaled(y, weight, bias, rows.dtype), u
 
 
