@@ -1,4 +1,6 @@
-"""Prompts: kernel methods over prompts of 1 to 100,000 examples, and the universal network as its lattice grows.
+"""Prompts of 1 to 100,000 tokens: a compiled statistic, kernel methods, and the universal network as its lattice grows.
+
+The statistic is q·cov(x, y)/(var(x) + 0.2), compiled to 1e-6, held against the same computed plainly.
 
 Examples are uniform on [-1, 1]^2 with labels sin(3x) cos(2y) and noise. Nadaraya-Watson regression and the nearest
 neighbour are held against distances and exponentials computed plainly, kernel ridge regression against a Cholesky
@@ -31,14 +33,18 @@ QUICK = (1, 10, 100, 1000)
 SIZES = (2, 3, 4, 5, 6, 7, 8)
 LENGTH, L2, WIDTH, MARGIN = 0.5, 0.01, 0.2, 1e-9
 BOUNDS = {"x": 1.0, "query": 1.0, "y": 2.0}
-HUES = {"kernel_regression": "#1f5fa8", "nearest_neighbour": "#2a9d6f", "kernel_ridge": "#d1495b"}
+HUES = {"kernel_regression": "#1f5fa8", "nearest_neighbour": "#2a9d6f", "kernel_ridge": "#d1495b",
+        "statistic": "#8a5fbf"}  # fmt: skip
+STATISTIC = "q*cov(x, y)/(var(x) + 0.2)"
 FORMS = {"deviation": "#1f5fa8", "variance": "#d1495b"}
 
 
 def tasks(quick: bool) -> list[Task]:
     found = [("kernel_ridge", n) for n in reversed(QUICK[:3] if quick else sorted({*RIDGE, *QUICK[:3]}))]
     found += [
-        (what, n) for n in reversed(QUICK if quick else LENGTHS) for what in ("kernel_regression", "nearest_neighbour")
+        (what, n)
+        for n in reversed(QUICK if quick else LENGTHS)
+        for what in ("statistic", "kernel_regression", "nearest_neighbour")
     ]
     sizes = reversed(SIZES[:3] if quick else SIZES)
     universal = [Task({"what": what, "n": 5000, "cells": size}, 0) for size in sizes for what in FORMS]
@@ -51,6 +57,8 @@ def run(setting: Setting, seed: int) -> list[Row]:
     if cells:
         return [_universal(what, cells, seed)]
     X, y, query = problem(n, seed)
+    if what == "statistic":
+        return [_statistic(X, query[:, :1])]
     if what == "kernel_regression":
         model: ah.in_context.KernelRegression | ah.in_context.KernelRidgeNetwork | ah.in_context.NearestNeighbour = (
             ah.in_context.kernel_regression(2, WIDTH, bounds=BOUNDS)
@@ -71,6 +79,16 @@ def problem(n: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     X, query = (2 * torch.rand(count, 2, generator=draw, dtype=torch.float64) - 1 for count in (n, 100))
     noise = 2 * torch.rand(n, generator=draw, dtype=torch.float64) - 1
     return X, torch.sin(3 * X[:, 0]) * torch.cos(2 * X[:, 1]) + 0.2 * noise, query
+
+
+def _statistic(tokens: Tensor, query: Tensor) -> Row:
+    """A formula of a prompt, compiled: one network for every length."""
+    ends = (-1.0, 1.0)
+    model = ah.in_context.compile(STATISTIC, tokens={"x": ends, "y": ends}, query={"q": ends}, tol=1e-6)
+    x, y = (column - column.mean() for column in tokens.unbind(-1))
+    exact = query * ((x * y).mean() / (x.square().mean() + 0.2))
+    error = (model(tokens, query) - exact).abs().max().item()
+    return {"sup": error, "bound": model.certificate.bound, "keys": model.resources.keys, "peer": math.nan}
 
 
 def _from_scikit_learn(found: Tensor, X: Tensor, y: Tensor, query: Tensor) -> float:
@@ -122,7 +140,7 @@ def _prompts(cells: int, seed: int) -> Iterator[Tensor]:
 
 def figures(rows: Rows) -> Figures:
     found, kernels = Figures(), rows.where(cells=0)
-    with found.panel("prompts_length", "Kernel methods, by length", "examples n", "sup error") as axes:
+    with found.panel("prompts_length", "Functions of a prompt, by length", "tokens n", "sup error") as axes:
         for what, part in kernels.by("what"):
             mine = part.ordered("n")
             curve(axes, mine, "n", "sup", "o-", floor=1e-17, ms=3.5, lw=1.4, color=HUES[what], label=_words(what))
