@@ -54,6 +54,8 @@ SQUARE = Node("pow", (U, constant(2)))
 SQUARES = (SQUARE, Node("square", (U,)), Node("mul", (U, U)))
 
 
+STEEPEST = 2.0**900
+"""In the place of an infinite slope, which times no error at all is none."""
 NEAR = 2.0**-12
 """Of an interval's length: errors that are less share the largest slope within it."""
 
@@ -164,7 +166,7 @@ class FunctionStep(Step):
             near = steepest(self.function, *sizes[0])
         if use.kind == "plain":
             near = min(near, steepest(self.function, *domain))
-        return self.own_share(use, sizes[0]) * own + near * lines[0]
+        return self.own_share(use, sizes[0]) * own + min(near, STEEPEST) * lines[0]
 
     def own_share(self, use: Use, argument: Pair) -> float:
         """Of an odd head, which has centre 0, as much as its result is large."""

@@ -30,6 +30,7 @@ from anchorhead.proof.interpretation import Interpreted, LeakError, TurnsOutside
 UNIT = 1e-13
 """About what the scores of a program round by: a few hundred units of float64, for the pointer's share of them."""
 GAPS = tuple(2.0**k for k in range(6, 16))
+USUAL = 1e-9
 ROUNDS = 6
 MOST_TURNS = 100_000
 
@@ -43,17 +44,17 @@ class Repeated(Protocol):
         """The name, circuit and box of one step."""
 
 
-def program(model: CompiledModel | Repeated, *, turns: int | None = None, tol: float = 1e-9,
+def program(model: CompiledModel | Repeated, *, turns: int | None = None, tol: float | None = None,
             progress: Progress | None = None) -> Program:  # fmt: skip
     """The program of a compiled model: tokens that `ah.interpreter(...)` runs.
 
     model: of formulas, modules, or functions of a prompt whose attention is means; or gradient descent in context, a
         turn for each step, whose tokens are (x, y) and whose state is w.
     turns: of a model with as many inputs as outputs, how often it is applied, each time to its own result.
-    tol: how far from the target its heads may lead in exact arithmetic, all turns' own shares together; what leaks and
-        is rounded in an interpreter, and what turns make of it, is stated in the certificate. Products, squares and
-        whatever else the model computes with values that depend on its inputs is composed anew with constant ones,
-        which takes more keys.
+    tol: how far from the target its heads may lead in exact arithmetic, all turns' own shares together; by default
+        1e-9, or what the model keeps, if that is more. What leaks and is rounded in an interpreter, and what turns make
+        of it, is stated in the certificate. Products, squares and whatever else the model computes with values that
+        depend on its inputs is composed anew with constant ones, which takes more keys.
     """
     if not isinstance(model, CompiledModel) and not hasattr(model, "turn"):
         raise InputError(
@@ -67,6 +68,8 @@ def program(model: CompiledModel | Repeated, *, turns: int | None = None, tol: f
         raise InputError("The number of turns is that of the algorithm's steps; leave turns= out.")
     else:
         (name, circuit, box), turns = model.turn(), model.steps
+    if tol is None:
+        tol = max(USUAL, model.claimed.bound) if isinstance(model, CompiledModel) else USUAL
     with threadpool_limits(1):
         found = _interpreted(circuit, box, check_tol(tol), turns, progress or (lambda text: None))
     return Program(found, certificate_of(found, name + ("" if turns is None else f", {turns} times")))

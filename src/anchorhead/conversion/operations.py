@@ -16,6 +16,7 @@ the model's nor made by an operation comes from nowhere, and is noted where it m
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -232,4 +233,6 @@ def tensors_in(value: Any) -> list[Tensor]:
         return [value]
     if isinstance(value, Mapping):
         value = list(value.values())
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = list(vars(value).values())
     return [t for item in value for t in tensors_in(item)] if isinstance(value, list | tuple) else []

@@ -12,7 +12,7 @@ from torch.fx.graph_module import _format_import_block
 from torch.package import sys_importer
 
 from anchorhead.conversion.norms import norm_call
-from anchorhead.conversion.sites import Site
+from anchorhead.conversion.sites import PRODUCTS, Site
 from anchorhead.conversion.source_calls import source_forward
 from anchorhead.model.activation import ActivationHead, GateHead, Placed, SquareHead
 from anchorhead.model.norm import NormHead
@@ -88,13 +88,14 @@ def _rewire_norm(graph: fx.Graph, node: fx.Node, name: str) -> None:
 
 
 def _rewire(graph: fx.Graph, node: fx.Node, name: str, *, gated: bool) -> None:
-    with graph.inserting_after(node):
-        if not gated:
+    """The head in the place of its node, or of the product; of two activations that gate each other the first does."""
+    product = next(iter(node.users), None)
+    if not gated or product is None or product.target not in PRODUCTS:
+        with graph.inserting_after(node):
             made = graph.call_module(name, (node.args[0],))
-            node.replace_all_uses_with(made)
-            graph.erase_node(node)
-            return
-    product = next(iter(node.users))
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
+        return
     partner = next(a for a in product.args if a is not node)
     with graph.inserting_after(product):
         made = graph.call_module(name, (node.args[0], partner))
@@ -106,7 +107,7 @@ def _rewire(graph: fx.Graph, node: fx.Node, name: str, *, gated: bool) -> None:
 def _keep_hooks(before: nn.Module, after: nn.Module) -> None:
     """Hooks of users stay; what they compute is seen when the model is watched."""
     for name, value in vars(before).items():
-        if name.startswith(("_forward_hooks", "_forward_pre_hooks")):
+        if name.startswith(("_forward_hooks", "_forward_pre_hooks", "_backward", "_is_full_backward")):
             vars(after)[name] = value
 
 

@@ -33,7 +33,7 @@ from anchorhead.model.norm import NormForm
 from anchorhead.proof.composed import RAMP
 
 SIGMOID = "sigmoid(x)"
-PRODUCTS = (operator.mul, torch.mul, "mul", operator.imul)
+PRODUCTS = (operator.mul, torch.mul, "mul")
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def _gates(graph: fx.Graph, child: str) -> bool:
 def _partner(node: fx.Node) -> fx.Node | None:
     """The one other tensor that an activation's result is multiplied by."""
     users = list(node.users)
-    if len(users) != 1 or users[0].target not in PRODUCTS or len(users[0].args) < 2:
+    if len(users) != 1 or users[0].target not in PRODUCTS or len(users[0].args) < 2 or users[0].kwargs:
         return None
     others = [a for a in users[0].args[:2] if a is not node]
     return others[0] if len(others) == 1 and isinstance(others[0], fx.Node) else None

@@ -43,32 +43,37 @@ def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: Conv
     if found is None:
         return
     (item, expected), twin = found, _twin(converted)
-    returned = _watched(twin, item, report) or _outputs(converted, item)
+    if not any(bool(t.isfinite().any()) for t in expected if t.numel() and _is_real(t)):
+        report.unwatched = f"on {_described(item)} it returns no tensor with a finite number"
+        return
+    _watched(twin, item, report)
+    returned = _outputs(converted, item)
     report.inputs = _described(item)
     report.outside = [place.place for place in twin.report.places if place.module.outside_count]
-    report.difference, report.size = _apart(expected, returned, converted)
-    allowed = _allowed(converted, item, returned)
-    if not report.difference <= allowed:
+    pairs = _apart(expected, returned, converted)
+    report.difference, report.size = (max(column, default=0.0) for column in zip(*pairs, strict=True))
+    wrong = [(far, most) for (far, _), most in zip(pairs, _allowed(converted, item, returned), strict=True)
+             if not far <= most]  # fmt: skip
+    for difference, allowed in wrong[:1]:
         left = f" Arguments left the intervals of {', '.join(report.outside[:3])}." if report.outside else ""
         raise ConversionError(
-            f"The converted model differs from the original by {report.difference:.3g} on {report.inputs}, where the "
+            f"The converted model differs from the original by {difference:.3g} on {report.inputs}, where the "
             f"proved errors of its heads explain {allowed:.2g}.{left} Give inputs= like those that the model is for; "
             "else its forward does something that conversion misunderstands."
         )
 
 
-def _watched(twin: nn.Module, item: Any, report: ConversionReport) -> list[Tensor]:
-    """What the model returns while it is watched, and what was seen in the report; nothing if it cannot be watched."""
+def _watched(twin: nn.Module, item: Any, report: ConversionReport) -> None:
+    """Puts what is seen while the model runs into the report, or why it cannot be watched."""
     given = _fresh(item)
     try:
         with _same_numbers():
-            seen, output = watch(twin, lambda model: run(model, given), given)
+            seen, _ = watch(twin, lambda model: run(model, given), given)
     except Exception as error:  # what torch does not do while it is watched; if it is the model's, it fails again
         report.unwatched = f"it does not run while it is watched ({type(error).__name__}: {str(error)[:200]})"
-        return []
+        return
     report.unwatched = ""
     report.remaining, report.attention, report.idle = _rows(seen), seen.attention, _idle(twin, seen)
-    return tensors_in(output)
 
 
 def _twin(model: nn.Module) -> Any:
@@ -82,9 +87,10 @@ def _twin(model: nn.Module) -> Any:
 
 
 def _outputs(model: nn.Module, item: Any) -> list[Tensor]:
-    """All tensors that a model returns, or rather a copy of it."""
+    """All tensors that a model returns, or rather a copy of it, and those of a second run, which a state may change."""
+    twin = _twin(model)
     with _same_numbers():
-        return tensors_in(tried(_twin(model), _fresh(item), "input"))
+        return [t for _ in range(2) for t in tensors_in(tried(twin, _fresh(item), "input"))]
 
 
 @contextmanager
@@ -105,24 +111,32 @@ def _fresh(item: Any) -> Any:
     return type(item)(map(_fresh, item)) if type(item) in (list, tuple) else item
 
 
-def _apart(first: list[Tensor], second: list[Tensor], model: nn.Module) -> tuple[float, float]:
-    """The largest difference of outputs, and the largest output; infinite where only one of two is a number."""
+def _is_real(t: Tensor) -> bool:
+    return t.is_floating_point() or t.is_complex()
+
+
+def _apart(first: list[Tensor], second: list[Tensor], model: nn.Module) -> list[tuple[float, float]]:
+    """For each output the largest difference, infinite where only one of two is a number, and the largest entry."""
     if [t.shape for t in first] != [t.shape for t in second]:
         raise ConversionError(
             f"The converted {type(model).__name__} returns tensors of other shapes than the original; its forward does "
             "something that conversion does not understand."
         )
-    far = size = 0.0
+    found = []
     for a, b in zip(first, second, strict=True):
-        if a.numel() and a.is_floating_point():
-            x, y = a.double().flatten(), b.double().flatten()
+        far = size = 0.0
+        if a.numel() and _is_real(a):
+            x, y = (
+                torch.view_as_real(t).double().flatten() if t.is_complex() else t.double().flatten() for t in (a, b)
+            )
             apart = torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, (x - y).abs()).nan_to_num(nan=math.inf)
-            far, size = max(far, float(apart.max())), max(size, float(x.nan_to_num(0.0, 0.0, 0.0).abs().max()))
-    return far, size
+            far, size = float(apart.max()), float(x.nan_to_num(0.0, 0.0, 0.0).abs().max())
+        found.append((far, size))
+    return found
 
 
-def _allowed(model: nn.Module, item: Any, plain: list[Tensor]) -> float:
-    """What the proved errors explain, as the top of this file says."""
+def _allowed(model: nn.Module, item: Any, plain: list[Tensor]) -> list[float]:
+    """What the proved errors explain of each output, as the top of this file says."""
     twin, count = _twin(model), [0]
     signs = torch.Generator().manual_seed(1)
 
@@ -138,10 +152,10 @@ def _allowed(model: nn.Module, item: Any, plain: list[Tensor]) -> float:
     for place in twin.report.places:
         place.module.register_forward_hook(lambda m, a, out, row=place.module.bound: disturb(row, m, a, out))
     with _same_numbers():
-        disturbed = tensors_in(run(twin, _fresh(item)))
-    moved, size = _apart(plain, disturbed, model)
-    digits = max((torch.finfo(t.dtype).eps for t in plain if t.is_floating_point()), default=0.0)
-    return MARGIN * math.sqrt(count[0]) * moved + ROUNDINGS * digits * size
+        disturbed = [t for _ in range(2) for t in tensors_in(run(twin, _fresh(item)))]
+    pairs = _apart(plain, disturbed, model)
+    digits = max((torch.finfo(t.dtype).eps for t in plain if _is_real(t)), default=0.0)
+    return [MARGIN * math.sqrt(count[0]) * moved + ROUNDINGS * digits * size for moved, size in pairs]
 
 
 def _rows(seen: Watched) -> list[tuple[str, str]]:

@@ -23,11 +23,13 @@ from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from anchorhead.conversion.operations import Event, Operations
+from anchorhead.conversion.operations import Event, Operations, tensors_in
 from anchorhead.conversion.place_heads import PLACED
 
 EXITS = {"numpy", "__array__", "tolist", "data_ptr", "storage", "untyped_storage", "__dlpack__", "__repr__",
-         "__format__", "__reduce_ex__"}  # fmt: skip
+         "__format__", "__reduce_ex__", "apply_", "map_", "map2_"}  # fmt: skip
+MAKERS = {"tensor", "as_tensor", "asarray", "new_tensor"}
+"""What takes numbers out of tensors where it is given a list of them."""
 PLAIN = (Tensor.__torch_dispatch__, nn.Parameter.__torch_dispatch__)
 PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
 
@@ -125,9 +127,11 @@ class _Leaving(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name not in EXITS or self.running.unseen:
+        held = [t for a in args if isinstance(a, list | tuple) for t in tensors_in(a)] if name in MAKERS else []
+        if (name not in EXITS and not held) or self.running.unseen:
             return func(*args, **(kwargs or {}))
-        self.running.operations.leaves(name, args[0])
+        for tensor in held or [args[0]]:
+            self.running.operations.leaves(name, tensor)
         self.running.unseen += 1
         try:
             return func(*args, **(kwargs or {}))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from anchorhead.errors import DtypeError
 from anchorhead.head.module import HeadModule, LiteralHead
 from anchorhead.model.fused import Kernel, evaluate, fused, worth_fusing
 from anchorhead.model.outside import WHOLE, Watched
@@ -84,6 +85,8 @@ class Placed(Watched):
 
     def value(self, u: Tensor) -> Tensor:
         """The first head at every element, in its own dtype, and back in that of u."""
+        if u.is_complex():
+            raise DtypeError(f"The head for {self.formula} is one of real numbers, and its argument is {u.dtype}.")
         own = self.head.dtype
         return evaluate(self.head, u) if u.dtype == own else self.fused(_cast, u)
 
@@ -104,8 +107,8 @@ class Placed(Watched):
         return made(head, head.dtype)(*args) if run is None else run(*flat).reshape(args[0].shape)
 
     def arguments(self, u: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """u and v, of what the forward takes."""
-        return u, torch.ones((), dtype=u.dtype, device=u.device) if v is None else v
+        """u and v, of what the forward takes; a partner may be a number, or a mask."""
+        return u, torch.as_tensor(1.0 if v is None else v, dtype=u.dtype, device=u.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Placed:
         """Heads keep their numbers; in a model that becomes float64 they are evaluated in that."""
@@ -149,6 +152,8 @@ class GateHead(Placed):
     carries: int | None = None
 
     def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
+        if v is not None and not (isinstance(v, Tensor) and v.is_floating_point()):
+            return self.value(u) * v
         rounded_once, (u, v) = v is None, self.arguments(u, v)
         if rounded_once or (u.dtype == v.dtype == self.head.dtype and u.shape == v.shape):
             return self.fused(_gate, u, v)

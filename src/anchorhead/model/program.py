@@ -134,8 +134,11 @@ class Program(Watched):
     def data(self, x: Tensor, query: Tensor | None = None, mask: Tensor | None = None) -> Data:
         """The data tokens of a prompt. What one does not have, as a query's numbers, is the middle of its interval."""
         own, asked = self.takes
+        if (query is not None and not (own and asked)) or (mask is not None and not own):
+            taken = "tokens, and no query" if own else "x alone, and neither query nor mask"
+            raise InputError(f"The program of {self._claimed.expression} takes {taken}.")
         if not own:
-            check_tensor(x, torch.float64, self.input_shape, what="program")
+            check_tensor(x, torch.float64, self.input_shape, name="x")
             self.look(x)
             flat = x.flatten(-len(self.input_shape)) if self.input_shape else x.unsqueeze(-1)
             return Data(self._started(flat.unsqueeze(-2)), torch.ones(*flat.shape[:-1], 1, dtype=torch.bool), 1)

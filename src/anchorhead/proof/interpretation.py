@@ -65,6 +65,8 @@ LEAST = 1e-20
 
 PARTS = 32
 """Of a domain, on each of which the largest score is bounded from below."""
+HOPELESS = 1e9
+"""In units of the box: errors that no bound is stated for."""
 SHARPEST = 2.0**60
 """The β of a maximum that is taken for exact."""
 WATCHED = "the state lies in the domain after every turn, which an interpreter checks"
@@ -154,6 +156,11 @@ def _turned(program: Interpreted, turns: int, own: Sequence[float]) -> list[floa
             cell[first:] = [widened(*pair) for pair in zip(box[first:], errors[first:], strict=True)]
         carried = ideal.follow(cell, errors)
         errors[first:] = [upper(arb(a) + b) for a, b in zip(own, carried.output_errors, strict=True)]
+        if not max(errors) < HOPELESS * max(map(size, box)):
+            raise ToleranceError(
+                f"The bound on what {turns} turns make of errors exceeds {max(errors):.2g}, which says nothing: the map "
+                "may spread them more in each. Take fewer turns."
+            )
         cell[first:] = carried.outputs
         if not program.watched:
             _require_inside(target.inputs[first:], box[first:], cell[first:], errors[first:])
