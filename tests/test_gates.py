@@ -292,3 +292,74 @@ def test_bounds_of_a_gate_count_everything():
     assert bound.rounding <= 1.001 * (head.rounding + 2 * product.approximation * gains)
     assert math.isclose(bound.relative, 2.0**-24, rel_tol=1e-6)
     assert composed("gate", placed.claims, "bfloat16").relative >= 2 * 2.0**-8
+
+
+class Both(nn.Module):
+    """Two linear layers, and a count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.n = nn.Linear(6, 6), nn.Linear(6, 6), 0
+
+
+class TwoGates(Both):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.a(x)) * torch.sigmoid(self.b(x))
+
+
+class ThreeGates(Both):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.b(x)) * F.silu(self.a(x)) * F.gelu(x)
+
+
+class TimesNumber(Both):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.silu(self.a(x)) * x.shape[0]
+
+
+class TimesMask(Both):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.silu(self.a(x)) * (x > 0)
+
+
+class IntoBuffer(Both):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.a(x).detach()
+        out = torch.empty_like(h)
+        torch.mul(F.silu(h), h, out=out)
+        return out
+
+
+@pytest.mark.parametrize("kind", [TwoGates, ThreeGates, TimesNumber, TimesMask, IntoBuffer])
+def test_whatever_a_gate_multiplies_stays(kind) -> None:
+    torch.manual_seed(0)
+    model, x = kind().eval(), torch.randn(8, 6)
+    converted = ah.convert(model, inputs=x)
+    with torch.no_grad():
+        assert (converted(x) - model(x)).abs().max() < 1e-5
+
+
+class Counts(Both):
+    def forward(s, x: torch.Tensor) -> torch.Tensor:
+        s.n += 1
+        return F.elu(s.a(x)) * s.n
+
+
+def test_a_state_that_a_trace_would_freeze_is_not_passed_over() -> None:
+    with pytest.raises(ah.ConversionError, match="differs"):
+        ah.convert(Counts(), inputs=torch.randn(8, 6))
+
+
+@pytest.mark.parametrize("inputs", [torch.full((8, 6), math.nan), torch.zeros(0, 6)])
+def test_a_comparison_of_nothing_is_none(inputs) -> None:
+    report = ah.convert(TwoGates(), inputs=inputs).report
+    assert not report.watched
+    assert not report.pure
+    assert "finite" in report.unwatched
+
+
+def test_backward_hooks_stay() -> None:
+    model, calls = nn.Sequential(nn.Linear(3, 3), nn.GELU()), []
+    model[1].register_full_backward_hook(lambda module, before, after: calls.append(1))
+    ah.convert(model, inputs=torch.randn(2, 3))(torch.randn(2, 3)).sum().backward()
+    assert calls

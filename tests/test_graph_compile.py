@@ -459,3 +459,11 @@ def test_deep_perceptrons_compile():
     model = ah.compile(module, (-1, 1), tol=1e-5)
     assert model.resources.layers == 5
     check_module(module, model, -torch.ones(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
+
+
+def test_an_infinite_slope_at_an_input_costs_only_what_the_head_errs() -> None:
+    model = ah.compile("sqrt(x) + y**2", {"x": (0, 1), "y": (0, 1)}, tol=1e-3)
+    assert model.certificate.bound <= 1e-3
+    x = torch.rand(1000, 2, dtype=torch.float64)
+    exact = x[:, :1].sqrt() + x[:, 1:].square()
+    assert (model(x) - exact).abs().max() <= model.certificate.bound

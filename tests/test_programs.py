@@ -264,5 +264,9 @@ def test_what_cannot_be_run_is_refused_with_a_sentence() -> None:
         INTERPRETER("sin(x)", torch.zeros(1, dtype=F64))
     with pytest.raises(ah.InputError, match="whole number"):
         ah.interpreter(0)
+    with pytest.raises(ah.InputError, match="neither query nor mask"):
+        INTERPRETER(program, torch.zeros(1, dtype=F64), mask=torch.tensor([True]))
+    with pytest.raises(ah.ToleranceError, match="fewer turns"):
+        ah.program(ah.compile("3.7*w*(1-w)", (0, 1), tol=1e-9), turns=500)
     with pytest.warns(ah.OutsideRangeWarning):
         INTERPRETER(program, torch.tensor([2.0], dtype=F64))

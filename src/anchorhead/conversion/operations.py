@@ -234,5 +234,5 @@ def tensors_in(value: Any) -> list[Tensor]:
     if isinstance(value, Mapping):
         value = list(value.values())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = list(vars(value).values())
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
     return [t for item in value for t in tensors_in(item)] if isinstance(value, list | tuple) else []

@@ -158,8 +158,8 @@ def _turned(program: Interpreted, turns: int, own: Sequence[float]) -> list[floa
         errors[first:] = [upper(arb(a) + b) for a, b in zip(own, carried.output_errors, strict=True)]
         if not max(errors) < HOPELESS * max(map(size, box)):
             raise ToleranceError(
-                f"The bound on what {turns} turns make of errors exceeds {max(errors):.2g}, which says nothing: the map "
-                "may spread them more in each. Take fewer turns."
+                f"The bound on what {turns} turns make of errors exceeds {max(errors):.2g}, which says nothing: the "
+                "map may spread them more in each. Take fewer turns."
             )
         cell[first:] = carried.outputs
         if not program.watched:
