@@ -1617,8 +1617,9 @@ def check_single(record: dict[str, Any], tensors: Tensors, verdict: Verdict) -> 
     head = Head.read(tensors, "", record)
     count_boxes(record, [head])
     relative = is_relative(record["certificate"])
-    if relative and domain[0] <= 0 <= domain[1]:
-        boxes = check_odd({name: "u", f"{name}**2": "u**2"}.get(text, text), head, domain, claim, "the head")
+    odd = {name: "u", f"{name}**2": "u**2"}
+    if relative and domain[0] <= 0 <= domain[1] and text in odd:
+        boxes = check_odd(odd[text], head, domain, claim, "the head")
     else:
         boxes = check_head(parse(text, [name]), name, head, domain, claim, rounding, "the head", relative)
     said = f"|head/({text}) - 1|" if relative else f"|{text} - head|"
