@@ -256,9 +256,7 @@ def _ratio(z: Tensor, x: Tensor, coefficients: Sequence[tuple[Any, ...]]) -> Ten
 
 def _value(x: Tensor, value: Any, gain: Any) -> Any:
     """value + gain·x, without what is zero: no compiler may leave it out, since x might be infinite."""
-    if isinstance(gain, Tensor) or gain:
-        return x * gain + value
-    return value
+    return value if isinstance(gain, float | int) and gain == 0 else x * gain + value
 
 
 def _horner(z: Tensor, x: Tensor, coefficients: Sequence[tuple[Any, ...]]) -> tuple[Any, Any]:
