@@ -103,7 +103,8 @@ def _check_program_file(found: ModelFile, claimed: Certificate, progress: Progre
         raise VerificationError(f"The program in the file has no bound: {error}") from error
     _check_outputs(exact, total, claimed)
     checked = _checked(claimed, program.claim.boxes)
-    checked = replace(checked, assumptions=(*checked.assumptions, *assumed(program)))
+    said = (*checked.assumptions, *assumed(program))
+    checked = replace(checked, assumptions=said, evaluation=program.claim.evaluation)
     return _named(checked, program.target, "" if program.turns is None else f", {program.turns} times")
 
 

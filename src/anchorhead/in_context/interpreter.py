@@ -183,8 +183,10 @@ class Interpreter(nn.Module):
     def literal(self, program: Program, x: Tensor, query: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """The same as a call, as self-attention of one sequence with the fixed matrices."""
         sequence, answers = self.sequence(program, x, query, mask), program.data(x, query, mask).answers
-        for _ in range(program.steps):
+        for step in range(program.steps):
             sequence = self.layer(sequence)
+            if program.code.watched and (step + 1) % program.instructions == 0:
+                program.look_at_state(sequence[..., program.tokens : -1, : self.registers])
         return program.result(sequence[..., program.tokens : -1, : self.registers], answers)
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ these, and bounds how far the tokens lie from them, what leaks and what is round
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -82,7 +83,8 @@ class Program(Watched):
         found = read(path)
         if found.record["kind"] != "program":
             raise FileError(f"{path} holds a model and not a program; read it with ah.load, then ah.program(model).")
-        program = cls(stored_program(found), stored_certificate(found))
+        code = stored_program(found)
+        program = cls(code, replace(stored_certificate(found), evaluation=code.claim.evaluation))
         program.outside = outside
         return program
 
@@ -242,7 +244,7 @@ def certificate_of(code: Interpreted, name: str) -> Certificate:
         assumptions=(*ASSUMPTIONS, *assumed(code)),
         outputs=tuple(total),
         circuit=circuit_digest(code.target),
-        evaluation="",
+        evaluation=claim.evaluation,
     )
 
 
