@@ -261,3 +261,24 @@ print(count, all(o.isfinite().all() for o in outputs))
     environment = os.environ | {"CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split() == ["1", "True"]
+
+
+ORDINARY = [nn.SELU(), nn.Hardswish(), nn.Hardsigmoid(), nn.LeakyReLU(0.3), nn.Hardtanh(-0.3, 0.7), nn.RReLU(),
+            nn.ELU(3.0), nn.CELU(2.0), nn.ReLU6(), nn.Hardtanh(-100, 100), nn.Mish(), nn.Softplus()]  # fmt: skip
+
+
+@pytest.mark.parametrize("activation", ORDINARY, ids=str)
+def test_ordinary_activations_are_converted_with_the_defaults(activation):
+    model = nn.Sequential(nn.Linear(8, 8), activation).eval()
+    converted = ah.convert(model, inputs=torch.randn(64, 8))
+    (row,) = converted.report.replaced
+    x = 100 * torch.randn(2000, 8, generator=torch.Generator().manual_seed(0))
+    exact = model.double()(x.double())
+    far = (row.error + row.rounding * (1 + model[0](x.double()).abs())) * 1.01 + 1e-5 * (1 + exact.abs())
+    assert ((converted(x).double() - exact).abs() <= far).all()
+    assert row.error <= 6e-6
+    assert len(row.formula) < 40
+    if row.error > 5e-7:
+        assert "with a larger error than tol: 1" in str(converted.report)
+        with pytest.raises(ah.ToleranceError):
+            ah.convert(model.float(), tol=1e-6, inputs=torch.randn(64, 8))

@@ -15,7 +15,7 @@ from torch import nn
 import anchorhead as ah
 from anchorhead.conversion.folder import convert_folder, load_folder
 from anchorhead.file.container import digest
-from anchorhead.file.folder import record_digest
+from anchorhead.file.folder import record_bytes, record_digest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
@@ -52,7 +52,7 @@ def rewritten(folder, change):
     change(record)
     record["files"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in record["files"]}
     record["digest"] = record_digest(record)
-    (folder / "anchorhead.json").write_text(json.dumps(record))
+    (folder / "anchorhead.json").write_bytes(record_bytes(record))
 
 
 def test_every_tensor_comes_back_whatever_it_is_called(saved):
@@ -64,6 +64,84 @@ def test_every_tensor_comes_back_whatever_it_is_called(saved):
     stored = load_file(folder / "weights.safetensors")
     assert {"net.head.weight", "net.head.bias", "net.shift", "scale"} <= set(stored)
     assert not any(name.startswith("net.act") for name in stored)
+
+
+class Keeps(Net):
+    """Tensors in lists and dictionaries, too."""
+
+    def __init__(self, seed=0):
+        super().__init__(seed)
+        self.rows, self.named = [torch.rand(2), (torch.rand(2),)], {"a": torch.rand(2), "b": [torch.rand(2)]}
+
+    def forward(self, x):
+        (first, (second,)), named = self.rows, self.named
+        return super().forward(x) * first + second * named["a"] + named["b"][0]
+
+
+def test_tensors_in_containers_come_back(tmp_path):
+    converted = ah.convert(Keeps(), inputs=X)
+    ah.save_converted(converted, tmp_path)
+    assert torch.equal(ah.load_converted(tmp_path, Keeps(seed=1))(X), converted(X))
+
+
+def test_a_state_that_a_folder_cannot_hold_is_refused(tmp_path):
+    class Extra(Net):
+        def get_extra_state(self):
+            return {"steps": 3}
+
+    with pytest.raises(ah.InputError, match="get_extra_state"):
+        ah.save_converted(ah.convert(Extra(), inputs=X), tmp_path / "out")
+
+
+class Setting(Net):
+    factor = 1.0
+
+    def __init__(self, factor=2.0):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return self.factor * super().forward(x)
+
+
+class OtherForward(Net):
+    def forward(self, x):
+        return super().forward(x).sin()
+
+
+def test_what_was_seen_of_one_code_is_not_claimed_of_another(saved, tmp_path):
+    _, folder = saved
+    with pytest.warns(UserWarning, match="other code"):
+        back = ah.load_converted(folder, OtherForward())
+    assert not back.report.pure
+    assert "NOT watched, since the code or the settings of Net, OtherForward" in str(back.report)
+    converted = ah.convert(Setting(), inputs=X)
+    ah.save_converted(converted, tmp_path / "setting")
+    assert ah.load_converted(tmp_path / "setting", Setting()).report == converted.report
+    with pytest.warns(UserWarning, match="Setting"):
+        assert not ah.load_converted(tmp_path / "setting", Setting(3.0)).report.watched
+
+
+def test_trainable_heads_come_back_trainable(tmp_path):
+    converted = ah.convert(Net(), inputs=X, trainable=True)
+    ah.save_converted(converted, tmp_path)
+    back = ah.load_converted(tmp_path, Net(seed=1))
+    names = {name for name, p in back.named_parameters() if p.requires_grad}
+    assert names == {name for name, p in converted.named_parameters() if p.requires_grad}
+    assert any("heads" in name for name in names)
+    back(X).sum().backward()
+    assert back.net.act.head.constants.grad is not None
+
+
+@pytest.mark.parametrize("edit", [lambda text: text + b"\n", lambda text: text.replace(b"\n", b"\r\n"),
+                                  lambda text: text.replace(b'": ', b'":  ', 1)])  # fmt: skip
+def test_a_record_with_other_white_space_is_not_the_one_that_was_saved(saved, edit):
+    _, folder = saved
+    record = folder / "anchorhead.json"
+    record.write_bytes(edit(record.read_bytes()))
+    for check in (ah.verify, lambda where: ah.load_converted(where, Net())):
+        with pytest.raises(ah.FileError, match="not the file that was saved"):
+            check(folder)
 
 
 def test_a_model_with_other_tensors_is_not_filled(saved):
@@ -237,13 +315,12 @@ def test_a_folder_of_safetensors_is_converted_with_its_tokenizer(language_model,
 
 
 def test_gguf_files_are_read(transformers, tmp_path):
-    gguf = pytest.importorskip("gguf")
+    pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
-                                      num_key_value_heads=4, vocab_size=40, max_position_embeddings=64)  # fmt: skip
-    model = transformers.LlamaForCausalLM(config).eval()
-    write_gguf(gguf, model, tmp_path / "model.gguf")
+    from gguf_file import small_llama, write_gguf
+
+    model = small_llama()
+    write_gguf(model, tmp_path / "model.gguf")
     found = load_folder(tmp_path / "model.gguf")
     ids = IDS % 40
     assert (found(ids).logits - model(ids).logits).abs().max() < 1e-4
@@ -252,42 +329,3 @@ def test_gguf_files_are_read(transformers, tmp_path):
     (tmp_path / "broken.gguf").write_bytes(b"GGUF")
     with pytest.raises(ah.FileError, match="cannot be loaded"):
         load_folder(tmp_path / "broken.gguf")
-
-
-def write_gguf(gguf, model, path):
-    """A Llama as llama.cpp stores it: queries and keys with their rotary halves interleaved."""
-    config = model.config
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([f"t{i}" for i in range(config.vocab_size)])
-    writer.add_token_scores([0.0] * config.vocab_size)
-    writer.add_token_types([1] * config.vocab_size)
-    names = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-             "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-             "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
-             "post_attention_layernorm": "ffn_norm"}  # fmt: skip
-    state = model.state_dict()
-    writer.add_tensor("token_embd.weight", state["model.embed_tokens.weight"].numpy())
-    writer.add_tensor("output_norm.weight", state["model.norm.weight"].numpy())
-    writer.add_tensor("output.weight", state["lm_head.weight"].numpy())
-    for layer in range(config.num_hidden_layers):
-        for ours, theirs in names.items():
-            weight = state[f"model.layers.{layer}.{ours}.weight"]
-            if theirs in ("attn_q", "attn_k"):
-                heads = config.num_attention_heads
-                weight = weight.reshape(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
-            writer.add_tensor(f"blk.{layer}.{theirs}.weight", weight.contiguous().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()

@@ -230,12 +230,39 @@ HIDDEN = {
     "a length": lambda m, h: h + len(h[h > 0]),
     "nan_to_num": lambda m, h: torch.nan_to_num(h / 0.0, posinf=1.0, neginf=-1.0, nan=0.0),
     "a histogram": lambda m, h: h + torch.histc(h, 8),
+    "softmax with a fixed query": lambda m, h: (m.scale @ h.mT).unsqueeze(1).softmax(-1) @ h + h,
+    "softmax with values that are constants times one": lambda m, h: h.softmax(-1) @ (torch.eye(8) + 0 * h.sum()),
+    "softmax with values of which constants are used": lambda m, h: (
+        h.softmax(-1) @ torch.cat([torch.eye(8).expand(3, 8, 8), h.mT], -1)
+    )[..., :8],
+    "scores that are nothing": lambda m, h: (h + 0 * (h @ (h.mT @ h).detach().tanh())).softmax(-1) @ (h.mT @ h),
+    "keys that do not move": lambda m, h: (h @ (torch.eye(8) + 0 * h.sum())).softmax(-1) @ torch.diag_embed(h[:, 0]),
+    "keys that move together": lambda m, h: (h @ (torch.eye(8) + h.sum())).softmax(-1) @ torch.diag_embed(h[:, 0]),
+    "something added to scores": lambda m, h: (h[..., :6] + 0 * (h @ h.mT)).softmax(-1) @ h,
+    "values with a common part": lambda m, h: (h @ h.mT).softmax(-1) @ (torch.eye(6, 8) + h.mean((1, 2), True)),
+    "values that move a little": lambda m, h: (h @ h.mT).softmax(-1) @ (torch.eye(6, 8) + 1e-7 * h),
+    "values that no weight meets": lambda m, h: (
+        torch.cat([h @ h.mT, h @ h.mT - 1e9], -1).softmax(-1) @ torch.cat([torch.eye(6, 8).expand(3, 6, 8), h], 1)
+    ),
+    "fused attention with fixed keys": lambda m, h: F.scaled_dot_product_attention(h, torch.eye(8), torch.eye(8)),
+    "fused attention with keys that do not move": lambda m, h: F.scaled_dot_product_attention(
+        h, torch.eye(8) + 0 * h[:, :1].mT, torch.eye(8) + 0 * h[:, :1].mT
+    ),
+    "fused attention behind a mask": lambda m, h: F.scaled_dot_product_attention(
+        h, torch.cat([torch.eye(8).expand(3, 8, 8), h], 1), torch.cat([torch.eye(8).expand(3, 8, 8), h], 1),
+        attn_mask=torch.arange(14) < 8
+    ),
+    "a gate by softmax": lambda m, h: (torch.stack([h, 0 * h], -1).softmax(-1) * torch.stack([h, 0 * h], -1)).sum(-1),
+    "a gate by softmax and a product": lambda m, h: (
+        torch.stack([h, 0 * h], -1).softmax(-1).unsqueeze(-2) @ torch.stack([h, 0 * h], -1).unsqueeze(-1)
+    )[..., 0, 0],
     "dropout that looks": lambda m, h: h * torch.bernoulli(h.sigmoid()),
 }  # fmt: skip
 
 AFFINE = {
     "fft": lambda m, h: torch.fft.irfft(torch.fft.rfft(h, dim=-1) * torch.randn(5), n=8, dim=-1),
     "cumsum": lambda m, h: h.cumsum(-1),
+    "an index that is a list": lambda m, h: h[..., [1, 0]].repeat(1, 1, 4) + h[:, [0]],
     "means and differences": lambda m, h: h - h.mean(-1, keepdim=True) + h.sum(1, keepdim=True),
     "a constant's function": lambda m, h: h * torch.tanh(m.scale) / m.scale.norm() + m.a.weight.exp()[0],
     "rotary factors": lambda m, h: h * torch.arange(6.0)[:, None].cos() + torch.roll(h, 1, -1) * torch.arange(8).sin(),
@@ -247,7 +274,6 @@ AFFINE = {
     "attention": lambda m, h: (h @ m.a(h).mT / 8**0.5 + torch.ones(6, 6).triu(1) * -1e9).softmax(-1) @ h,
     "fused attention": lambda m, h: F.scaled_dot_product_attention(h, m.a(h), h, is_causal=True),
     "attention by einsum": lambda m, h: torch.einsum("bij,bjd->bid", torch.einsum("bid,bjd->bij", h, h).softmax(-1), h),
-    "attention by a fixed query": lambda m, h: (m.scale @ h.mT).unsqueeze(1).softmax(-1) @ h + h,
     "vmap": lambda m, h: torch.vmap(lambda row: row @ m.a.weight)(h),
     "dropout": lambda m, h: F.dropout(h, 0.5, training=True),
     "half": lambda m, h: h.bfloat16().float(),
@@ -356,6 +382,80 @@ def test_tokens_masks_and_positions_are_constants_and_embeddings_are_data():
         assert ah.convert(Tokens(function), inputs=(ids, mask)).report.pure
     for function in (lambda h, ids, mask: h.tanh(), lambda h, ids, mask: h * h * mask[..., None]):
         assert not ah.convert(Tokens(function), inputs=(ids, mask)).report.pure
+
+
+class OnTokens(nn.Module):
+    """What a function makes of tokens, with tensors of every kind."""
+
+    def __init__(self, function):
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.held, self.kept = nn.Parameter(torch.randn(20, 8)), [function], torch.randn(20, 8)
+        self.register_buffer("table", torch.randn(20, 8))
+        self.register_buffer("matrix", torch.randn(8, 8))
+
+    def forward(self, ids):
+        return self.held[0](self, ids)
+
+
+GLOBAL = torch.randn(20, 8)
+TOKENS = {
+    "numbers of a list": lambda m, ids: torch.stack([m.q[i].sin() for row in ids.tolist() for i in row]),
+    "numbers one by one": lambda m, ids: torch.stack([m.q[int(i)].sin() for i in ids.flatten()]),
+    "numbers by comparison": lambda m, ids: torch.stack(
+        [m.q[next(k for k in range(20) if i == k)].sin() for i in ids.flatten()]
+    ),
+    "numbers in a list": lambda m, ids: m.q[:, [ids[0, 3], ids[0, 2]]].sin(),
+    "a number that indexes": lambda m, ids: m.q[ids[0, 3]].sin(),
+    "an array": lambda m, ids: torch.stack([m.q[i].sin() for i in ids.numpy().ravel()]),
+    "a shape": lambda m, ids: m.q[len(ids[ids > 3])].sin(),
+    "a buffer": lambda m, ids: torch.sin(m.table[ids] @ m.matrix),
+    "an attribute": lambda m, ids: torch.sin(m.kept[ids]),
+    "a global": lambda m, ids: torch.sin(GLOBAL[ids]),
+    "one-hot vectors": lambda m, ids: torch.sin(F.one_hot(ids, 20).float() @ m.table),
+    "counts": lambda m, ids: torch.sin(F.one_hot(ids, 20).float().sum(1, keepdim=True) * m.table.mT).sum(-1),
+}
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_tokens_are_followed_through_every_tensor_of_the_model(name):
+    report = ah.convert(OnTokens(TOKENS[name]), inputs=torch.arange(12).reshape(2, 6)).report
+    assert report.watched
+    assert report.remaining
+
+
+def test_tokens_that_stay_in_torch_are_constants_and_one_hot_vectors_are_embeddings():
+    for function in (
+        lambda m, ids: F.one_hot(ids, 20).float() @ m.q,
+        lambda m, ids: m.table[ids] * ids[..., None].float().cos() + (ids.sum() > 3 if ids.any() else 0.0),
+    ):
+        assert ah.convert(OnTokens(function), inputs=torch.arange(12).reshape(2, 6)).report.pure
+
+
+def test_what_is_returned_before_it_is_computed_is_named_or_not_watched():
+    for made, watched in (
+        (lambda m, h: (h, (row.sin() for row in h)), True),
+        (lambda m, h: (h, [lambda: h.sin()]), True),
+        (lambda m, h: map(torch.sin, h), False),
+    ):
+        model = Wrap(made)
+        model.c = nn.Identity()
+        report = ah.convert(model, inputs=X).report
+        assert report.watched == watched
+        assert not report.pure
+
+
+def test_what_only_a_second_call_does_is_seen():
+    def later(m, h):
+        m.held.append(None)
+        return h.sin() if len(m.held) > 2 else h
+
+    def kept(m, h):
+        m.held.append(h)
+        return h if len(m.held) < 3 else h * m.held[1]
+
+    for function, name in ((later, "sin"), (kept, "mul")):
+        assert name in str(watched(function).remaining)
 
 
 def test_affine_models_of_many_layers():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -88,9 +89,15 @@ def formula_of(module: nn.Module) -> str | None:
     bare = copy.copy(module)
     bare._forward_hooks, bare._forward_pre_hooks = OrderedDict(), OrderedDict()  # which the head will have
     try:
-        return trace(bare).text[0]
+        return _short(trace(bare).text[0])
     except AnchorheadError:
         return None
+
+
+def _short(text: str) -> str:
+    """Constants as they are written, 0.3, and not as a double of that name has it, 0.29999999999999998889776975...;
+    they differ by less than torch's own rounding of a product with it."""
+    return re.sub(r"\d+\.\d{17,}", lambda found: repr(float(found[0])), text)
 
 
 def formula_of_call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -104,7 +111,7 @@ def formula_of_call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return found
 
     try:
-        text = trace(called).text[0]
+        text = _short(trace(called).text[0])
         parse(text)
         return text
     except AnchorheadError:

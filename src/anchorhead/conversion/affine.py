@@ -8,7 +8,8 @@ shorter floating dtype counts as affine: it is the rounding of the number format
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 KEEPS_WEIGHTS = set(
     "alias clone detach view _unsafe_view reshape permute transpose t unsqueeze squeeze expand select slice split "
@@ -67,7 +68,37 @@ SHAPE_ONLY = set(
 """They look at shapes and dtypes alone."""
 
 
+LOOKUPS = set("embedding _embedding_bag index index_select gather take".split()) | set(MATRIX)
+"""What tokens look up in the model's tensors, or make of them by a product with one-hot vectors."""
+
+SUM, MEAN = 0, 1
+"""The modes of a bag of embeddings that are affine."""
+
+COUNTS = set("nonzero masked_select _unique2 unique_dim unique_consecutive bincount".split())
+"""The shape of what they return depends on their argument."""
+
+
 def is_affine(name: str, data: Collection[str]) -> bool:
     """Whether an operation is affine where these of its arguments depend on the data, and no two are multiplied."""
-    listed = name in FACTORS or name in AFFINE or name.startswith(FAMILIES)
-    return listed and not (STEERING | STEERING_OF.get(name, set())).intersection(data)
+    return listed(name) and not steering(name).intersection(data)
+
+
+def listed(name: str) -> bool:
+    return name in FACTORS or name in AFFINE or name.startswith(FAMILIES)
+
+
+def steering(name: str) -> set[str]:
+    """The arguments by which an operation looks, chooses or divides."""
+    return STEERING | STEERING_OF.get(name, set())
+
+
+def is_plain(overload: str, given: Mapping[str, Any]) -> bool:
+    """Whether an operation does what its name says: no other form or mode of it that reads bits as another dtype,
+    rounds, takes statistics of a batch, or multiplies or takes the largest of what it brings together."""
+    return (
+        overload not in ("dtype", "no_stats")
+        and given.get("rounding_mode") is None
+        and not given.get("training")
+        and given.get("reduce", "add") in ("add", "sum")
+        and given.get("mode", SUM) in (SUM, MEAN)
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from anchorhead.conversion.folder import load_folder
 from anchorhead.errors import FileError, InputError
+from anchorhead.progress import Progress, telling
 
 REPEATS = 7
 BATCH = 32
@@ -49,15 +49,15 @@ class Comparison:
 
 
 def compare_folders(
-    original: Path, converted: Path, texts: Path | None, progress: Callable[[str], None] | None
+    original: Path, converted: Path, texts: Path | None, progress: bool | Progress = True
 ) -> Comparison:
     """Loads both and compares them on a file of texts, or on random inputs."""
-    report = progress or (lambda text: None)
-    report("loading")
-    first, second = load_folder(original), load_folder(converted)
-    batches = _tokenized(original, texts) if texts is not None else _random(first)
-    report("comparing")
-    return compare(first, second, batches)
+    with telling(f"comparing {original} and {converted}", progress) as tell:
+        tell("loading")
+        first, second = load_folder(original), load_folder(converted)
+        batches = _tokenized(original, texts) if texts is not None else _random(first)
+        tell("running both")
+        return compare(first, second, batches)
 
 
 def compare(first: nn.Module, second: nn.Module, batches: list[dict[str, Tensor]]) -> Comparison:

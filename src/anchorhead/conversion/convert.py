@@ -10,7 +10,7 @@ model runs once: what else in it is nonlinear is listed (`watch.py`), and its ou
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from anchorhead.compiler.compile import compile_formula
 from anchorhead.compiler.method import check_tol
 from anchorhead.compiler.norm_models import norm_models
 from anchorhead.compiler.odd_model import odd_model
+from anchorhead.conversion.asked import check_convertible, check_flags
+from anchorhead.conversion.code_digest import code_digests
 from anchorhead.conversion.linear import Around, around
 from anchorhead.conversion.place_heads import PLACED, put
 from anchorhead.conversion.pretrained import forbid_saving
@@ -33,17 +35,18 @@ from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.fused import warm as make_kernels
 from anchorhead.model.norm import NormHead
 from anchorhead.model.outside import check_policy
+from anchorhead.progress import LOG, Progress, telling
 from anchorhead.proof.composed import PRODUCT, RAMP
 
-Progress = Callable[[str], None]
 Roles = dict[str, CompiledModel]
+TOL, WIDER = 1e-6, (1, 4, 16, 64)
 REACH = 2.0**15
 """Up to which |u| the product of a gate is proved as a softmax; what it computes is as near for every u."""
 
 
 def convert(
     module: nn.Module,
-    tol: float = 1e-6,
+    tol: float | None = None,
     *,
     pure: bool = False,
     inputs: Any = None,
@@ -51,12 +54,13 @@ def convert(
     outside: str = "warn",
     warm: bool = False,
     trainable: bool = False,
-    progress: Progress | None = None,
+    progress: bool | Progress = True,
 ) -> nn.Module:
     """A copy of the module in which every pointwise nonlinearity is softmax attention, with `.report`.
 
     tol: the error of an activation, half of which its approximation gets. One that cannot be had raises
-        `ToleranceError`.
+        `ToleranceError`. Without it 1e-6, or, where the dtype does not hold that for a function, as float32 does not
+        for SELU, the next of 4e-6, 1.6e-5 and 6.4e-5.
     pure: whether norms become heads too (layer, RMS and group norms, by what they compute), so that affine maps and
         softmax attention are left and nothing else; `report.pure` says whether that is so, and `ah.walk` confirms it.
     inputs: an example of what the model takes: a tensor, a tuple of arguments, or a dictionary of keyword arguments.
@@ -70,34 +74,50 @@ def convert(
     warm: whether the kernels of the heads are made now, and not by the first forward of a large input.
     trainable: whether the values of the heads want gradients, so that an optimiser moves them; every place has a head
         of its own then, and `ah.recertify` proves what they have become.
+    progress: as for `ah.compile`. Ctrl-C ends in a KeyboardInterrupt that says what was being done.
+
+    >>> block = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 4))
+    >>> converted = ah.convert(block, tol=1e-4)
+    >>> len(converted.report.blocks), (converted(torch.ones(4)) - block(torch.ones(4))).abs().max().item() < 1e-3
+    (1, True)
     """
     check_policy(outside)
-    if not isinstance(module, nn.Module):
-        raise InputError(f"convert takes a torch module, and got a {type(module).__name__}.")
-    if any(isinstance(m, Placed) for m in module.modules()):
-        raise InputError("This model is converted already; convert the original, with the tolerance that you want.")
-    tol, report = check_tol(tol), progress or (lambda text: None)
+    check_flags(pure=pure, accept=accept, warm=warm, trainable=trainable)
+    check_convertible(module)
+    wished = [TOL * factor for factor in WIDER] if tol is None else [check_tol(tol)]
+    with telling(f"converting {type(module).__name__}", progress) as tell:
+        model = _converted(module, wished, tell, inputs, outside, pure=pure, accept=accept)
+        if trainable:
+            make_trainable(model)
+        if warm:
+            tell("making kernels")
+            make_kernels(model)
+    return model
+
+
+def _converted(module: nn.Module, wished: list[float], tell: Progress, inputs: Any, outside: str, *, pure: bool,
+               accept: bool) -> nn.Module:  # fmt: skip
+    """The copy with heads in all places, tried out."""
     model: Any = copy.deepcopy(module)
     sites, refused, graphs = find_sites(model, pure=pure)
-    found = ConversionReport(tol, refused=list(refused))
-    heads, made = _Heads(tol, report), []
+    found = ConversionReport(wished[0], refused=list(refused), code=code_digests(module))
+    heads, made = _Heads(wished, tell), []
     for site in sites:
         roles = _heads_for(site, heads, dtype_at(model, site), found, accept=accept)
         if roles is not None:
             place = placed(model, site, roles, graphs.get(site.owner), outside)
             found.places.append(place)
             made.append((site, place.module))
+            LOG.info("%s: %s by %d keys", site.place, site.formula or "norm", place.module.keys)
+    for where, why in found.refused:
+        LOG.info("%s: refused: %s", where, why)
     model = put(model, made, graphs)
     forbid_saving(model)
     model.report = found
-    report("watching it run")
+    tell("watching it run")
     try_out(module, model, inputs, found)
-    if trainable:
-        make_trainable(model)
-    if warm:
-        report("making kernels")
-        make_kernels(model)
-    return model
+    converted: nn.Module = model
+    return converted
 
 
 def _heads_for(
@@ -138,8 +158,8 @@ def dtype_at(model: nn.Module, site: Site) -> torch.dtype:
 class _Heads:
     """Heads by formula and dtype, each compiled once."""
 
-    def __init__(self, tol: float, progress: Progress) -> None:
-        self.tol, self.progress = tol, progress
+    def __init__(self, tols: list[float], progress: Progress) -> None:
+        self.tols, self.progress = tols, progress
         self.known: dict[tuple[str, torch.dtype], CompiledModel] = {}
         self.norms: dict[int, Roles] = {}
 
@@ -168,7 +188,14 @@ class _Heads:
         if (formula, dtype) not in self.known:
             self.progress(f"{formula or 'a product'}: compiling")
             if formula:
-                self.known[formula, dtype] = compile_formula(formula, None, tol=self.tol / 2, dtype=dtype)
+                self.known[formula, dtype] = self._of(formula, dtype)
             else:
-                self.known[formula, dtype] = odd_model("x", REACH, min(PRODUCT, self.tol / 8), dtype)
+                self.known[formula, dtype] = odd_model("x", REACH, min(PRODUCT, self.tols[0] / 8), dtype)
         return self.known[formula, dtype]
+
+    def _of(self, formula: str, dtype: torch.dtype) -> CompiledModel:
+        """With the first of the tolerances that can be had."""
+        for tol in self.tols[:-1]:
+            with suppress(ToleranceError):
+                return compile_formula(formula, None, tol=tol / 2, dtype=dtype)
+        return compile_formula(formula, None, tol=self.tols[-1] / 2, dtype=dtype)

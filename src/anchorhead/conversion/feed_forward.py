@@ -66,6 +66,11 @@ def feed_forward_as_attention(block: nn.Module, tol: float = 1e-6) -> FeedForwar
     """A feed-forward block, linear, activation, linear, as multi-query attention over a fixed set of keys.
 
     block: a module whose two linear layers are in the order in which they act, or one that `ah.convert` returned.
+
+    >>> block = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 4))
+    >>> attention = ah.feed_forward_as_attention(block, tol=1e-4)
+    >>> (attention(torch.ones(4)) - block(torch.ones(4))).abs().max().item() < 1e-3
+    True
     """
     if not isinstance(block, nn.Module):
         raise InputError(f"feed_forward_as_attention takes a torch module, and got a {type(block).__name__}.")

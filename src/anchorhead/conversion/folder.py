@@ -11,10 +11,10 @@ again, and computes the report's bounds from what was loaded.
 from __future__ import annotations
 
 import copy
-import json
 import os
 import shutil
-from collections.abc import Callable
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,29 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from anchorhead.compiler.load import load
+from anchorhead.compiler.load import load_compiled
+from anchorhead.conversion.asked import check_convertible
+from anchorhead.conversion.code_digest import changed, code_digests
 from anchorhead.conversion.convert import convert, placed
 from anchorhead.conversion.place_heads import put
 from anchorhead.conversion.pretrained import forbid_saving, from_config, load_pretrained
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.conversion.sites import find_sites
+from anchorhead.conversion.trainable import make_trainable
 from anchorhead.errors import FileError, InputError
-from anchorhead.file.folder import FORMAT, RECORD, computes, file_digest, head_file, read_folder, record_digest
+from anchorhead.file.folder import (
+    FORMAT,
+    RECORD,
+    computes,
+    file_digest,
+    head_file,
+    read_folder,
+    record_bytes,
+    record_digest,
+)
 from anchorhead.model.activation import Placed
 from anchorhead.model.outside import check_policy
+from anchorhead.progress import Progress, telling
 
 WEIGHTS, CARD = "weights.safetensors", "README.md"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt",
@@ -42,8 +55,8 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json
 def convert_folder(
     source: Path,
     target: Path,
-    tol: float,
-    progress: Callable[[str], None] | None,
+    tol: float | None,
+    progress: bool | Progress = True,
     *,
     pure: bool = False,
     accept: bool = False,
@@ -51,8 +64,11 @@ def convert_folder(
     """Converts a model folder, or a GGUF file, into a folder, tokenizer included, and returns the report."""
     if target.resolve() == source.resolve():
         raise FileError(f"{target} is the original; give another folder for the converted model.")
-    made = convert(load_folder(source), tol, pure=pure, accept=accept, progress=progress)
-    _write(made, target, [source / name for name in TOKENIZER if (source / name).is_file()])
+    with telling(f"converting {source}", progress) as tell:
+        tell("loading")
+        made = convert(load_folder(source), tol, pure=pure, accept=accept)
+        tell("writing")
+        _write(made, target, [source / name for name in TOKENIZER if (source / name).is_file()])
     report: Any = made.report
     return report
 
@@ -63,16 +79,26 @@ def load_folder(folder: Path) -> nn.Module:
 
 
 def save_converted(model: nn.Module, folder: str | os.PathLike[str]) -> None:
-    """Writes a model that `ah.convert` returned to a folder that is empty, or holds an earlier conversion."""
+    """Writes a model that `ah.convert` returned to a folder that is empty, or holds an earlier conversion.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> ah.save_converted(ah.convert(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())), folder)
+    >>> ah.verify(folder).level
+    'proved'
+    """
     if not isinstance(getattr(model, "report", None), ConversionReport):
         raise InputError("Only a model that ah.convert returned can be saved this way; it has a .report.")
     _write(model, _folder(folder), [])
 
 
 def _write(model: Any, where: Path, beside: list[Path]) -> None:
+    _require_no_more(model)
     tensors, same = _weights(model)
     heads, entries = _heads(model)
-    record: dict[str, Any] = {"format": FORMAT, "report": model.report.as_dict(), "heads": entries, "same": same}
+    trainable = any(place.module.head.trains for place in model.report.places)
+    record: dict[str, Any] = {"format": FORMAT, "report": model.report.as_dict(), "heads": entries, "same": same,
+                              "trainable": trainable, "code": model.report.code}  # fmt: skip
     try:
         _emptied(where)
         config: Any = getattr(model, "config", None)
@@ -92,9 +118,19 @@ def _write(model: Any, where: Path, beside: list[Path]) -> None:
         written = [p for p in where.rglob("*") if p.is_file()]
         record["files"] = {p.relative_to(where).as_posix(): file_digest(p) for p in sorted(written)}
         record["digest"] = record_digest(record)
-        (where / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+        (where / RECORD).write_bytes(record_bytes(record))
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise FileError(f"{where} cannot be written: {error}.") from error
+
+
+def _require_no_more(model: nn.Module) -> None:
+    """What a module keeps by `get_extra_state` can be anything, code among it, and is not written."""
+    for name, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            raise InputError(
+                f"{name or type(model).__name__} has a state of its own making, get_extra_state, and no folder holds "
+                "that; keep it in buffers, or pickle the model."
+            )
 
 
 def _emptied(where: Path) -> None:
@@ -120,6 +156,12 @@ def load_converted(
 
     module: for a model that is not of the transformers library, an instance of the original class, with any weights.
     outside: what an argument outside a head's interval does, "warn", "error" or "ignore", as for `ah.convert`.
+
+    >>> import tempfile
+    >>> folder, block = tempfile.mkdtemp(), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
+    >>> ah.save_converted(ah.convert(block), folder)
+    >>> ah.load_converted(folder, block)(torch.ones(4)).shape
+    torch.Size([4])
     """
     check_policy(outside)
     where = _folder(folder)
@@ -128,11 +170,14 @@ def load_converted(
         raise InputError(
             f"{where} holds a model of a class of yours; give an instance of it: load_converted(path, module)."
         )
+    if module is not None:
+        check_convertible(module)
     model: Any = copy.deepcopy(module) if module is not None else from_config(where, str(record["class"]))
+    code = code_digests(model)
     sites, _, graphs = find_sites(model, pure=True)
     at = {site.place: site for site in sites}
     files = {index for entry in record["heads"] for index in entry["heads"].values()}
-    heads = {index: load(where / head_file(index)) for index in files}
+    heads = {index: load_compiled(where / head_file(index)) for index in files}
     _fill(model, where, record, list(at))
     made, places = [], []
     for entry, row in zip(record["heads"], record["report"]["replaced"], strict=True):
@@ -151,8 +196,25 @@ def load_converted(
         model.report = ConversionReport.from_dict(record["report"], places)
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{where / RECORD} has no report that can be read: {error}.") from error
+    model.report.code = code
+    _compare_code(model.report, record.get("code"), where)
+    if record.get("trainable"):
+        make_trainable(model)
     found: nn.Module = model.eval()
     return found
+
+
+def _compare_code(report: ConversionReport, before: Any, where: Path) -> None:
+    """What was seen of other code is not claimed of this."""
+    others = changed(before, report.code) if isinstance(before, dict) else ["all classes"]
+    if others and report.watched:
+        report.unwatched = f"the code or the settings of {', '.join(others[:3])} are not those that were converted"
+        report.inputs, report.remaining, report.attention, report.idle, report.outside = "", [], [], [], []
+        warnings.warn(
+            f"{where} was loaded into other code than was converted ({', '.join(others[:3])}): its weights and heads "
+            "are in place, but what the report said of a run is left out. Convert again to have that.",
+            stacklevel=3,
+        )
 
 
 def _absent(entry: dict[str, Any]) -> FileError:
@@ -181,10 +243,21 @@ def _tensors(model: nn.Module, without: tuple[str, ...] = ()) -> dict[str, tuple
         prefix = f"{path}." if path else ""
         if not any(prefix.startswith(head) for head in inside):
             for held in (module._parameters, module._buffers, vars(module)):
-                found |= {prefix + n: (module, n, t) for n, t in held.items() if isinstance(t, Tensor)}
+                found |= {prefix + n: (module, n, t) for n, t in _within("", held) if isinstance(t, Tensor)}
     for prefix, module in placed:  # weight and bias of a norm
         found |= {prefix + n: (module, n, t) for n, t in module._parameters.items() if t is not None}
     return found
+
+
+def _within(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What a dictionary or a list holds, by name, and what those hold that are in it; but not registered tensors and
+    modules."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, part in pairs:
+        if prefix or name not in ("_parameters", "_buffers", "_modules"):
+            yield (f"{prefix}{name}", part)
+            if isinstance(part, dict | list | tuple):
+                yield from _within(f"{prefix}{name}.", part)
 
 
 def _weights(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -222,7 +295,7 @@ def _fill(model: Any, where: Path, record: dict[str, Any], places: list[str]) ->
         for name, of in names.items():
             module, attribute, tensor = held[name]
             value = stored.get_tensor(of).to(tensor.device)
-            if attribute in vars(module):
+            if isinstance(vars(module).get(attribute), Tensor):
                 vars(module)[attribute] = value
             else:
                 tensor.data = value  # and its dtype

@@ -22,6 +22,11 @@ from anchorhead.conversion.activations import FUNCTIONS, METHODS
 
 ACTIVATION_NAMES = {*FUNCTIONS.values(), *METHODS, "glu"}
 RANDOM = ("rand", "randn", "rand_like", "randn_like", "random", "bernoulli", "normal", "multinomial")
+SETTINGS = set(
+    "is_grad_enabled is_inference_mode_enabled is_autocast_enabled get_autocast_dtype get_default_dtype "
+    "get_default_device environ getenv".split()
+)
+"""What asks for a setting of torch or of the machine, which is another in another call."""
 DEEP = 6
 
 
@@ -35,18 +40,19 @@ def sources(module: nn.Module) -> list[tuple[ast.FunctionDef, dict[str, Any]]]:
     todo: list[tuple[Any, int]] = [(kind.forward, 0)]
     while todo:
         function, depth = todo.pop(0)
-        parsed = _parsed(function)
-        if function in seen or parsed is None:
+        tree = parsed(function)
+        if function in seen or tree is None:
             continue
         seen.add(function)
         names = getattr(function, "__globals__", {})
-        found.append((parsed, names))
+        found.append((tree, names))
         if depth < DEEP:
-            todo += [(f, depth + 1) for f in _callees(kind, parsed, names)]
+            todo += [(f, depth + 1) for f in _callees(kind, tree, names)]
     return found
 
 
-def _parsed(function: Any) -> ast.FunctionDef | None:
+def parsed(function: Any) -> ast.FunctionDef | None:
+    """The source of a function as a tree; None if there is none."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -111,10 +117,10 @@ def frozen(module: nn.Module) -> str | None:
     """Why a trace of the forward would not be the forward; None if it would."""
     if "forward" in vars(module):
         return "its forward was replaced by another"
-    for parsed, _ in sources(module):
+    for parsed, names in sources(module):
         arguments = {a.arg for a in (*parsed.args.args, *parsed.args.kwonlyargs)} - {"self"}
         for node in ast.walk(parsed):
-            reason = _reason(node, arguments)
+            reason = _reason(node, arguments) or _asks(node, names, vars(module))
             if reason is not None:
                 return reason
     return None
@@ -136,6 +142,25 @@ def _reason(node: ast.AST, arguments: set[str]) -> str | None:
         if name in RANDOM:
             return "it draws random numbers"
     return None
+
+
+def _asks(node: ast.AST, names: dict[str, Any], own: dict[str, Any]) -> str | None:
+    """Whether it reads what may be another number in another call; `own`: the attributes of its module."""
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    if name in SETTINGS:
+        return "it asks for a setting of torch or of the machine"
+    if isinstance(node, ast.Name) and _holds_numbers(names.get(name)):
+        return f"it reads {name}, a number that is not its own"
+    held = own.get(name) if isinstance(node, ast.Attribute) and not name.startswith("_") else None
+    if isinstance(held, list | dict) and _holds_numbers(held):
+        return f"it reads {name}, numbers that may change"
+    return None
+
+
+def _holds_numbers(value: Any) -> bool:
+    if isinstance(value, list | dict):
+        return any(map(_holds_numbers, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, int | float | complex)
 
 
 def _mentions(test: ast.AST, arguments: set[str]) -> bool:

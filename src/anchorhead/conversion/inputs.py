@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import InputError
+from anchorhead.errors import AnchorheadError, InputError
 
 Found = TypeVar("Found")
 LENGTH = 8
@@ -34,6 +34,8 @@ def tried(model: nn.Module, item: Any, what: str) -> Any:
     """The same for an input that was given; what the model raises becomes a sentence."""
     try:
         return run(model, item)
+    except AnchorheadError:
+        raise
     except Exception as error:  # whatever a model does with inputs that it does not know
         raise InputError(
             f"The model does not take the {what} of type {type(item).__name__}: {error}. Give tensors, tuples of "

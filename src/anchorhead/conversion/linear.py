@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from anchorhead.conversion.activations import PASSIVE
-from anchorhead.conversion.sites import Site, below, traced
+from anchorhead.conversion.sites import Site, below
+from anchorhead.conversion.traced_forward import traced
 
 VIEWS = ("view", "reshape", "contiguous", "flatten", "unflatten", "transpose", "permute", "squeeze", "unsqueeze", "to")
 

@@ -12,7 +12,7 @@ from torch.fx.graph_module import _format_import_block
 from torch.package import sys_importer
 
 from anchorhead.conversion.norms import norm_call
-from anchorhead.conversion.sites import PRODUCTS, Site
+from anchorhead.conversion.sites import Site, is_product
 from anchorhead.conversion.source_calls import source_forward
 from anchorhead.model.activation import ActivationHead, GateHead, Placed, SquareHead
 from anchorhead.model.norm import NormHead
@@ -53,16 +53,18 @@ def _replace(model: nn.Module, site: Site, head: nn.Module, graphs: dict[str, fx
     owner: Any = model.get_submodule(site.owner)
     vars(head).update(in_place=site.in_place, carries=site.carries)
     if site.kind == "module" and not site.name:
-        _keep_hooks(owner, head)
+        keep_hooks(owner, head)
         return head
     if site.kind == "attribute":
         owner.activation = head
+        vars(owner)["activation"] = head  # a decoder layer's copy takes relu where it does not find its own there
         owner.activation_relu_or_gelu = 0  # torch's fast path has activations of its own
         return model
     if site.kind == "module" and not site.gated:
-        _keep_hooks(getattr(owner, site.name), head)
+        keep_hooks(getattr(owner, site.name), head)
         setattr(owner, site.name, head)
-        if isinstance(owner, nn.TransformerEncoderLayer):
+        if isinstance(owner, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+            vars(owner)[site.name] = head
             owner.activation_relu_or_gelu = 0
         return model
     graph = rewritten.setdefault(site.owner, graphs[site.owner])
@@ -90,7 +92,7 @@ def _rewire_norm(graph: fx.Graph, node: fx.Node, name: str) -> None:
 def _rewire(graph: fx.Graph, node: fx.Node, name: str, *, gated: bool) -> None:
     """The head in the place of its node, or of the product; of two activations that gate each other the first does."""
     product = next(iter(node.users), None)
-    if not gated or product is None or product.target not in PRODUCTS:
+    if not gated or product is None or not is_product(product, node):
         with graph.inserting_after(node):
             made = graph.call_module(name, (node.args[0],))
         node.replace_all_uses_with(made)
@@ -104,7 +106,7 @@ def _rewire(graph: fx.Graph, node: fx.Node, name: str, *, gated: bool) -> None:
     graph.erase_node(node)
 
 
-def _keep_hooks(before: nn.Module, after: nn.Module) -> None:
+def keep_hooks(before: nn.Module, after: nn.Module) -> None:
     """Hooks of users stay; what they compute is seen when the model is watched."""
     for name, value in vars(before).items():
         if name.startswith(("_forward_hooks", "_forward_pre_hooks", "_backward", "_is_full_backward")):

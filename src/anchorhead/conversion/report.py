@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anchorhead.conversion.linear import Around, row_sum
+from anchorhead.display import gauge, page, sentence, table
 from anchorhead.model.activation import Placed
 from anchorhead.model.outside import WHOLE
 from anchorhead.proof.certificate import end_text
 from anchorhead.proof.composed import HeadOf, heads_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 UNITS = {"gate": " for partners up to 1", "square": " for |x| up to 1"}
 BOUNDS = ("error", "rounding", "relative", "least")
 PAIRS = ("refused", "remaining", "attention")
 NAMES = ("idle", "outside")
 MEASURED = ("difference", "size")
+NO_INPUTS = "no inputs are known that this model takes"
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class ConversionReport:
     """Modules in which softmax attention ran, and their classes."""
     inputs: str = ""
     """The inputs on which the model was watched and compared with its original."""
-    unwatched: str = "no inputs are known that this model takes"
+    unwatched: str = NO_INPUTS
     """Why the model was not watched; empty if it was."""
     difference: float = float("nan")
     """The largest difference of an output from the original's on them, and `size`, the largest output."""
@@ -115,6 +120,8 @@ class ConversionReport:
     """Modules that did not run on them, of which nothing was seen."""
     outside: list[str] = field(default_factory=list)
     """Places of heads whose arguments left their interval on them."""
+    code: dict[str, str] = field(default_factory=dict, repr=False)
+    """A digest of the code that was converted, by class."""
 
     @property
     def replaced(self) -> list[Replaced]:
@@ -166,16 +173,42 @@ class ConversionReport:
         seen |= {name: math.nan if data[name] is None else float(data[name]) for name in MEASURED}
         return cls(float(data["tol"]), places, inputs=str(data["inputs"]), unwatched=str(data["unwatched"]), **seen)
 
+    def plot(self) -> Figure:
+        """The proved error of every place, by what it computes, and what else was seen: no file and no window."""
+        from anchorhead.conversion.portrait import portrait
+
+        return portrait(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = self.replaced
+        errors = [(formula, max(r.error for r in rows if r.formula == formula)) for formula in
+                  dict.fromkeys(r.formula for r in rows if r.kind != "norm")]  # fmt: skip
+        columns = ("place", "formula", "kind", "keys", "error", "dtype")
+        cells = [(r.place, r.formula, r.kind, str(r.keys), f"{r.error:.2e}", r.dtype) for r in rows]
+        refused = [f"NOT converted, {place}: {why}" for place, why in self.refused]
+        return page("Converted to attention", sentence(self._first()),
+                    gauge([*errors[:4], ("tol", self.tol)], "the largest proved error by formula, and the tolerance"),
+                    table(columns, cells, f"{len(rows)} places") if rows else "",
+                    sentence("\n".join([*refused, *self._seen()])))  # fmt: skip
+
     def __str__(self) -> str:
-        norms = sum(row.kind == "norm" for row in self.replaced)
-        also = f" and {norms} norms" if norms else ""
-        lines = [
-            f"{len(self.replaced) - norms} activations{also} are attention now, {len(self.blocks)} of them in "
-            f"feed-forward blocks with {self.neurons:,} neurons; at most {self.keys} keys; tol {self.tol:g}"
-        ]
+        lines = [self._first()]
         lines += [f"  {_line(row)}" for row in self.replaced]
+        beyond = [row.place for row in self.replaced if row.kind != "norm" and self.tol / 2 < row.error < math.inf]
+        lines += [f"  with a larger error than tol: {_some(beyond)}"] if beyond else []
         lines += [f"  NOT converted, {place}: {why}" for place, why in self.refused]
         return "\n".join([*lines, *self._seen()])
+
+    __repr__ = __str__
+
+    def _first(self) -> str:
+        norms = sum(row.kind == "norm" for row in self.replaced)
+        also = f" and {norms} norms" if norms else ""
+        return (
+            f"{len(self.replaced) - norms} activations{also} are attention now, {len(self.blocks)} of them in "
+            f"feed-forward blocks with {self.neurons:,} neurons; at most {self.keys} keys; tol {self.tol:g}"
+        )
 
     def _seen(self) -> list[str]:
         """What watching gave, or that the model was not watched."""
@@ -185,11 +218,9 @@ class ConversionReport:
             lines.insert(0, f"  the outputs differ by at most {self.difference:.2e}, {size}, on {self.inputs}")
         if not self.watched:
             compared = "" if self.inputs else ", nor whether it computes what the original does"
-            return [
-                *lines,
-                f"  NOT watched, since {self.unwatched}: what else in it is nonlinear is not known{compared}; convert "
-                "with inputs= to have that",
-            ]
+            advice = "; convert with inputs= to have that" if self.unwatched == NO_INPUTS else ""
+            unknown = f"what else in it is nonlinear is not known{compared}{advice}"
+            return [*lines, f"  NOT watched, since {self.unwatched}: {unknown}"]
         lines += _by_kind("remains", self.remaining)
         lines += _by_kind("softmax attention of its own", self.attention)
         lines += [f"  did not run, and was not seen: {_some(self.idle)}"] if self.idle else []

@@ -29,6 +29,7 @@ from anchorhead.conversion.activations import (
 from anchorhead.conversion.forward_source import activation_calls, calls, frozen, held_functions
 from anchorhead.conversion.norms import NORM_NAMES, norm_call, norm_of
 from anchorhead.conversion.source_calls import source_calls, source_gates
+from anchorhead.conversion.traced_forward import traced
 from anchorhead.model.norm import NormForm
 from anchorhead.proof.composed import RAMP
 
@@ -199,25 +200,15 @@ def _gates(graph: fx.Graph, child: str) -> bool:
     return bool(nodes) and all(_partner(n) is not None for n in nodes)
 
 
+def is_product(user: fx.Node, factor: fx.Node) -> bool:
+    """Whether a node multiplies what another returned, which a product in place may overwrite."""
+    return user.target in PRODUCTS or (user.target is operator.imul and user.args[0] is factor)
+
+
 def _partner(node: fx.Node) -> fx.Node | None:
     """The one other tensor that an activation's result is multiplied by."""
     users = list(node.users)
-    if len(users) != 1 or users[0].target not in PRODUCTS or len(users[0].args) < 2 or users[0].kwargs:
+    if len(users) != 1 or not is_product(users[0], node) or len(users[0].args) < 2 or users[0].kwargs:
         return None
     others = [a for a in users[0].args[:2] if a is not node]
     return others[0] if len(others) == 1 and isinstance(others[0], fx.Node) else None
-
-
-class _Shallow(fx.Tracer):
-    """Traces one forward; its children stay as they are."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return True
-
-
-def traced(module: nn.Module) -> fx.Graph | None:
-    """The forward of one module as a graph; None where torch.fx cannot follow it."""
-    try:
-        return _Shallow().trace(module)
-    except Exception:  # torch.fx fails in many ways on code that it cannot follow
-        return None

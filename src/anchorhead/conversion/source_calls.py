@@ -55,8 +55,8 @@ def _gates_of(kind: Any) -> set[str]:
 def source_forward(base: Any, names: tuple[str, ...]) -> Callable[..., Any]:
     """The forward of a class with heads in the place of the calls of these names."""
     read = _Reading(base, True, set(names))
-    space = dict(read.inner.__globals__)
-    exec(compile(ast.unparse(read.tree), f"<{base.__name__} with heads>", "exec"), space)
+    space: dict[str, Any] = {}  # beside the names of its module, which stay what they become
+    exec(compile(ast.unparse(read.tree), f"<{base.__name__} with heads>", "exec"), read.inner.__globals__, space)
     made: types.FunctionType = space[read.tree.name]
     made.__defaults__, made.__kwdefaults__ = read.inner.__defaults__, read.inner.__kwdefaults__
     return _wrapped(base.forward, made)

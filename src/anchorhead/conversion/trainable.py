@@ -29,6 +29,7 @@ from anchorhead.head.module import HeadModule
 from anchorhead.model.activation import Placed
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.head_core import HeadCore
+from anchorhead.progress import Progress, telling
 from anchorhead.proof.head_claim import HeadClaim
 
 TRAINED = "activation"
@@ -55,6 +56,8 @@ class Recertified:
         before = f"before {self.before:.3g}" if self.changed else "as it was"
         return f"{self.place}: {self.formula}, error {self.error:.3g}, rounding {self.rounding:.3g}, {before}"
 
+    __repr__ = __str__
+
 
 @dataclass(frozen=True)
 class RecertifiedReport:
@@ -77,34 +80,47 @@ class RecertifiedReport:
         said = f"{len(self.heads)} heads, {unproved or 'none'} of them not proved, errors up to {self.error:.3g}"
         return "\n".join([said, *(f"  {head}" for head in self.heads)])
 
+    __repr__ = __str__
+
 
 def make_trainable(model: nn.Module) -> None:
     """Gives every place a head of its own, whose values want gradients."""
     for module in list(model.modules()):
-        if isinstance(module, Placed):
+        if isinstance(module, Placed) and TRAINED in module.compiled:
             before = module.compiled[TRAINED]
             own = CompiledModel(HeadCore(before.claim), before.certificate, before.method)
             module.compiled[TRAINED], module.heads[TRAINED] = own, own.head
             own.head.train_values()
 
 
-def recertify(model: nn.Module) -> RecertifiedReport:
+def recertify(model: nn.Module, *, progress: bool | Progress = True) -> RecertifiedReport:
     """Proves of every head of a converted model how far it is from its formula as its numbers are now.
 
     What is proved is what the heads, the model's report and folders claim from then on; a head of which nothing can be
-    proved stays as it is, without a certificate, and is named with the reason.
+    proved stays as it is, without a certificate, and is named with the reason. progress: as for `ah.compile`.
+
+    >>> model = ah.convert(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()), trainable=True)
+    >>> print(str(ah.recertify(model)).splitlines()[0])
+    1 heads, none of them not proved, errors up to 2.38e-07
     """
     report: Any = getattr(model, "report", None)
     if not isinstance(report, ConversionReport):
         raise InputError("Only a model that ah.convert returned has heads to certify; it has a .report.")
-    return RecertifiedReport(tuple(_recertified(place.place, place.module) for place in report.places))
+    found = []
+    with telling("proving the heads again", progress) as tell:
+        for place in report.places:
+            tell(f"{place.place}: {place.module.formula}")
+            found.append(_recertified(place.place, place.module))
+    return RecertifiedReport(tuple(found))
 
 
 def _recertified(place: str, module: Placed) -> Recertified:
+    if TRAINED not in module.compiled:
+        return _of_norm(place, module)
     before = module.compiled[TRAINED]
     claim, head = before.claim, before.head
     if any(model.certificate.level != "proved" for role, model in module.compiled.items() if role != TRAINED):
-        return _unproved(place, claim, "the numbers of its product were changed, which are no values to train")
+        return _unproved(place, claim, "numbers of the product with a partner were changed, which are not trained")
     if before.certificate.level == "proved":
         return Recertified(place, module.formula, claim.approximation, claim.approximation, claim.rounding, False)
     try:
@@ -116,6 +132,12 @@ def _recertified(place: str, module: Placed) -> Recertified:
     target, proved = found
     module.compiled[TRAINED] = _with(head, proved, target, before)
     return Recertified(place, module.formula, claim.approximation, proved.approximation, proved.rounding, True)
+
+
+def _of_norm(place: str, module: Placed) -> Recertified:
+    """The heads of a norm are not trained: they are what they were, or nothing is known of them."""
+    relative, changed = module.bound.relative, "" if module.proved else "numbers of a norm's heads were changed"
+    return Recertified(place, module.formula, relative, relative, 0.0, bool(changed), changed)
 
 
 def _unproved(place: str, claim: HeadClaim, problem: str) -> Recertified:

@@ -21,13 +21,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from anchorhead.conversion.activations import PASSIVE
 from anchorhead.conversion.inputs import example, run, tried
-from anchorhead.conversion.operations import Event, tensors_in
 from anchorhead.conversion.report import ConversionReport
-from anchorhead.conversion.watch import Watched, watch
-from anchorhead.errors import ConversionError
+from anchorhead.conversion.states import Event, storage_of, tensors_in
+from anchorhead.conversion.watch import Watched, watch_twice
+from anchorhead.errors import ConversionError, InputError
 from anchorhead.model.activation import Placed
 from anchorhead.model.fused import unfused
 from anchorhead.proof.composed import Bound
@@ -39,14 +40,16 @@ ROUNDINGS = 64
 def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: ConversionReport) -> None:
     """Completes the report by a run of the model."""
     given = inputs is not None
-    found = (inputs, _outputs(original, inputs)) if given else example(original, lambda item: _outputs(original, item))
+    with torch.compiler.set_stance("force_eager"), _Untouched(original):
+        compute = lambda item: _outputs(original, item)
+        found = (inputs, compute(inputs)) if given else example(original, compute)
     if found is None:
         return
     (item, expected), twin = found, _twin(converted)
     if not any(bool(t.isfinite().any()) for t in expected if t.numel() and _is_real(t)):
         report.unwatched = f"on {_described(item)} it returns no tensor with a finite number"
         return
-    _watched(twin, item, report)
+    _watched(converted, twin, item, report)
     returned = _outputs(converted, item)
     report.inputs = _described(item)
     report.outside = [place.place for place in twin.report.places if place.module.outside_count]
@@ -63,12 +66,11 @@ def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: Conv
         )
 
 
-def _watched(twin: nn.Module, item: Any, report: ConversionReport) -> None:
+def _watched(model: nn.Module, twin: nn.Module, item: Any, report: ConversionReport) -> None:
     """Puts what is seen while the model runs into the report, or why it cannot be watched."""
-    given = _fresh(item)
     try:
         with _same_numbers():
-            seen, _ = watch(twin, lambda model: run(model, given), given)
+            seen = watch_twice(lambda: _twin(model), twin, run, lambda: _fresh(item))
     except Exception as error:  # what torch does not do while it is watched; if it is the model's, it fails again
         report.unwatched = f"it does not run while it is watched ({type(error).__name__}: {str(error)[:200]})"
         return
@@ -80,6 +82,8 @@ def _twin(model: nn.Module) -> Any:
     """A copy to run, with the same parameters, so that whatever a forward changes stays in it."""
     memo: dict[int, Any] = {id(p): p for p in model.parameters()}
     twin = copy.deepcopy(model, memo).eval()
+    if "report" in vars(model):  # which copies of some modules, as of torch.fx, do not have
+        vars(twin)["report"] = copy.deepcopy(vars(model)["report"], memo)
     for module in twin.modules():
         if isinstance(module, Placed):
             module.__dict__["_outside"] = "warn"  # it counts
@@ -91,6 +95,27 @@ def _outputs(model: nn.Module, item: Any) -> list[Tensor]:
     twin = _twin(model)
     with _same_numbers():
         return [t for _ in range(2) for t in tensors_in(tried(twin, _fresh(item), "input"))]
+
+
+class _Untouched(TorchDispatchMode):
+    """Copies share the model's parameters, so a forward that writes to its own is refused before it does."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.own = {storage_of(p)[0] for p in model.parameters()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        schema = getattr(func, "_schema", None)
+        for argument, value in zip(schema.arguments if schema else (), args, strict=False):
+            written = argument.alias_info and argument.alias_info.is_write
+            if written and any(storage_of(t)[0] in self.own for t in tensors_in(value)):
+                raise InputError(
+                    "The forward of this model writes to its own parameters, which would change the original; keep in "
+                    "buffers what a forward changes."
+                )
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -108,7 +133,9 @@ def _fresh(item: Any) -> Any:
         return item.detach().clone()
     if isinstance(item, Mapping):
         return {name: _fresh(value) for name, value in item.items()}
-    return type(item)(map(_fresh, item)) if type(item) in (list, tuple) else item
+    if type(item) in (list, tuple):
+        return type(item)(map(_fresh, item))
+    return copy.deepcopy(item) if tensors_in(item) else item
 
 
 def _is_real(t: Tensor) -> bool:

@@ -20,11 +20,16 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from anchorhead.conversion.operations import Event, Operations, tensors_in
+from anchorhead.conversion.operations import Operations
+from anchorhead.conversion.place_heads import keep_hooks
+from anchorhead.conversion.report import ConversionReport
+from anchorhead.conversion.states import Event, tensors_in
+from anchorhead.conversion.substance import moved
 from anchorhead.errors import InputError, StructureError
 from anchorhead.model.activation import Placed
+from anchorhead.model.exported import exported, literal_form, taken
 from anchorhead.model.fused import unfused
-from anchorhead.model.walker import Walk, exported, literal_form
+from anchorhead.model.walker import Walk
 from anchorhead.model.walker import walk as walk_network
 
 
@@ -35,8 +40,14 @@ def walk(network: nn.Module, *inputs: Any, **named: Any) -> Walk:
     this library, alone or inside another module, are walked in their literal evaluation, and the outputs of the two
     evaluations are compared on these inputs. A model that `ah.convert` returned takes what it takes, by name too; what
     is computed from tokens and positions alone, as masks and rotary factors are, is a constant there.
+
+    >>> ah.walk(ah.compile("tanh(x)"), torch.zeros(3, dtype=torch.float64)).softmax
+    1
     """
-    if any(isinstance(module, Placed) for module in network.modules()):
+    if not isinstance(network, nn.Module):
+        raise InputError(f"walk takes a torch module, and got a {type(network).__name__}.")
+    heads = any(isinstance(module, Placed) for module in network.modules())
+    if heads or isinstance(getattr(network, "report", None), ConversionReport):
         return _walk_converted(network, inputs, named)
     if named:
         raise InputError("Inputs by name are for models that ah.convert returned; give tensors, in order.")
@@ -60,6 +71,7 @@ class _Wide(nn.Module):
     def __init__(self, placed: Any) -> None:
         super().__init__()
         self.placed, self.in_place = placed.literal().to(torch.float64), placed.in_place
+        keep_hooks(placed, self)
 
     def forward(self, x: Tensor, *partner: Tensor) -> Tensor:
         found: Tensor = self.placed(*(t.to(torch.float64) for t in (x, *partner))).to(x.dtype)
@@ -69,21 +81,47 @@ class _Wide(nn.Module):
 def _walk_converted(model: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Walk:
     fast, literal = _Tensors(model).eval(), _Tensors(literal_form(model, _Wide)).eval()
     with torch.no_grad(), unfused():
-        _require_agreement(fast(*inputs, **named), literal(*inputs, **named))
-        graph = exported(literal, inputs, named).module()
-        found = _Classified(graph, [v for v in pytree.tree_leaves((inputs, named)) if isinstance(v, Tensor)])
-        with _Dispatched(found.operations):
-            output = found.run(*pytree.tree_leaves((inputs, named)), enable_io_processing=False)
-        found.env.clear()  # what is left of it does not outlive the run
-        found.operations.finish(output)
-    if found.operations.left:
-        event = next(iter(found.operations.left))
+        _require_agreement(taken(fast, inputs, named), literal(*inputs, **named))
+        graph = _exported(model, literal, inputs, named)
+        given = pytree.tree_leaves((inputs, named))
+        operations = _walked(graph, given, None)
+        left = list(operations.left)
+        if operations.records:
+            draw = torch.Generator().manual_seed(0)
+            other = [moved(v, draw) if isinstance(v, Tensor) and v.is_floating_point() else v for v in given]
+            left += operations.without_substance(_walked(graph, other, draw))
+    if left:
+        event = left[0]
         raise StructureError(
             f"{event.place} ({event.module}) computes {event}, which is neither affine nor softmax attention. A "
             "network may hold only these; report.remaining lists what conversion left."
         )
-    counts = found.operations.counts
+    counts = operations.counts
     return Walk(counts["affine"], counts["softmax"], counts["scores"])
+
+
+def _exported(model: Any, literal: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The graph; where there is none, what is left in the model may be why."""
+    try:
+        return exported(literal, inputs, named).module()
+    except StructureError as error:
+        left = [f"{place} ({what.partition(' (')[0]})" for place, what in model.report.remaining]
+        if not left:
+            raise
+        raise StructureError(
+            f"This model is not affine maps and softmax attention alone: {', '.join(left[:3])} and what else "
+            f"report.remaining lists was left by conversion; and it cannot be exported as one graph. {error}"
+        ) from error
+
+
+def _walked(graph: nn.Module, given: list[Any], other: torch.Generator | None) -> Operations:
+    """What the operations of a graph are, on these inputs."""
+    found = _Classified(graph, [v for v in given if isinstance(v, Tensor)], other)
+    with _Dispatched(found.operations):
+        output = found.run(*given, enable_io_processing=False)
+    found.env.clear()  # what is left of it does not outlive the run
+    found.operations.finish(output)
+    return found.operations
 
 
 def _require_agreement(fast: list[Tensor], literal: list[Tensor]) -> None:
@@ -115,9 +153,10 @@ class _Dispatched(TorchDispatchMode):
 class _Classified(fx.Interpreter):
     """Runs a graph, and knows which node is running."""
 
-    def __init__(self, graph: Any, inputs: list[Tensor]) -> None:
+    def __init__(self, graph: Any, inputs: list[Tensor], other: torch.Generator | None) -> None:
         super().__init__(graph)
-        self.operations = Operations(graph, inputs, self._event)
+        self.operations = Operations(graph, inputs, self._event, other)
+        self.operations.making = 1  # fresh tensors of a graph are its constants
         self.node: fx.Node | None = None
 
     def run_node(self, n: fx.Node) -> Any:
@@ -126,8 +165,11 @@ class _Classified(fx.Interpreter):
 
     def _event(self, operation: str) -> Event:
         meta: dict[str, Any] = {} if self.node is None else self.node.meta
-        place, kind = next(reversed((meta.get("nn_module_stack") or {"": ("", "")}).values()))
+        stack = list((meta.get("nn_module_stack") or {"": ("", "")}).values())
+        place, kind = stack[-1]
+        in_head = any("_Wide" in str(kind) for _, kind in stack)
         lines = [line.strip() for line in (meta.get("stack_trace") or "").splitlines() if line.strip()]
         source = f"`{lines[-1]}` in {lines[-2]}" if len(lines) > 1 else ""
         name = kind if isinstance(kind, str) else kind.__name__
-        return Event(str(place).removeprefix("model.") or "the model", name.rpartition(".")[2], operation, source)
+        where = str(place).removeprefix("model.") or "the model"
+        return Event(where, name.rpartition(".")[2], operation, source, in_head)

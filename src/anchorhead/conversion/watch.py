@@ -4,7 +4,8 @@ Seen are operations below autograd and torch.func, whoever calls them: functions
 functions, compiled code, which is run as it was written. Where a tensor's numbers are handed to something other than
 torch, that is noted too. What runs in a head is the head; everything else is noted with the module that runs and the
 line of code. The list is complete for what ran, in this thread; what reads a tensor's memory behind torch's back, as
-code in C can, is not seen.
+code in C can, is not seen. A head counts as that if nothing of anybody else's can run in it: no mode of torch functions
+or of the dispatcher, no class of tensors, no hook within it.
 """
 
 from __future__ import annotations
@@ -20,17 +21,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from anchorhead.conversion.operations import Event, Operations, tensors_in
+from anchorhead.conversion.operations import Operations
 from anchorhead.conversion.place_heads import PLACED
+from anchorhead.conversion.states import Event, tensors_in
+from anchorhead.conversion.substance import moved
 
 EXITS = {"numpy", "__array__", "tolist", "data_ptr", "storage", "untyped_storage", "__dlpack__", "__repr__",
          "__format__", "__reduce_ex__", "apply_", "map_", "map2_"}  # fmt: skip
 MAKERS = {"tensor", "as_tensor", "asarray", "new_tensor"}
 """What takes numbers out of tensors where it is given a list of them."""
+INDEXING = {"__getitem__", "__setitem__"}
+"""What makes a tensor of a list of numbers, too."""
+WITHIN = {"one_hot"}
+"""What looks at the numbers of tokens and keeps them within torch."""
 PLAIN = (Tensor.__torch_dispatch__, nn.Parameter.__torch_dispatch__)
+OWN_HOOKS = 2
+"""How many hooks around all modules watching has."""
 PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
 
 
@@ -43,50 +53,90 @@ class Watched:
     ran: set[int]
 
 
-def watch(model: nn.Module, run: Callable[[nn.Module], Any], inputs: Any) -> tuple[Watched, Any]:
-    """Runs the model and returns what was seen, and what it returned."""
-    running = _Running(model, inputs)
+def watch(model: nn.Module, run: Callable[[nn.Module, Any], Any], calls: list[Any],
+          other: torch.Generator | None = None) -> tuple[Operations, set[int]]:  # fmt: skip
+    """Runs the model on inputs, call after call, and returns what was seen, and which modules ran.
+
+    other: numbers by which what tokens look up is moved.
+    """
+    running = _Running(model, calls, other)
+    outputs = []
     with torch.compiler.set_stance("force_eager"), running.hooks(), _Leaving(running), _Dispatched(running):
-        output = run(model)
-    running.operations.finish(output)
-    left = {(e.place, e.module, str(e)): e for e in running.operations.left}
-    return Watched(list(left.values()), list(running.operations.attention), running.ran), output
+        for inputs in calls:
+            running.operations.takes(inputs)
+            outputs.append(run(model, inputs))
+    running.operations.finish(outputs)
+    return running.operations, running.ran
+
+
+def watch_twice(
+    twin: Callable[[], nn.Module], model: nn.Module, run: Callable[[nn.Module, Any], Any], fresh: Callable[[], Any]
+) -> Watched:
+    """What is seen of two calls of a model, since the second may find another state, and, where there is something like
+    attention, of a copy on other data, to know whether it is that.
+
+    fresh: the inputs anew; twin: the model anew.
+    """
+    seen, ran = watch(model, run, [fresh(), fresh()])
+    left = list(seen.left)
+    if seen.records:
+        draw = torch.Generator().manual_seed(0)
+        given = [fresh(), fresh()]
+        for tensors in zip(*map(tensors_in, given), strict=True):
+            if tensors[0].is_floating_point() or tensors[0].is_complex():
+                changed = moved(tensors[0], draw)
+                for tensor in tensors:
+                    tensor.copy_(changed)
+        other, _ = watch(twin(), run, given, draw)
+        left += seen.without_substance(other)
+    return Watched(list({(e.place, e.module, str(e)): e for e in left}.values()), list(seen.attention), ran)
 
 
 class _Running:
     """The modules that are running, innermost last, and whether that is a head."""
 
-    def __init__(self, model: nn.Module, inputs: Any) -> None:
+    def __init__(self, model: nn.Module, inputs: Any, other: torch.Generator | None) -> None:
         self.paths = {id(m): (name or "the model", type(m).__name__) for name, m in model.named_modules()}
+        self.heads = [m for m in model.modules() if _is_head(m)]
         self.stack: list[nn.Module] = []
         self.unseen = 0
         self.ran: set[int] = set()
-        self.operations = Operations(model, inputs, self.event)
+        self.operations = Operations(model, inputs, self.event, other)
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
-        before = module_hooks.register_module_forward_pre_hook(self.enter)
-        after = module_hooks.register_module_forward_hook(self.leave, always_call=True)
+        """Around every module; and around what a head computes, but not what hooks of others do with it."""
+        held = [
+            module_hooks.register_module_forward_pre_hook(self.enter),
+            module_hooks.register_module_forward_hook(self.leave, always_call=True),
+        ]
+        held += [head.register_forward_pre_hook(self.enter_head) for head in self.heads]
+        held += [head.register_forward_hook(self.leave_head, prepend=True, always_call=True) for head in self.heads]
         try:
             yield
         finally:
-            before.remove()
-            after.remove()
+            for handle in held:
+                handle.remove()
 
     def enter(self, module: nn.Module, args: Any) -> None:
         self.stack.append(module)
         self.ran.add(id(module))
-        self.unseen += _is_head(module)
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         self.stack.pop()
-        if _is_head(module):
-            self.unseen -= 1
-            self.operations.head(args, output, scores=_selects(module))
+
+    def enter_head(self, module: nn.Module, args: Any) -> None:
+        if _is_shared(module, args):
+            self.operations.left[self.event("shared")] = None
+        self.unseen += 1
+
+    def leave_head(self, module: nn.Module, args: Any, output: Any) -> None:
+        self.unseen -= 1
+        self.operations.head(args, output, scores=_selects(module))
 
     def event(self, operation: str) -> Event:
         known = (self.paths[id(m)] for m in reversed(self.stack) if id(m) in self.paths)
-        return Event(*next(known, ("the model", "")), operation, _line())
+        return Event(*next(known, next(iter(self.paths.values()))), operation, _line())
 
 
 def _selects(module: Any) -> bool:
@@ -96,8 +146,21 @@ def _selects(module: Any) -> bool:
 
 
 def _is_head(module: nn.Module) -> bool:
-    """A head with nothing of anybody else's in it; hooks that run after it are not inside."""
-    return type(module) in PLACED.values() and "forward" not in vars(module) and not module._forward_pre_hooks
+    """A head with nothing of anybody else's in it."""
+    return type(module) in PLACED.values() and "forward" not in vars(module)
+
+
+def _is_shared(head: nn.Module, args: Any) -> bool:
+    """Whether code of somebody else's may run in what a head computes: by a mode, a class of tensors, or hooks."""
+    modes = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
+    tensors = [*tensors_in(args), *head.parameters(), *head.buffers()]
+    hooks = [held for m in head.modules() if m is not head for held in (m._forward_hooks, m._forward_pre_hooks)]
+    return (
+        any(type(mode) not in (_Leaving, _Dispatched, DeviceContext) for mode in modes)
+        or any(type(t) not in (Tensor, nn.Parameter) for t in tensors)
+        or any(hooks)
+        or len(module_hooks._global_forward_hooks) + len(module_hooks._global_forward_pre_hooks) > OWN_HOOKS
+    )
 
 
 class _Dispatched(TorchDispatchMode):
@@ -129,7 +192,7 @@ class _Leaving(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         held = [t for a in args if isinstance(a, list | tuple) for t in tensors_in(a)] if name in MAKERS else []
         if (name not in EXITS and not held) or self.running.unseen:
-            return func(*args, **(kwargs or {}))
+            return self._called(name, func, args, kwargs or {})
         for tensor in held or [args[0]]:
             self.running.operations.leaves(name, tensor)
         self.running.unseen += 1
@@ -137,6 +200,23 @@ class _Leaving(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         finally:
             self.running.unseen -= 1
+
+    def _called(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        operations = self.running.operations
+        operations.within += name in WITHIN
+        plain = name in MAKERS or (name in INDEXING and _by_numbers(args[1]))
+        operations.making += plain
+        try:
+            return func(*args, **kwargs)
+        finally:
+            operations.within -= name in WITHIN
+            operations.making -= plain
+
+
+def _by_numbers(index: Any) -> bool:
+    """Whether the lists in an index hold plain numbers."""
+    lists = [part for part in (index if isinstance(index, tuple) else [index]) if isinstance(part, list)]
+    return not any(map(tensors_in, lists))
 
 
 def _line() -> str:

@@ -20,7 +20,9 @@ from anchorhead.errors import AnchorheadError, FileError, VerificationError
 from anchorhead.expression.parse import parse
 from anchorhead.file import checker
 from anchorhead.file.container import parsed, printable, read
+from anchorhead.file.distance import Distance
 from anchorhead.file.stored import head_claim
+from anchorhead.progress import LOG, Progress, telling
 from anchorhead.proof.certificate import Certificate, end_text
 from anchorhead.proof.composed import composed, heads_of
 from anchorhead.proof.head_claim import HeadClaim
@@ -70,17 +72,39 @@ class VerifiedFolder:
         rows = [(place, *row) for place, roles in self.heads.items() for row in roles.items()]
         return "\n".join(lines + [f"  {place}, {role}: {certificate}" for place, role, certificate in rows])
 
+    __repr__ = __str__
 
-def verify(path: str | os.PathLike[str], *, progress: checker.Progress | None = None) -> Certificate | VerifiedFolder:
-    """Checks the proof in a saved model, or in every head of a converted model's folder, and returns what was checked.
+
+def verify(
+    path: str | os.PathLike[str], *, progress: bool | Progress = True
+) -> Certificate | Distance | VerifiedFolder:
+    """Checks the proof in a saved model or distance, or in every head of a converted model's folder; returns what was
+    checked.
 
     Raises `VerificationError` with the first claim that does not hold, or `FileError` if something is damaged or was
     changed. A model whose numbers were changed before it was saved is checked like any other: if the claim still holds,
-    it is proved. progress: called with boxes done and boxes in all, for each head.
+    it is proved. progress: as for `ah.compile`; a function is told how many boxes of how many are done.
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "tanh.safetensors"
+    >>> ah.compile("tanh(x)").save(path)
+    >>> ah.verify(path).level
+    'proved'
     """
-    if not (isinstance(path, str | os.PathLike) and Path(path).is_dir()):
-        return checker.verify(path, progress=progress)
-    where = Path(path)
+    with telling(f"verifying {path}", progress) as tell:
+
+        def boxes(done: int, count: int) -> None:
+            tell(f"{done} of {count} boxes")
+
+        if isinstance(path, str | os.PathLike) and Path(path).is_dir():
+            return _verified_folder(Path(path), boxes)
+        found = checker.verify(path, progress=boxes)
+        LOG.info("verified %s: %s", path, found)
+        return found
+
+
+def _verified_folder(where: Path, progress: checker.Progress) -> VerifiedFolder:
+    """Every head of a folder, checked."""
     record = read_folder(where)
     checked: dict[int, tuple[Certificate, HeadClaim]] = {}
     found: dict[str, dict[str, Certificate]] = {}
@@ -88,7 +112,8 @@ def verify(path: str | os.PathLike[str], *, progress: checker.Progress | None = 
         for index in entry["heads"].values():
             if index not in checked:
                 file = where / head_file(index)
-                checked[index] = checker.verify(file, progress=progress), head_claim(read(file))
+                stored = read(file)
+                checked[index] = checker.verify_model(stored, file, progress), head_claim(stored)
         claims = {role: checked[index][1] for role, index in entry["heads"].items()}
         _require_the_same(row, entry, claims)
         found[entry["place"]] = {role: checked[index][0] for role, index in entry["heads"].items()}
@@ -105,10 +130,11 @@ def read_folder(where: Path) -> dict[str, Any]:
     try:
         if (where / RECORD).stat().st_size > MOST_RECORD:
             raise FileError(f"{where / RECORD} is larger than any record of a conversion.")
-        record = parsed((where / RECORD).read_bytes())
+        written = (where / RECORD).read_bytes()
+        record = parsed(written)
         if not isinstance(record, dict) or record.get("format") != FORMAT:
             raise FileError(f"{where} is not a converted model of format {FORMAT}; convert the original again.")
-        if record.get("digest") != record_digest(record):
+        if record.get("digest") != record_digest(record) or written != record_bytes(record):
             raise FileError(f"{where / RECORD} is not the file that was saved; convert again.")
         _check_files(where, record["files"])
         _check_heads(record, where)
@@ -178,6 +204,11 @@ def record_digest(record: dict[str, Any]) -> str:
     """SHA-256 over the record without its own digest."""
     text = json.dumps({k: v for k, v in record.items() if k != "digest"}, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def record_bytes(record: dict[str, Any]) -> bytes:
+    """The record as it is written: any other text of the same record is not the file that was saved."""
+    return json.dumps(record, indent=1).encode()
 
 
 def file_digest(path: Path) -> str:

@@ -9,6 +9,8 @@ z, counted from the end key on x's side, so that nothing overflows for any finit
 one exp, a few multiply-adds a key and one division. If in addition the head is symmetric (`Head.reflection`), then
 h(x) = h(-|x|) + tilt·max(x, 0), or shift - h(-|x|) for x > 0, and one polynomial serves both sides.
 
+Inside a kernel exp is written out (`decay.py`), and x is clamped where z has become zero.
+
 *By window.* A staircase of many keys is summed over those that matter where x is (`windowed.py`).
 *As a tanh.* Two keys with scores ±su and values ±c, or ±cx, are c·tanh(sx), or c·tanh(sx)·x (`Head.odd`). By Horner's
 rule (cz - c)/(z + 1) would cancel for small x; so nothing does, and products, which are such heads with a large c, lose
@@ -34,6 +36,7 @@ import torch
 from torch import Tensor
 
 from anchorhead.dtypes import LEAST_NORMAL
+from anchorhead.head.decay import FAR, decay, in_kernel
 from anchorhead.head.head import NUMBERS, Head, Odd, Reflection, Switch
 from anchorhead.head.near_keys import MANY
 from anchorhead.head.windowed import windowed
@@ -198,16 +201,16 @@ def _polynomials(head: Head) -> Evaluation:
     """Horner's rule in z = exp(-step·|x|), coefficients from the end key on x's side."""
     step = head.slopes[1] - head.slopes[0]
     left, right = (_coefficients(*(getattr(head, n)[::s] for n in NUMBERS[1:4])) for s in (1, -1))
-    ends, reach, least = (head.gains[0], head.gains[-1]), head.reach, math.log(1.25 * LEAST_NORMAL[head.dtype])
+    ends, reach, dtype = (head.gains[0], head.gains[-1]), head.reach, head.dtype
     if head.reflection is not None:
-        return _folded(head.reflection, step, left, reach, ends, least)
+        return _folded(head.reflection, step, left, reach, ends, dtype)
 
     both = [(lo, hi) for lo, hi in zip(left, right, strict=True)]
 
     def evaluate(x: Tensor) -> Tensor:
         up, whole = x > 0, x
         x = whole.clamp(-reach, reach)
-        z = _decaying(step * torch.where(up, -x, x), least)
+        z = _decaying(step * torch.where(up, -x, x), dtype)
 
         def pick(low: float, high: float) -> Tensor | float:
             return low if low == high else torch.where(up, x.new_full((), high), x.new_full((), low))
@@ -219,14 +222,20 @@ def _polynomials(head: Head) -> Evaluation:
 
 
 def _folded(reflection: Reflection, step: float, left: Sequence[tuple[float, ...]], reach: float,
-            ends: tuple[float, float], least: float) -> Evaluation:  # fmt: skip
+            ends: tuple[float, float], dtype: str) -> Evaluation:  # fmt: skip
     """A symmetric head: at -|x|, and mirrored."""
     odd, shift, tilt = reflection
+    mirrored = [(weight, value, -gain) for weight, value, gain in left]
+    short = ends[0] == 0 and dtype == "float32" and FAR / step <= reach
 
     def folded(x: Tensor) -> Tensor:
+        if short and in_kernel():
+            up = x.abs().clamp(max=FAR / step)
+            inside = _ratio(decay(step * up), up, mirrored)
+            return torch.where(x > 0, shift - inside, inside) if odd else _line(torch.relu(x), tilt, inside)
         all_down = torch.where(x > 0, -x, x)
         down = all_down.clamp(min=-reach)
-        inside = _ratio(_decaying(step * down, least), down, left)
+        inside = _ratio(_decaying(step * down, dtype), down, left)
         near = _beyond(all_down, down, inside, ends[0], ends[0])
         if odd:
             far = shift - near
@@ -239,11 +248,14 @@ def _folded(reflection: Reflection, step: float, left: Sequence[tuple[float, ...
     return folded
 
 
-def _decaying(exponent: Tensor, least: float) -> Tensor:
+def _decaying(exponent: Tensor, dtype: str) -> Tensor:
     """exp of a number that is not positive; zero where that is hardly a normal number: there processors are slow.
 
     That it may become zero is counted (docs/mathematics.md 5.5).
     """
+    if dtype == "float32" and in_kernel():
+        return decay((-exponent).clamp(max=FAR))
+    least = math.log(1.25 * LEAST_NORMAL[dtype])
     return torch.where(exponent < least, torch.zeros_like(exponent), torch.exp(exponent.clamp(min=least)))
 
 
@@ -254,17 +266,20 @@ def _ratio(z: Tensor, x: Tensor, coefficients: Sequence[tuple[Any, ...]]) -> Ten
     return (above + z * odd_above) / (below + z * odd_below)
 
 
-def _value(x: Tensor, value: Any, gain: Any) -> Any:
-    """value + gain·x, without what is zero: no compiler may leave it out, since x might be infinite."""
-    return value if isinstance(gain, float | int) and gain == 0 else x * gain + value
+def _line(x: Any, factor: Any, rest: Any) -> Any:
+    """x·factor + rest without zeros and ones, which no compiler may leave out: x might be infinite."""
+    plain = isinstance(factor, float | int)
+    if plain and factor == 0:
+        return rest
+    product = x if plain and factor == 1 else x * factor
+    return product if isinstance(rest, float | int) and rest == 0 else product + rest
 
 
 def _horner(z: Tensor, x: Tensor, coefficients: Sequence[tuple[Any, ...]]) -> tuple[Any, Any]:
     weight, value, gain = coefficients[-1]
-    numerator, denominator = _value(x, value, gain), weight
+    numerator, denominator = _line(x, gain, value), weight
     for weight, value, gain in coefficients[-2::-1]:
-        numerator = numerator * z + _value(x, value, gain)
-        denominator = denominator * z + weight
+        numerator, denominator = _line(z, numerator, _line(x, gain, value)), _line(z, denominator, weight)
     return numerator, denominator
 
 

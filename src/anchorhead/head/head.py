@@ -75,6 +75,9 @@ class Head:
     """slopes, intercepts, constants, gains: one for each key. sizes: keys of each piece, all in one unless given.
 
     gate_slopes, gate_levels: one for each piece. horner: evaluated by Horner's rule. dtype: that of the numbers.
+
+    >>> ah.Head.of(slopes=[-1.0, 1.0], intercepts=[0.0, 0.0], constants=[-1.0, 1.0], horner=True).keys     # tanh
+    2
     """
 
     slopes: tuple[float, ...]
@@ -108,6 +111,13 @@ class Head:
             raise InputError(f"A head has {', '.join(NUMBERS)}, the first three always, in {' or '.join(NAMES)}.")
         found.setdefault("gains", (0.0,) * len(found["slopes"]))
         return cls(horner=horner, sizes=tuple(sizes), dtype=dtype, **found)
+
+    def __str__(self) -> str:
+        pieces = f" in {len(self.sizes)} pieces" if len(self.sizes) > 1 else ""
+        values = f"constants from {min(self.constants):.4g} to {max(self.constants):.4g}"
+        gains = f", gains from {min(self.gains):.4g} to {max(self.gains):.4g}" if any(self.gains) else ""
+        slopes = f"slopes from {min(self.slopes):.4g} to {max(self.slopes):.4g}"
+        return f"head of {self.keys:,} keys{pieces}, {slopes}, {values}{gains}, {self.dtype}"
 
     @property
     def keys(self) -> int:

@@ -63,11 +63,18 @@ class HeadParameters(nn.Module):
         return self.slopes.dtype
 
     @in_own_precision
+    def extra_repr(self) -> str:
+        return f"{self.keys} keys, {str(self.dtype).removeprefix('torch.')}"
+
     def weights(self, x: Tensor) -> Tensor:
         """Attention weights as the formula reads, (..., keys)."""
+        return self.scores(x).softmax(-1)
+
+    def scores(self, x: Tensor) -> Tensor:
+        """What softmax is taken of, (..., keys)."""
         x = x.unsqueeze(-1)
         gates = x * self.gate_slopes + self.gate_levels
-        return (x * self.slopes + self.intercepts + gates[..., self.piece]).softmax(-1)
+        return x * self.slopes + self.intercepts + gates[..., self.piece]
 
 
 class _Made(NamedTuple):
@@ -204,6 +211,11 @@ class HeadModule(HeadParameters):
         self._trains = True
         self.constants.requires_grad_()
         self.gains.requires_grad_(bool(self.gains.any()))
+
+    @property
+    def trains(self) -> bool:
+        """Whether its values want gradients."""
+        return self._trains
 
     def _values_alone(self) -> bool:
         """Whether the values are being trained, and nothing else is followed."""

@@ -27,6 +27,8 @@ def check_tensor(
         raise InputError(f"{name} must be a torch tensor, not {type(x).__name__}; use torch.as_tensor.")
     if x.layout != torch.strided:
         raise InputError(f"{name} is {x.layout}, and must be dense; use .to_dense().")
+    if x.is_meta:
+        raise InputError(f"{name} is on the meta device and has no numbers; use .to_empty, or a tensor of a device.")
     if shape and (x.ndim < len(shape) or tuple(x.shape[-len(shape) :]) != shape):
         raise ShapeError(f"{name} has shape {tuple(x.shape)}; this {what} takes (..., {', '.join(map(str, shape))}).")
     if x.dtype != dtype:
@@ -50,6 +52,14 @@ def followed(numbers: Sequence[Tensor]) -> bool:
     return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in numbers)
 
 
+class Shaped(nn.Module):
+    """A module that is printed with the shapes of its numbers."""
+
+    def extra_repr(self) -> str:
+        held = (*self._parameters.items(), *self._buffers.items())
+        return ", ".join(f"{name} {tuple(value.shape)}" for name, value in held if value is not None)
+
+
 class AsBuilt(nn.Module):
     """A module with a faster evaluation that holds for the numbers that it was built with, and for no others."""
 
@@ -63,6 +73,10 @@ class AsBuilt(nn.Module):
     def built(self) -> None:
         """From now on these are the numbers."""
         self._built = [t.detach().clone() for t in self._fixed()]
+
+    def forget(self) -> None:
+        """Its numbers are not those that it should have been built with: it counts as edited."""
+        self._built = None
 
     @property
     def edited(self) -> bool:

@@ -146,7 +146,7 @@ def solve(keys: Keys, problem: Problem, *, horner: bool) -> tuple[float, Head]:
     rest = problem.measured(problem.target - np.add.reduce(weights[0] * lines, 0))
     if free.any():
         design, units = _design(weights, free, keys, problem)
-        found = _minimax(design[0], rest, problem, 40 if len(free) <= MANY else 25)
+        found = minimax(design[0], rest, problem, 40 if len(free) <= MANY else 25)
         values = _values(found * units, free, keys, problem)
         constants[free], gains[free] = values[0][0], values[1][0]
         lines = constants[:, None] + gains[:, None] * problem.points
@@ -221,7 +221,7 @@ def _values(found: Array, free: NDArray[np.bool_], keys: Keys, problem: Problem)
     return constants - gains * keys.anchors[:, free], gains
 
 
-def _minimax(design: Array, rest: Array, problem: Problem, steps: int) -> Array:
+def minimax(design: Array, rest: Array, problem: Problem, steps: int) -> Array:
     weights, best_error = np.ones(len(rest)), np.inf
     best = found = _ridge(design, rest, weights, problem)
     for step in range(steps):

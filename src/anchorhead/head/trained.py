@@ -4,8 +4,9 @@
 
 is linear in the values, so that dh/dconstant_k = W_k and dh/dgain_k = W_k x, and with mean slope m = sum W_k slope_k
 dh/dx = sum W_k gain_k + sum W_k (slope_k - m)(constant_k + gain_k x). Weights are made anew, some inputs at a time,
-both forwards and backwards: nothing but x is kept, and no temporary is larger than the processor's cache. Scores are
-those of x clamped to where none overflows, beyond which one key has long had all the weight.
+both forwards and backwards: nothing but x is kept, and no temporary is larger than the processor's cache; keys come
+first, so that a softmax works on neighbouring inputs at once. Scores are those of x clamped to where none overflows,
+beyond which one key has long had all the weight.
 
 The gains of the two end keys have gradient zero: they are the slopes of the head's asymptotes, which would otherwise
 leave those of the activation, and no bound would hold far out.
@@ -32,7 +33,7 @@ class Trained(torch.autograd.Function):
         found = torch.empty_like(x)
         for part, out in zip(x.split(CHUNK), found.split(CHUNK), strict=True):
             weights = _weights(part, slopes, intercepts)
-            out.copy_(weights @ constants + (weights @ gains) * part)
+            out.copy_(constants @ weights + (gains @ weights) * part)
         return found
 
     @staticmethod
@@ -45,17 +46,17 @@ class Trained(torch.autograd.Function):
         for at in range(0, len(x), CHUNK):
             part, given = x[at : at + CHUNK], grad[at : at + CHUNK]
             weights = _weights(part, slopes, intercepts)
-            by_constants += given @ weights
-            by_gains += (given * part) @ weights
+            by_constants += weights @ given
+            by_gains += weights @ (given * part)
             if back is not None:
-                tilts = weights * (slopes - (weights @ slopes)[:, None])
-                slope = weights @ gains + tilts @ constants + (tilts @ gains) * part
+                tilts = weights * (slopes[:, None] - slopes @ weights)
+                slope = gains @ weights + constants @ tilts + (gains @ tilts) * part
                 back[at : at + CHUNK] = given * slope
         by_gains[[int(slopes.argmin()), int(slopes.argmax())]] = 0
         return back, None, None, by_constants, by_gains
 
 
 def _weights(x: Tensor, slopes: Tensor, intercepts: Tensor) -> Tensor:
-    """(n, keys)."""
+    """(keys, n)."""
     reach = torch.finfo(x.dtype).max / (16 * (1 + slopes.abs().amax()))
-    return torch.softmax(x.clamp(-reach, reach)[:, None] * slopes + intercepts, -1)
+    return torch.softmax(torch.addcmul(intercepts[:, None], slopes[:, None], x.clamp(-reach, reach)), 0)

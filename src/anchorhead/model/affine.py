@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from anchorhead.head.parameters import constant
+from anchorhead.head.parameters import Shaped, constant
 
 
-class TokenWise(nn.Module):
+class TokenWise(Shaped):
     """The same map for every token: `z_i -> weight z_i + bias`; weight is (d_out, d), bias (d_out,)."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -24,7 +24,7 @@ class TokenWise(nn.Module):
         return nn.functional.linear(z, self.weight, self.bias)
 
 
-class PositionWise(nn.Module):
+class PositionWise(Shaped):
     """A map of its own for each position: weight is (n, d_out, d), bias (n, d_out)."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
@@ -36,7 +36,7 @@ class PositionWise(nn.Module):
         return (self.weight @ z.unsqueeze(-1)).squeeze(-1) + self.bias
 
 
-class PositionGain(nn.Module):
+class PositionGain(Shaped):
     """`PositionWise` with diagonal matrices, stored as such: `z_i -> gain_i * z_i + bias_i`, both (n, d)."""
 
     def __init__(self, gain: Tensor, bias: Tensor | None = None) -> None:
@@ -49,7 +49,7 @@ class PositionGain(nn.Module):
         return z if self.bias is None else z + self.bias
 
 
-class AppendColumns(nn.Module):
+class AppendColumns(Shaped):
     """Puts constant tokens (m, d) behind the sequence, or before it with `front=True`."""
 
     def __init__(self, columns: Tensor, *, front: bool = False) -> None:
@@ -62,7 +62,7 @@ class AppendColumns(nn.Module):
         return torch.cat([columns, z] if self.front else [z, columns], dim=-2)
 
 
-class AppendRows(nn.Module):
+class AppendRows(Shaped):
     """Gives every position constant features of its own below its data: rows is (n, r)."""
 
     def __init__(self, rows: Tensor) -> None:
@@ -73,7 +73,7 @@ class AppendRows(nn.Module):
         return torch.cat([z, self.rows.expand(*z.shape[:-2], *self.rows.shape)], dim=-1)
 
 
-class MixSequence(nn.Module):
+class MixSequence(Shaped):
     """Mixes along the sequence: `z -> weight z`, weight (m, n), plus a constant (m, d) if given."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:

@@ -18,7 +18,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from anchorhead.head.decay import for_kernel
 from anchorhead.head.module import HeadModule
 
 Kernel = Callable[..., Tensor]
@@ -29,6 +32,8 @@ WORTH_COMPILING = 1 << 14
 _by_numbers: dict[Hashable, Kernel | None] = {}
 _by_evaluation: WeakKeyDictionary[Kernel, Kernel | None] = WeakKeyDictionary()
 _when: ContextVar[str] = ContextVar("when", default="large")
+SIZES = (6, 40, 5000)
+"""The sizes for which a kernel is made, and with which it is worth while to share the work among threads."""
 _VECTORS = {"AVX512": 512, "AVX2": 256, "NEON": 128, "SVE256": 256}
 """Bits of a vector, by what torch calls the processor's capability."""
 
@@ -51,6 +56,8 @@ def warm(model: nn.Module) -> None:
     """Makes the kernels of all heads in a model now, rather than when it first meets a large input.
 
     Each takes some seconds, or one where torch finds it in its cache on disk.
+
+    >>> ah.warm(ah.convert(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())))
     """
     with torch.no_grad(), _fusing("always"):
         for module in model.modules():
@@ -136,14 +143,82 @@ def _compiled(evaluation: Kernel, *like: Tensor) -> Kernel | None:
 
 
 def _built(evaluation: Kernel, options: dict[str, Any], *like: Tensor) -> Kernel:
-    fast = {"cpp.enable_floating_point_contract_flag": "fast"}
-    run = torch.compile(torch.fx.symbolic_trace(evaluation), dynamic=True, options=fast | options)
+    """A kernel for tensors as they usually are, and torch.compile for those that want a gradient or are looked at.
 
-    def call(*args: Tensor) -> Tensor:
-        if torch.is_grad_enabled() and any(t.requires_grad for t in args):
-            return run(*args)
-        with torch.no_grad():  # else torch would compile it twice, for each mode of gradients
-            return run(*args)
+    A kernel is called without asking what it is called with, which takes torch.compile longer than small inputs take.
+    It is made for a number of threads and for dtypes, and made again for others.
+    """
+    options = {"cpp.enable_floating_point_contract_flag": "fast"} | options
+    followed = torch.compile(torch.fx.symbolic_trace(evaluation), dynamic=True, options=options)
+    kernels: dict[Hashable, Kernel] = {}
 
-    call(*(torch.zeros_like(t) for t in like))
+    def call(*args: Tensor) -> Any:
+        if not _alone(args):
+            return followed(*args)
+        threads = torch.get_num_threads()
+        key = (threads, *((t.dtype, t.dim()) for t in args))
+        if key not in kernels:
+            kernels[key] = _kernel(evaluation, options | {"cpp.threads": threads}, *args)
+        with torch.no_grad():
+            return kernels[key](*(t.contiguous() for t in args))
+
+    with torch.no_grad():
+        call(*(torch.zeros_like(t) for t in like))
     return call
+
+
+def _alone(args: tuple[Tensor, ...]) -> bool:
+    """Whether these are tensors and nothing else, whose numbers are all that is wanted, and which share their sizes."""
+    if torch.is_grad_enabled() and any(t.requires_grad for t in args):
+        return False
+    if is_in_torch_dispatch_mode() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    if forward_ad._current_level >= 0 or torch.jit.is_tracing():
+        return False
+    largest = args[0].shape
+    return all(type(t) in (Tensor, nn.Parameter) and t.shape == largest[len(largest) - t.dim() :] for t in args)
+
+
+def _kernel(evaluation: Kernel, options: dict[str, Any], *like: Tensor) -> Kernel:
+    """The evaluation as a kernel for tensors of so many dimensions, of any size; the last dimensions are shared.
+
+    torch.compile makes it, and hands to its backend what is kept here: a function of the tensors and of some of their
+    sizes, in some order, that gives a list of results. Which is which is seen when it is first called.
+    """
+    from torch._inductor.compile_fx import compile_fx  # takes longer than all of torch
+
+    few = tuple(torch.zeros(SIZES[len(SIZES) - t.dim() :], dtype=t.dtype) for t in like)
+    seen: list[tuple[Kernel, list[tuple[int, int | None]], Any]] = []
+
+    def backend(graph: torch.fx.GraphModule, given: list[Any]) -> Kernel:
+        run: Any = compile_fx(graph, given, config_patches=options)
+        meant = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
+
+        def first(*flat: Any) -> Any:
+            found = run(*flat)
+            seen.append((run, _places(few, flat, meant), found))
+            return found
+
+        return first
+
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        with for_kernel():
+            graph = torch.fx.symbolic_trace(evaluation)
+        whole = torch.compile(graph, dynamic=True, backend=backend)(*few)
+    [(run, places, results)] = seen
+    wanted = [next(i for i, t in enumerate(results) if t is part)
+              for part in ([whole] if isinstance(whole, Tensor) else whole)]  # fmt: skip
+
+    def call(*args: Tensor) -> Any:
+        found = run(*[args[i] if d is None else args[i].shape[d] for i, d in places])
+        return found[wanted[0]] if isinstance(whole, Tensor) else [found[i] for i in wanted]
+
+    return call
+
+
+def _places(few: tuple[Tensor, ...], flat: tuple[Any, ...], meant: list[Any]) -> list[tuple[int, int | None]]:
+    """For each of a kernel's arguments which tensor it is, or which tensor's size in which dimension."""
+    tensors = [next((i for i, t in enumerate(few) if t is value), None) for value in flat]
+    sizes = {str(size): (i, d) for i, like in zip(tensors, meant, strict=True) if i is not None
+             for d, size in enumerate(like.shape)}  # fmt: skip
+    return [sizes[str(like)] if i is None else (i, None) for i, like in zip(tensors, meant, strict=True)]

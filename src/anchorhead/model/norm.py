@@ -2,13 +2,15 @@
 
 A layer norm, an RMS norm or a group norm is  v·(mean v² + eps)^(-1/2)·weight + bias  over the last numbers of a tensor,
 v centred or not. Squares are evaluated as v·v, which they are to within their proved error, and the two heads for the
-inverse root once a token, as softmaxes over their keys. Large inputs go through the same evaluation as one kernel
-(`fused.py`). The result is rounded to the dtype of the input: once, or where the original does so before its weight is
-multiplied, there too. Written out, every square is a softmax of two keys, and both heads carry every number.
+inverse root once a token, as softmaxes over their keys. Large inputs go through one kernel (`fused.py`), in which heads
+are evaluated key by key and by Horner's rule (`head/evaluation.py`). The result is rounded before its weight is
+multiplied, to float32 or the input's dtype if that is longer, or to the input's dtype where the original does so.
+Written out, every square is a softmax of two keys, and both heads carry every number.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError
-from anchorhead.head.module import HeadModule, HeadParameters, LiteralHead
+from anchorhead.head.decay import in_kernel
+from anchorhead.head.evaluation import Evaluation
+from anchorhead.head.module import HeadParameters, LiteralHead
 from anchorhead.head.parameters import constant
 from anchorhead.model.activation import Placed
 from anchorhead.model.fused import WORTH_COMPILING, fused, made, worth_fusing
@@ -64,10 +68,10 @@ class NormForm:
         return each.reshape(self.groups, -1)
 
     def scaled(self, y: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: Any) -> Tensor:
-        """y·(weight + shift) + bias, rounded as the original rounds."""
-        y = y.to(dtype) if self.rounds else y
+        """y·(weight + shift) + bias, rounded as the original rounds; before that to its dtype, or to float32."""
+        y = y.to(dtype if self.rounds or dtype == EXACT else torch.float32)
         if weight is not None:
-            weight = weight if self.rounds else weight.to(EXACT)
+            weight = weight if self.rounds else weight.to(y.dtype)
             y = y * (weight + self.shift if self.shift else weight)
         y = y if bias is None else y + bias
         return y if self.rounds else y.to(dtype)
@@ -89,7 +93,7 @@ class NormHead(Placed):
         self.form = form
         self.weight, self.bias = weight, bias
         self._width = norm_width(self.claims)
-        self._evaluation: tuple[tuple[Any, ...], Callable[..., Any]] | None = None
+        self._evaluation: tuple[list[Any], Callable[..., Any]] | None = None
         self.watch([self.bound.domain], f"mean square plus eps of {form}", "Scale what is normalised")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,36 +112,49 @@ class NormHead(Placed):
         self.look(u)
         return y.reshape(x.shape)
 
-    def _value(self, rows: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _value(self, rows: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, ...]:
         """The norm of every row, and its mean square plus eps: fused where that pays."""
+        given = [part for part in (rows, weight, bias) if part is not None]
+        found = None if torch.is_grad_enabled() and any(t.requires_grad for t in given) else self._by_kernel(*given)
+        if found is None:
+            heads: Any = self.heads
+            coarse, fine = (functools.partial(_blend, heads[role]) for role in ("coarse", "fine"))
+            found = _normalised(self.form, coarse, fine, rows.dtype, rows, weight, bias)
+        return found[:2]
+
+    def _by_kernel(self, rows: Tensor, *beside: Tensor) -> tuple[Tensor, ...] | None:
+        """The same with the heads' numbers as constants, in one kernel; None where that does not pay, where torch
+        follows what is computed with them, or where they were changed."""
         heads: list[Any] = [self.heads["coarse"], self.heads["fine"]]
-        evaluation = self._fixed(heads)
-        given = [t for t in (rows, weight, bias) if t is not None]
-        plain = torch.is_grad_enabled() and any(t.requires_grad for t in given)
-        if evaluation is None or plain or rows.numel() == rows.shape[-1]:  # one row: a kernel would be made anew for it
-            return _normalised(self.form, heads, rows, weight, bias)
-        flat = rows if self.form.groups else rows.reshape(-1, rows.shape[-1])
-        given[0] = flat
-        if not worth_fusing(rows, 1 if made(evaluation) else WORTH_COMPILING):
-            return evaluation(*given)
-        run: Any = fused(
-            evaluation, lambda: (self.form, weight is None, bias is None, *(h.numbers for h in heads)), *given
-        )
-        found: tuple[Tensor, Tensor] = evaluation(*given) if run is None else run(*given)
+        evaluations = [head.evaluation() for head in heads]
+        if None in evaluations or any(head.edited for head in heads):
+            return None
+        numbers = [*evaluations, rows.dtype]
+        if torch.compiler.is_compiling():  # with all around it
+            return self._of_tensors(*numbers)(rows, *beside) if in_kernel() else None
+        if self._evaluation is None or self._evaluation[0] != numbers:
+            self._evaluation = numbers, self._of_tensors(*numbers)
+        evaluation = self._evaluation[1]
+        one_row = rows.numel() == rows.shape[-1]  # a kernel would be made anew for it
+        if one_row or not worth_fusing(rows, 1 if made(evaluation) else WORTH_COMPILING):
+            return None
+        given = [rows if self.form.groups else rows.reshape(-1, rows.shape[-1]), *beside]
+        kind = self.form, self.weight is None, self.bias is None
+        run: Any = fused(evaluation, lambda: (*kind, *(head.numbers for head in heads)), *given)
+        found: tuple[Tensor, ...] | None = None if run is None else run(*given)
         return found
 
-    def _fixed(self, heads: list[HeadModule]) -> Callable[..., Any] | None:
-        """The evaluation with the heads' numbers as constants, the same object as long as they are the same; None where
-        torch follows what is computed with them, or where they were changed."""
-        if torch.compiler.is_compiling():
-            return None
-        numbers = tuple(head.evaluation() for head in heads)
-        if None in numbers or any(head.edited for head in heads):
-            return None
-        parts = (*numbers, self.weight is None, self.bias is None)
-        if self._evaluation is None or self._evaluation[0] != parts:
-            self._evaluation = parts, _with_constants(self.form, heads, self.weight is None, self.bias is None)
-        return self._evaluation[1]
+    def _of_tensors(self, coarse: Evaluation, fine: Evaluation, dtype: torch.dtype) -> Callable[..., Any]:
+        """A function of rows, weight and bias, as many of these as there are, that torch.fx can trace."""
+        weighted, biased = self.weight is not None, self.bias is not None
+        every = functools.partial(_normalised, self.form, coarse, fine, dtype)
+        if weighted and biased:
+            return lambda rows, weight, bias: every(rows, weight, bias)
+        if weighted:
+            return lambda rows, weight: every(rows, weight, None)
+        if biased:
+            return lambda rows, bias: every(rows, None, bias)
+        return lambda rows: every(rows, None, None)
 
     def literal(self) -> LiteralNorm:
         """The same numbers as scores, softmax and values."""
@@ -146,46 +163,26 @@ class NormHead(Placed):
         return LiteralNorm(self.form, {role: head.literal() for role, head in heads.items()}, *beside)
 
 
-def _blend(numbers: tuple[Tensor, ...], u: Tensor) -> Tensor:
-    """A head at u, (tokens): a softmax over its keys, numerator and denominator by themselves, tokens side by side, so
-    that a kernel takes many of them at a time."""
-    slopes, intercepts, constants = (part.unsqueeze(-1) for part in numbers)
-    scores = slopes * u + intercepts
-    weights = (scores - scores.amax(0)).exp()
-    return (weights * constants).sum(0) / weights.sum(0)
+def _blend(head: HeadParameters, u: Tensor) -> Tensor:
+    """A head at u, (..., 1): a softmax over its keys, numerator and denominator by themselves."""
+    scores = head.slopes * u + head.intercepts
+    weights = (scores - scores.amax(-1, keepdim=True)).exp()
+    return (weights * head.constants).sum(-1, keepdim=True) / weights.sum(-1, keepdim=True)
 
 
-def _numbers(head: HeadParameters) -> tuple[Tensor, ...]:
-    return head.slopes, head.intercepts, head.constants
+def _normalised(form: NormForm, coarse: Evaluation, fine: Evaluation, dtype: torch.dtype, rows: Tensor,
+                weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, ...]:  # fmt: skip
+    """The norm of every row, of some dtype, its mean square plus eps, and what else there is one of in a row.
 
-
-def _normalised(form: NormForm, heads: list[HeadModule], rows: Tensor, weight: Tensor | None,
-                bias: Tensor | None) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The norm of every row, and its mean square plus eps, with the heads' parameters themselves."""
-    coarse, fine = map(_numbers, heads)
-    return _by_numbers(form, coarse, fine, rows, weight, bias)
-
-
-def _by_numbers(form: NormForm, coarse: tuple[Tensor, ...], fine: tuple[Tensor, ...], rows: Tensor,
-                weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:  # fmt: skip
-    v = form.centre(rows)
+    That is given back so that a kernel computes it once in a row, and not for every number.
+    """
+    x = rows.to(EXACT)
+    mean = [x.mean(-1, keepdim=True)] if form.centred else []
+    v = x - mean[0] if mean else x
     u = (v * v).mean(-1, keepdim=True) + form.eps
-    each = u.reshape(-1)
-    scale = _blend(coarse, each)
-    y = v * (scale * _blend(fine, scale * (scale * each))).reshape(u.shape)
-    return form.scaled(y, weight, bias, rows.dtype), u
-
-
-def _with_constants(form: NormForm, heads: list[HeadModule], bare: bool, unbiased: bool) -> Callable[..., Any]:
-    """A function of rows, weight and bias, as many of these as there are, that torch.fx can trace."""
-    coarse, fine = (tuple(t.detach().clone() for t in _numbers(head)) for head in heads)
-    if bare and unbiased:
-        return lambda rows: _by_numbers(form, coarse, fine, rows, None, None)
-    if unbiased:
-        return lambda rows, weight: _by_numbers(form, coarse, fine, rows, weight, None)
-    if bare:
-        return lambda rows, bias: _by_numbers(form, coarse, fine, rows, None, bias)
-    return lambda rows, weight, bias: _by_numbers(form, coarse, fine, rows, weight, bias)
+    scale = coarse(u)
+    factor = scale * fine(scale * (scale * u))
+    return form.scaled(v * factor, weight, bias, dtype), u, factor, *mean
 
 
 class LiteralNorm(nn.Module):

@@ -15,11 +15,8 @@ the claim holds for every input of that shape, since the graph is the whole comp
 
 from __future__ import annotations
 
-import copy
 import math
 import operator
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -29,6 +26,7 @@ from torch import Tensor, fx, nn
 
 from anchorhead.errors import StructureError
 from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.exported import exported, literal_form, taken
 
 
 class Kind(IntEnum):
@@ -54,7 +52,7 @@ FUSED = {"scaled_dot_product_attention"}
 
 @dataclass(frozen=True)
 class Walk:
-    """What the walker found: operations on signals that are affine, softmaxes, and matrix products of two
+    """What `walk` found: operations on signals that are affine, softmaxes, and matrix products of two
     signals (scores)."""
 
     affine: int
@@ -80,25 +78,9 @@ def walk(network: nn.Module, *inputs: Tensor) -> Walk:
     return _Walker(set(program.graph_signature.user_inputs), shortest).run(program.graph)
 
 
-def literal_form(
-    module: nn.Module, written: Callable[[Any], nn.Module] = lambda network: network.literal()
-) -> nn.Module:
-    """The module with every network of this library inside it in its literal evaluation, as `written` has it."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks)
-    ours = type(module).__module__.partition(".")[0] == "anchorhead"
-    if getattr(module, "literal", None) is not None:
-        return written(module) if ours and not any(hooks) else module
-    children = {name: literal_form(child, written) for name, child in module.named_children()}
-    if all(children[name] is child for name, child in module.named_children()):
-        return module
-    twin = copy.copy(module)
-    twin._modules = {**module._modules, **children}
-    return twin
-
-
 def _require_agreement(network: nn.Module, literal: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     with torch.no_grad():
-        fast, slow = network(*inputs), literal(*inputs)
+        fast, slow = taken(network, inputs, {}), literal(*inputs)
         slow = slow.to(fast.dtype)
     scale = 1 + slow.abs().max().item() if slow.numel() else 1.0
     allowed = max(scale * math.sqrt(torch.finfo(slow.dtype).eps), _promised(network))
@@ -113,27 +95,6 @@ def _promised(network: nn.Module) -> float:
     """How far apart the two evaluations may be by their certificates."""
     bounds = [m.literal_certificate().bound for m in network.modules() if isinstance(m, CompiledModel)]
     return 2 * max((bound for bound in bounds if math.isfinite(bound)), default=0.0)
-
-
-def exported(
-    module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any] | None = None, *, basic: bool = False
-) -> Any:
-    """The graph of a module on inputs like these; basic: in torch's basic operations, but for fused attention."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch.export's own use of its deprecated names
-            program = torch.export.export(module, inputs, named, strict=False)
-            if not basic:
-                return program
-            table = torch.export.default_decompositions()
-            table.pop(torch.ops.aten.scaled_dot_product_attention.default, None)
-            return program.run_decompositions(table)
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise StructureError(
-            f"The network cannot be exported as one graph ({reason}), so nothing can be proved of it; remove control "
-            "flow that depends on the data."
-        ) from error
 
 
 class _Walker:

@@ -24,7 +24,8 @@ two more:
     |y_i/exact - 1|  <=  (1 + ε + rounding of F)(1 + ρ)²(1 - ρ)^(-k/2 - 1)(1 - Θ)^(-1/2) - 1
 
 which holds with and without the Θ, so of the network and of what is computed. Results are rounded to the model's dtype,
-and once more where a weight is multiplied in that dtype. What is below the least normal number τ may become zero.
+and once more where a weight is multiplied in that dtype. Where it is shorter than float32 they may first be rounded to
+that, twice, which is less. What is below the least normal number τ may become zero.
 
 *Literally*, as softmaxes in float64, S and F keep their digits. Squares lose cρ|v_i| times a few, absolutely
 (`odd.py`): y moves by a share of a few cρ/sqrt(u), c about 2^15 R, and less where errors of many v_i average out.

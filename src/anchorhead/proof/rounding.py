@@ -47,7 +47,7 @@ exp(-87) in float32, which is less than 2τ, P is taken for zero: that is what u
 *Folding.* A symmetric head in one piece is evaluated at -|x| and mirrored (`Head.reflection`): what holds at -x holds
 at x with two more roundings.
 
-*Underflow.* What is smaller than the least normal number τ may become zero, and exp below 5τ/4 does in Horner's rule,
+*Underflow.* What is smaller than the least normal number τ may become zero, and exp below 3τ/2 may in Horner's rule,
 where processors would be slow: counted is 4τ for each value, and in Horner's rule,
 where powers of z underflow before a coefficient exp(intercept_j - intercept_end) lifts them, τ exp(depth) with depth
 the largest such difference.

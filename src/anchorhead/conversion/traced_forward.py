@@ -1,0 +1,79 @@
+"""The forward of one module as a graph of torch.fx, its children as they are.
+
+Tracing runs the forward, so that is done with a copy that shares parameters and children with the module: what a
+forward does to its own attributes and buffers stays in the copy, and a forward that does such things has no trace that
+is all of it. Assignments as h *= v, which overwrite h, are kept as that.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+MADE = "_tensor_constant"
+"""Under such names torch.fx keeps tensors that the forward makes of numbers; the graph refers to them."""
+
+
+def traced(module: nn.Module) -> fx.Graph | None:
+    """The graph; None where torch.fx cannot follow the forward, or where it changes the state of its module."""
+    held = [*module._parameters.values(), *module._modules.values()]
+    try:
+        twin = copy.deepcopy(module, {id(part): part for part in held})
+        graph = _Shallow().trace(twin)
+    except Exception:  # torch.fx fails in many ways on code that it cannot follow
+        return None
+    made = {name: value for name, value in vars(twin).items() if name.startswith(MADE)}
+    if not _same(vars(module) | made, vars(twin)):
+        return None
+    vars(module).update(made)
+    return graph
+
+
+class _Shallow(fx.Tracer):
+    """Traces one forward; its children stay as they are, and buffers are looked up whenever it runs."""
+
+    proxy_buffer_attributes = True
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return True
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Overwritten(node, self)
+
+
+class _Overwritten(fx.Proxy):
+    """A value that assignments overwrite, as they do with tensors."""
+
+
+def _assigned(name: str) -> Callable[[Any, Any], Any]:
+    function = getattr(operator, name)
+    return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
+
+
+for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor"):
+    setattr(_Overwritten, f"__{_name}__", _assigned(_name))
+
+
+def _same(before: Any, after: Any) -> bool:
+    """Whether a value and what became of its copy are the same; tensors and functions if they are one object, or equal
+    in number and kind."""
+    if before is after:
+        return True
+    if type(before) is not type(after):
+        return False
+    if isinstance(before, dict):
+        return before.keys() == after.keys() and all(_same(before[k], after[k]) for k in before)
+    if isinstance(before, list | tuple):
+        return len(before) == len(after) and all(map(_same, before, after))
+    if isinstance(before, Tensor):
+        return before.shape == after.shape and bool(((before == after) | (before != before)).all())
+    if hasattr(before, "__dict__"):
+        return _same(vars(before), vars(after))
+    try:
+        return bool(before == after)
+    except Exception:  # whatever a class makes of a comparison
+        return False
