@@ -1,0 +1,153 @@
+"""How far two curves are apart: on a box from above, at a point from below, and far out.
+
+On a box with midpoint m and radius r, with d = f - g, or d = (f - g)/g where the distance is relative, Taylor's theorem
+gives
+
+    |d(x)| <= sum over j < J of |d_j(m)| r^j + |D_J| r^J
+
+with D_J the J-th coefficient over the box; so does the range of f less that of g. Near the largest |d| the slope d_1
+is small, and so the bound is off by a multiple of r^2 only. Where g has a zero c in the box the quotient is no series;
+if f is zero there too, then (f - g)/g is the quotient of the slopes of f - g and of g towards c.
+
+Far out f and g are lines and what is left of them decays (`enclosure/tails.py`): if the lines are parallel, |f - g| is
+at most the distance of the lines and the two remainders, and tends to that distance. Otherwise it is unbounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from flint import arb
+
+from anchorhead.enclosure.precision import ball, below, upper
+from anchorhead.enclosure.series import divide
+from anchorhead.errors import InputError
+from anchorhead.proof.curve import Curve, Part
+
+ORDER = 6
+
+
+class Far(NamedTuple):
+    """Beyond a place on one side the difference is at most `error`, and tends to something that is at least `limit`."""
+
+    error: float
+    limit: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """f - g for two curves, over g if relative."""
+
+    f: Curve
+    g: Curve
+    relative: bool
+
+    def on_box(self, low: float, high: float) -> float:
+        """An upper bound of its size on a box; infinity if none was found."""
+        pairs = [(p, q) for p in self.f.parts(low, high) for q in self.g.parts(low, high)]
+        return max(self._bound(p, q, low, high) for p, q in pairs)
+
+    def near(self, low: float, high: float, place: float) -> float:
+        """A lower bound of its size at a point of a box; 0 where the box lies across a break, and what is not known."""
+        fs, gs = self.f.parts(low, high), self.g.parts(low, high)
+        if len(fs) > 1 or len(gs) > 1:
+            return 0.0
+        p, q, x = fs[0], gs[0], arb(place)
+        value, reference = _at(p, x), _at(q, x)
+        found = abs(value - reference) / abs(reference) if self.relative else abs(value - reference)
+        return max(0.0, below(found)) if found.is_finite() else 0.0
+
+    def at_end(self, place: float) -> tuple[float, float]:
+        """Bounds of its size at an end of the domain, from below and above: all pieces that meet there count."""
+        x, found = arb(place), []
+        for p in self.f.parts(place, place):
+            for q in self.g.parts(place, place):
+                value, reference = _at(p, x), _at(q, x)
+                found.append(abs(value - reference) / abs(reference) if self.relative else abs(value - reference))
+        if not all(value.is_finite() for value in found):  # g may be zero; of one pair the box beside it tells
+            return 0.0, 0.0 if len(found) == 1 else math.inf
+        return max(0.0, *map(below, found)), max(map(upper, found))
+
+    def size(self, place: float) -> float:
+        """How large the two are at a point, about; 1 for what is measured in units of g."""
+        values = [_at(part, arb(place)) for curve in (self.f, self.g) for part in curve.parts(place, place)]
+        return 1.0 if self.relative else max((abs(float(v)) for v in values if v.is_finite()), default=1.0)
+
+    def _bound(self, p: Part, q: Part, low: float, high: float) -> float:
+        box, middle, radius = ball(low, high), (arb(low) + arb(high)) / 2, (arb(high) - arb(low)) / 2
+        wide_p, wide_q = p.jet(box, ORDER), q.jet(box, ORDER)
+        ranges = [part.over if part.over is not None else wide[0] for part, wide in ((p, wide_p), (q, wide_q))]
+        if not all(r.is_finite() for r in ranges):
+            return math.inf
+        slack = p.slack + q.slack
+        apart = abs(ranges[0] - ranges[1]) + slack
+        if not self.relative:
+            return min(upper(apart), self._by_series(p, q, wide_p, wide_q, middle, radius, slack))
+        least = ranges[1].abs_lower() - q.slack
+        if not least > 0:
+            return self._towards_zero(p, q, wide_p, wide_q, low, high)
+        found = self._by_series(p, q, wide_p, wide_q, middle, radius, arb(0))
+        return min(upper(apart / least), upper(arb(found) + slack * (1 + found) / least) if found < 1e300 else math.inf)
+
+    def _by_series(self, p: Part, q: Part, wide_p: Sequence[arb], wide_q: Sequence[arb], middle: arb, radius: arb,
+                   slack: arb) -> float:  # fmt: skip
+        """The bound from Taylor coefficients."""
+        wide = self._series(wide_p, wide_q)
+        order = len(wide) - 1
+        total = abs(wide[order]) * radius**order + slack
+        if order:
+            here = self._series(p.jet(middle, order - 1), q.jet(middle, order - 1))
+            if len(here) < order:
+                return math.inf
+            for j, c in enumerate(here[:order]):
+                total += abs(c) * radius**j
+        return upper(total)
+
+    def _series(self, f: Sequence[arb], g: Sequence[arb]) -> list[arb]:
+        """The coefficients of the difference, as many as are finite."""
+        apart = [a - b for a, b in zip(f, g, strict=False)]
+        found = divide(apart, g) if self.relative else apart
+        return found[: next((j for j, c in enumerate(found) if not c.is_finite()), len(found))] or [arb("nan")]
+
+    def _towards_zero(self, p: Part, q: Part, wide_p: Sequence[arb], wide_q: Sequence[arb], low: float, high: float
+                      ) -> float:  # fmt: skip
+        """The relative bound on a box with a common zero: at 0 or at an end, where both are zero for certain."""
+        if min(len(wide_p), len(wide_q)) < 2 or not (p.slack.is_zero() and q.slack.is_zero()):
+            return math.inf
+        for place in {0.0, low, high}:
+            x = arb(place)
+            if low <= place <= high and _at(p, x) == 0 and _at(q, x) == 0:
+                least = wide_q[1].abs_lower()
+                return upper(abs(wide_p[1] - wide_q[1]) / least) if least > 0 else math.inf
+        return math.inf
+
+    def beyond(self, sign: int, start: float) -> Far | None:
+        """What is known on the side `sign` beyond |x| = start; None where nothing is."""
+        f, g = self.f.tail(sign, start), self.g.tail(sign, start)
+        if f is None or g is None:
+            return None
+        slope = f.slope - g.slope
+        if slope > 0 or slope < 0:
+            side = "right" if sign > 0 else "left"
+            raise InputError(
+                f"Far on the {side} {self.f.name} rises by {float(f.slope):.6g} and {self.g.name} by "
+                f"{float(g.slope):.6g}, so that their distance is not bounded; give a bounded domain."
+            )
+        if not slope.is_zero():
+            return None
+        apart, rest = abs(f.intercept - g.intercept), f.sup() + g.sup()
+        if not self.relative:
+            return Far(upper(apart + rest), max(0.0, below(apart)))
+        least = abs(g.slope) * start - abs(g.intercept) - g.sup() if g.slope > 0 or g.slope < 0 else (
+            abs(g.intercept) - g.sup())  # fmt: skip
+        limit = apart / abs(g.intercept) if g.slope.is_zero() and least > 0 else arb(0)
+        return Far(upper((apart + rest) / least), max(0.0, below(limit))) if least > 0 else None
+
+
+def _at(part: Part, x: arb) -> arb:
+    """The part's value at a point, with what it leaves out."""
+    value = part.jet(x, 0)[0]
+    return value if part.slack.is_zero() else value + arb(0, part.slack.upper())
