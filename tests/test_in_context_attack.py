@@ -199,7 +199,7 @@ def newton(net, X, y):
     """Newton and Schulz in mpmath."""
     A, b = mpmath.matrix(X.double().tolist()), mpmath.matrix(y.double().tolist())
     moments, eye = A.T * A / len(y) + mpmath.mpf(0.3) * mpmath.eye(2), mpmath.eye(2)
-    M = eye / mpmath.mpf(net.top)
+    M = eye / mpmath.mpf(net.inversion.top)
     for _ in range(net.steps):
         M = 2 * M - M * moments * M
     return list(M * (A.T * b / len(y)))
@@ -227,7 +227,7 @@ def test_networks_share_no_head():
         (lambda: ic.gradient_descent("logistic", **SMALL, l2=0.1), lambda m: m.terms[0].head.constants.mul_(2)),
         (lambda: ic.gradient_descent("logistic", **SMALL, l2=0.1), lambda m: m.l2.add_(1)),
         (lambda: ic.newton(features=1, examples=2, steps=3, l2=0.5), lambda m: m.l2.add_(1)),
-        (lambda: ic.newton(features=1, examples=2, steps=3, l2=0.5), lambda m: m.inverse.head.slopes.mul_(2)),
+        (lambda: ic.newton(features=1, examples=2, steps=3, l2=0.5), lambda m: m.inversion.inverse.head.slopes.mul_(2)),
         (lambda: ic.truncated_linear(features=1, low=-1, high=1), lambda m: m.term.head.constants.mul_(2)),
         (lambda: ic.network_step(width=1, features=1, examples=1, learning_rate=0.1, bounds={"x": 1, "w": 1}),
          lambda m: m.outer.head.constants.mul_(2)),

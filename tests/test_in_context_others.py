@@ -81,8 +81,8 @@ def test_newton_solves_least_squares(dtype):
 
 def test_heads_reach_as_far_as_the_networks_own_matrices_may():
     model = ic.newton(features=4, examples=20, steps=12, l2=0.1, bounds={"x": 4, "y": 4, "curvature": 4})
-    assert model.inverse.reach >= 1.5 * max(model.sizes)
-    assert model.moment.reach >= 1.5 * model.top
+    assert model.inversion.inverse.reach >= 1.5 * max(model.inversion.sizes)
+    assert model.inversion.moment.reach >= 1.5 * model.inversion.top
     step = ic.network_step(width=2, features=2, examples=4, learning_rate=0.1, bounds={"x": 1, "w": 0.5})
     assert step.residual.reach >= step.most
     with pytest.raises(ah.ToleranceError, match="wrong by as much as itself"):

@@ -17,6 +17,8 @@ from anchorhead.in_context.lattice import UniversalPlan, plan_universal
 from anchorhead.in_context.losses import Loss, hinge, huber, logistic, poisson, quantile, squared
 from anchorhead.in_context.network_step import NetworkStep, network_step
 from anchorhead.in_context.newton import Newton, newton
+from anchorhead.in_context.newton_descent import NewtonDescent, newton_descent
+from anchorhead.in_context.shrinkage import Shrinkage, shrinkage
 from anchorhead.in_context.truncated_linear import TruncatedLinear, truncated_linear
 from anchorhead.in_context.universal import Universal, universal
 from anchorhead.model.prompt_core import PromptModel
@@ -32,8 +34,10 @@ __all__ = [
     "NearestNeighbour",
     "NetworkStep",
     "Newton",
+    "NewtonDescent",
     "OutsideBoundsError",
     "PromptModel",
+    "Shrinkage",
     "TruncatedLinear",
     "Universal",
     "UniversalPlan",
@@ -47,17 +51,20 @@ __all__ = [
     "nearest_neighbour",
     "network_step",
     "newton",
+    "newton_descent",
     "plan_universal",
     "poisson",
     "quantile",
+    "shrinkage",
     "squared",
     "truncated_linear",
     "universal",
 ]
 
-LINEAR = ("HuberRegressor", "Lasso", "LinearRegression", "LogisticRegression", "PoissonRegressor", "Ridge")
+SQUARES = ("Lasso", "LinearRegression", "Ridge")
+LOSSES = ("HuberRegressor", "LogisticRegression", "PoissonRegressor")
 KERNELS = ("KernelRidge", "NadarayaWatson")
-ESTIMATORS = LINEAR + KERNELS
+ESTIMATORS = SQUARES + LOSSES + KERNELS
 
 
 def __getattr__(name: str) -> Any:
@@ -65,7 +72,8 @@ def __getattr__(name: str) -> Any:
     if name not in ESTIMATORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from anchorhead.in_context import estimators, kernel_estimators
+        from anchorhead.in_context import estimators, kernel_estimators, loss_estimators
     except ModuleNotFoundError as error:
         raise ImportError("Estimators need scikit-learn: pip install 'anchorhead[sklearn]'.") from error
-    return getattr(kernel_estimators if name in KERNELS else estimators, name)
+    place = {**dict.fromkeys(SQUARES, estimators), **dict.fromkeys(LOSSES, loss_estimators)}
+    return getattr(place.get(name, kernel_estimators), name)

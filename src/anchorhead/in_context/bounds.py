@@ -33,16 +33,39 @@ SLACK = 1e-9
 
 
 class OutsideBoundsError(OutsideRangeError):
-    """A prompt, or what the algorithm made of it, left the declared bounds."""
+    """A prompt, or what the algorithm made of it, left the declared bounds.
+
+    >>> descent = ah.in_context.gradient_descent("squared", features=1, examples=2, steps=5, learning_rate=0.5)
+    >>> descent(torch.full((2, 1), 7.0, dtype=torch.float64), torch.zeros(2, dtype=torch.float64))
+    Traceback (most recent call last):
+        ...
+    anchorhead.in_context.bounds.OutsideBoundsError: ...
+    """
 
 
 class ClippedWarning(UserWarning):
-    """A prompt was clipped to the declared bounds."""
+    """A prompt was clipped to the declared bounds.
+
+    >>> import warnings
+    >>> arguments = {"features": 1, "examples": 2, "steps": 5, "learning_rate": 0.02, "outside": "clip"}
+    >>> descent = ah.in_context.gradient_descent("squared", **arguments)
+    >>> with warnings.catch_warnings(record=True) as said:
+    ...     _ = descent(torch.full((2, 1), 7.0, dtype=torch.float64), torch.zeros(2, dtype=torch.float64))
+    >>> said[0].category.__name__
+    'ClippedWarning'
+    """
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Declared bounds; see the top of this file."""
+    """What a prompt may hold: the largest absolute entry of the examples x, the labels y and the iterates w.
+
+    s: the largest |w·x_i|. curvature: the largest eigenvalue of X^T X/n. Both follow from the others unless declared.
+
+    >>> descent = ah.in_context.gradient_descent("squared", features=2, examples=4, steps=5, learning_rate=0.5)
+    >>> descent.bounds.x, descent.bounds.y, descent.bounds.w
+    (6.0, 50.0, 20.0)
+    """
 
     x: float
     y: float
@@ -52,6 +75,7 @@ class Bounds:
 
     @property
     def described(self) -> str:
+        """For messages."""
         return ", ".join(f"|{name}| <= {value:g}" for name, value in (("x", self.x), ("y", self.y), ("w", self.w)))
 
 
@@ -132,9 +156,11 @@ def read_penalties(name: str, given: float | Sequence[float], features: int) -> 
 
 
 def mean_weights(X: Tensor, mask: Tensor | None) -> Tensor:
-    """(..., n): 1/n for every example that counts, 0 for the others: uniform attention under a mask."""
+    """(..., n): 1/n for every example that counts, 0 for the others: uniform attention under a mask. Or the shares."""
     if mask is None:
         return X.new_full(X.shape[:-1], 1 / X.shape[-2])
+    if mask.is_floating_point():
+        return mask.to(X.dtype)
     count = mask.sum(-1, keepdim=True).clamp(min=1)
     return torch.where(mask, 1 / count.to(X.dtype), X.new_zeros(()))
 
@@ -179,6 +205,10 @@ def each_prompt(value: Any, shape: tuple[int, ...], X: Tensor, dtype: torch.dtyp
 def masked(X: Tensor, y: Tensor, mask: Tensor | None, neutral: float = 0.0) -> tuple[Tensor, Tensor]:
     """Examples that do not count as zeros with a neutral label; refuses a mask that is not one, or leaves nothing."""
     if mask is None:
+        return X, y
+    if isinstance(mask, Tensor) and mask.dtype == torch.float64 and mask.shape == X.shape[:-1]:
+        if behind_transforms(lambda m: not ((m >= 0).all() and (m.sum(-1) <= 1).all() and m.any(-1).all()), mask):
+            raise InputError("Shares of examples must not be negative, and be at most 1 in all, but not all zero.")
         return X, y
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != y.shape:
         raise ShapeError(f"mask must be boolean with the shape of y, {tuple(y.shape)}, True for examples that count.")

@@ -175,25 +175,32 @@ def _conditions(algorithm: Algorithm, bounds: Bounds, proved: bool) -> list[str]
     return found
 
 
+def gradient_parts(gradient: Gradient, bounds: Bounds, labels: InnerHead | None) -> tuple[arb, arb, arb, arb]:
+    """Of the mean of dl/ds·x in a coordinate: the heads' error, what rounded arguments add, its size, and the sizes of
+    its factors. Within `precision`."""
+    x, y = (arb(limit) * (1 + arb(SLACK)) for limit in (bounds.x, bounds.y))
+    off, wrong = arb(0 if labels is None else labels.error), gradient.astray
+    heads = abs(arb(gradient.on_label)) * off + wrong[0] + wrong[1] * y
+    size = abs(arb(gradient.constant)) + abs(arb(gradient.on_label)) * (y + off)
+    moved, factors = arb(0), 1 + size
+    for term in gradient.terms:
+        facts, (p, q) = term.facts, (abs(arb(c)) for c in term.carry)
+        carried = p + q * (y + off)
+        heads += facts.error * carried + facts.size * (q * off + facts.astray[0] + facts.astray[1] * y)
+        moved += facts.moved * carried
+        seen = arb(facts.size) + facts.error + facts.moved
+        size += seen * carried
+        factors += seen * (1 + p + q)
+    return heads * x, moved * x, size * x, factors
+
+
 def step_error(algorithm: Algorithm, gradient: Gradient, bounds: Bounds, labels: InnerHead | None,
                shrink: Clip | None, dtype: str) -> StepError:  # fmt: skip
     """What one step of the network may err in a coordinate, at an iterate within the bounds; see the top."""
     with precision():
-        x, y, w = (arb(limit) * (1 + arb(SLACK)) for limit in (bounds.x, bounds.y, bounds.w))
-        off, wrong = arb(0 if labels is None else labels.error), gradient.astray
-        heads = abs(arb(gradient.on_label)) * off + wrong[0] + wrong[1] * y
-        size = abs(arb(gradient.constant)) + abs(arb(gradient.on_label)) * (y + off)
-        moved, factors = arb(0), 1 + size
-        for term in gradient.terms:
-            facts, (p, q) = term.facts, (abs(arb(c)) for c in term.carry)
-            carried = p + q * (y + off)
-            heads += facts.error * carried + facts.size * (q * off + facts.astray[0] + facts.astray[1] * y)
-            moved += facts.moved * carried
-            seen = arb(facts.size) + facts.error + facts.moved
-            size += seen * carried
-            factors += seen * (1 + p + q)
-        return _with_arithmetic(algorithm, len(gradient.terms), heads * x, moved * x, size * x, factors, x, w,
-                                shrink, dtype)  # fmt: skip
+        x, w = (arb(limit) * (1 + arb(SLACK)) for limit in (bounds.x, bounds.w))
+        parts = gradient_parts(gradient, bounds, labels)
+        return _with_arithmetic(algorithm, len(gradient.terms), *parts, x, w, shrink, dtype)
 
 
 def _with_arithmetic(algorithm: Algorithm, terms: int, heads: arb, moved: arb, size: arb, factors: arb, x: arb, w: arb,

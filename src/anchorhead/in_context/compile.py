@@ -18,7 +18,7 @@ from anchorhead.circuit.pool import LENGTHS
 from anchorhead.circuit.prompt import lower_prompt
 from anchorhead.compiler.circuit_route import composed_graph, stated
 from anchorhead.compiler.circuit_target import CircuitTarget, name_of, source_digest
-from anchorhead.compiler.method import Progress, Wish
+from anchorhead.compiler.method import Wish
 from anchorhead.errors import InputError
 from anchorhead.expression.domain import Pair, read_box, shown
 from anchorhead.expression.graph import Expression
@@ -26,6 +26,7 @@ from anchorhead.expression.parse import parse
 from anchorhead.file.stored import shapes_text
 from anchorhead.model.outside import check_policy
 from anchorhead.model.prompt_core import PromptCore, PromptModel, exact_answer
+from anchorhead.progress import Progress, telling
 from anchorhead.proof.network_claim import PlacedNetwork
 
 Ranges = Mapping[str, tuple[float, float]]
@@ -41,7 +42,7 @@ def compile(
     outside: str = "warn",
     evaluation: str = "fast",
     limit: int | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress = True,
 ) -> PromptModel:
     """A function of a prompt as softmax attention, with a proof of its error for prompts of every length.
 
@@ -55,6 +56,11 @@ def compile(
 
     `model(tokens, query=None, mask=None)` takes tokens (..., n, t), for every n from 1, and query (..., m, k), and
     gives (..., m, outputs), or (..., outputs) where there is no query.
+
+    >>> tokens, query = {"x": (-1, 1), "y": (-1, 1)}, {"q": (-1, 1)}
+    >>> slope = ah.in_context.compile("q*cov(x, y)/(var(x) + 0.2)", tokens, query, tol=1e-3)
+    >>> slope(torch.zeros(5, 2, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)).abs().item() < 1e-3
+    True
     """
     check_policy(outside)
     if evaluation not in ("fast", "literal"):
@@ -65,9 +71,9 @@ def compile(
     twice = sorted(own.keys() & asked.keys())
     if twice:
         raise InputError(f"{', '.join(twice)} is a variable of a token and of a query; name them apart.")
-    wish = Wish(tol, None, dtype, None, progress or (lambda text: None), limit, literal=evaluation == "literal")
-    found = _module(target, own, asked) if callable(target) else _formulas(target, own | asked, len(own))
-    with threadpool_limits(1):
+    with telling("compiling a function of a prompt", progress) as tell, threadpool_limits(1):
+        wish = Wish(tol, None, dtype, None, tell, limit, literal=evaluation == "literal")
+        found = _module(target, own, asked) if callable(target) else _formulas(target, own | asked, len(own))
         composed, source = composed_graph(found, wish)
     model = PromptModel(PromptCore(PlacedNetwork.of(composed.claim), source), stated(found, composed), "prompt")
     model.outside = outside
@@ -82,6 +88,8 @@ def _ranges(given: Any, name: str) -> dict[str, Pair]:
 
 def _formulas(target: Any, box: dict[str, Pair], tokens: int) -> CircuitTarget:
     texts = target.text if isinstance(target, Expression) else target
+    if not (isinstance(texts, str) or (isinstance(texts, list | tuple) and all(isinstance(t, str) for t in texts))):
+        raise InputError(f"target={shown(target)} must be a formula, a list of formulas, or a function of tokens.")
     expression = parse(texts, tuple(box), pools=True)
     circuit = lambda fuse: lower_prompt(expression, tokens, fuse=fuse)
     return CircuitTarget(str(expression), tuple(box.values()), circuit, expression, (LENGTHS,))

@@ -29,6 +29,13 @@ class Convergence:
     to_optimum: distance of the network's iterate from a minimiser, found by a long plain run from the last iterate.
     gradient_norm: of the objective at the network's iterate (with an l1 penalty, the length of the proximal step over
         the learning rate), which is zero at a minimiser.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+    >>> y = X @ torch.tensor([1.0, 2.0], dtype=torch.float64)
+    >>> descent = ah.in_context.gradient_descent("squared", features=2, examples=4, steps=100, learning_rate=0.5)
+    >>> found = descent.convergence(X, y)
+    >>> found.measured.shape, bool((found.measured <= found.proved).all())
+    (torch.Size([101]), True)
     """
 
     measured: Tensor

@@ -1,13 +1,15 @@
-"""Fitting a linear model by in-context networks: scaling the data, choosing a network for it, running it to the end.
+"""What all fits of linear models share: the data as a prompt, and the size of a network for them.
 
-From the data follow the bounds, a learning rate of 1/L and a momentum; a network of a few hundred steps is made for
-them and run, from where the last run ended, until the objective's gradient, computed plainly, is small. Least squares
-with an l2 penalty takes Newton's steps where their certificate allows.
+The prompt is the data with columns centred, where an intercept takes up the means, and divided by their deviations;
+labels are divided by theirs. Means are weighted by the examples' shares. From the data follow the bounds that a network
+is made with, and from the eigenvalues of the moments, looked at plainly, how many steps its inverse takes. What is
+learned, the network learns.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,143 +17,101 @@ import torch
 from torch import Tensor
 
 from anchorhead.arithmetic import binary_ceiling
-from anchorhead.errors import InputError, ToleranceError
-from anchorhead.in_context.bounds import OutsideBoundsError
-from anchorhead.in_context.gradient_descent import GradientDescent, gradient_descent
-from anchorhead.in_context.losses import Loss, squared
-from anchorhead.in_context.newton import Newton, newton
+from anchorhead.in_context.network import InContextNetwork
 
-STEPS = 200
-"""Steps of one network; it is run again from its last iterate."""
-WIDENINGS = 14
-ROUND = 2.0**-52
 MOST_LABELS = 64.0
 """Labels are bounded by this at least, so that heads made for one data set serve another."""
+NEGLIGIBLE = 2.0**-44
+"""Eigenvalues of moments below this share of their trace cannot be told from zero."""
+SPARE = 3
+"""Steps of Newton and Schulz beyond log2 of the condition: e^-8 is left of the inverse's error."""
+Report = Callable[[str], None]
 
 
 class Scaled(NamedTuple):
-    """Data as the network gets it: columns of mean 0 and variance 1, a last column of ones if there is an intercept."""
+    """The prompt: centred and scaled columns, a last column of ones if `ones`, and shares where weights are given."""
 
     X: Tensor
     mean: np.ndarray
     scale: np.ndarray
-    intercept: bool
-    ranges: tuple[tuple[float, float], ...]
-    """Of the columns as they were given."""
+    shares: Tensor | None
+    ones: bool
 
     def penalties(self, value: float, power: int) -> list[float]:
         """A penalty on the coefficients of the original columns, by scaled column; none on the intercept."""
-        return [value / float(s) ** power for s in self.scale] + [0.0] * self.intercept
+        return [value / float(s) ** power for s in self.scale] + [0.0] * self.ones
 
-    def original(self, w: Tensor) -> tuple[np.ndarray, float]:
-        """Coefficients of the original columns, and the intercept."""
-        coefficients = w[: len(self.scale)].numpy() / self.scale
-        if not self.intercept:
-            return coefficients, 0.0
-        return coefficients, float(w[-1]) - float(coefficients @ self.mean)
+    def eased(self, value: float) -> Scaled:
+        """Columns whose l2 penalty outweighs their variance are smaller, so that curvatures are alike."""
+        factor = np.sqrt(np.maximum(value / self.scale**2, 1.0))
+        columns = torch.tensor(np.append(factor, [1.0] * self.ones))
+        return self._replace(X=self.X / columns, scale=self.scale * factor)
 
-    def deviation(self, w: Tensor, off: float) -> np.ndarray:
-        """How far coefficients and intercept are off where w is by `off`, roundings of `original` included."""
-        d = len(self.scale)
-        coefficients = np.abs(w[:d].numpy()) / self.scale
-        found = off / self.scale + 4 * ROUND * coefficients
-        steady = abs(float(w[-1])) + float(coefficients @ np.abs(self.mean)) if self.intercept else 0.0
-        last = (off + float(found @ np.abs(self.mean)) + (d + 8) * ROUND * steady) if self.intercept else 0.0
-        return np.append(found, last) * (1 + 1e-9)
+    def coefficients(self, w: Tensor) -> np.ndarray:
+        """Coefficients of the original columns, (..., d)."""
+        found: np.ndarray = w[..., : len(self.scale)].numpy() / self.scale
+        return found
 
-
-def scaled(X: np.ndarray, intercept: bool) -> Scaled:
-    """Centred only where an intercept takes up the means."""
-    mean = X.mean(0) if intercept else np.zeros(X.shape[1])
-    size = np.sqrt(((X - mean) ** 2).mean(0))
-    size = np.where(size > 1e-12 * np.abs(X).max(0), size, 1.0)
-    size = np.where(np.abs(size - 1) < 1e-9, 1.0, size)  # scaled already
-    columns = (X - mean) / size
-    if intercept:
-        columns = np.column_stack([columns, np.ones(len(X))])
-    ranges = tuple(zip(X.min(0).tolist(), X.max(0).tolist(), strict=True))
-    return Scaled(torch.tensor(columns, dtype=torch.float64), mean, size, intercept, ranges)
+    def moments(self) -> Tensor:
+        """Plainly, to look at their eigenvalues."""
+        weighted = self.X / len(self.X) if self.shares is None else self.X * self.shares.unsqueeze(-1)
+        return self.X.mT @ weighted
 
 
 class Solved(NamedTuple):
-    """The last iterate, the network that made it, how many steps were run, and whether the gradient is small."""
+    """The coefficients in scaled columns, the last network that ran, how many steps, and whether that was enough."""
 
     w: Tensor
-    network: GradientDescent | Newton
+    network: InContextNetwork
     steps: int
     converged: bool
 
 
-def _power(value: float) -> float:
+def shares_of(weights: np.ndarray | None) -> np.ndarray | None:
+    """Weights over their sum, which is a little less than one."""
+    return None if weights is None else weights / weights.sum() * (1 - 2.0**-40)
+
+
+def scaled(X: np.ndarray, weights: np.ndarray | None, *, centre: bool, ones: bool = False,
+           alike: bool = False) -> Scaled:  # fmt: skip
+    """The prompt of the data; alike: all columns divided by one number, so that lengths of coefficients compare."""
+    shares = shares_of(weights)
+    mean = np.average(X, axis=0, weights=weights) if centre else np.zeros(X.shape[1])
+    centred = X - mean
+    tops = np.abs(centred).max(0)
+    tops = np.where(tops > 1e-13 * np.abs(X).max(0), tops, 0.0)  # what is left of a constant column
+    centred = np.where(tops > 0, centred, 0.0)
+    safe = np.where(tops > 0, tops, 1.0)
+    size = safe * np.sqrt(np.average((centred / safe) ** 2, axis=0, weights=weights))
+    size = np.where(size > 0, size, safe)
+    if alike:
+        size = np.full_like(size, (size[tops > 0].max() if (tops > 0).any() else 1.0))
+    size = np.where(np.abs(size - 1) < 1e-9, 1.0, size)  # scaled already
+    columns = centred / size
+    if shares is not None:
+        columns = np.where((shares > 0)[:, None], columns, 0.0)
+    if ones:
+        columns = np.column_stack([columns, np.ones(len(X))])
+    return Scaled(torch.tensor(columns), mean, size, None if shares is None else torch.tensor(shares), ones)
+
+
+def power(value: float) -> float:
     """The next power of two: few distinct bounds, so that heads are found again."""
     return binary_ceiling(max(value, 2.0**-20))
 
 
-def descend(loss: Loss, data: Tensor, y: Tensor, l2: list[float], l1: list[float], tol: float, most: int,
-            start: Tensor | None = None, reach: float | None = None) -> Solved:  # fmt: skip
-    """Runs networks of gradient descent with momentum until the gradient is below tol, relative to its first size."""
-    n, d = data.shape
-    eigenvalues = torch.linalg.eigvalsh(data.mT @ data / n)
-    top = float(eigenvalues[-1]) * (1 + 1e-6) + 1e-12
-    w = torch.zeros(d, dtype=torch.float64) if start is None else start
-    first = _residual(loss, data, y, torch.zeros_like(w), l2, l1)
-    sizes = {
-        "x": _power(float(data.abs().max())),
-        "y": _power(max(float(y.abs().max()), MOST_LABELS)),
-        "curvature": top,
-    }
-    expected = 1 + max(float(w.abs().max()), float(y.abs().max()) if loss.name == "huber" else 0.0)
-    limit = {"w": _power(4 * expected), "s": _power(max(reach or 4.0, 2 * expected))}
-    steps, network = 0, None
-    for _ in range(WIDENINGS):
-        limit["s"] = min(limit["s"], _power(d * sizes["x"] * limit["w"]))
-        network = _network(loss, data.shape, sizes | limit, l2, l1, float(eigenvalues[0]))
-        try:
-            while steps < most:
-                w, steps = network(data, y, w0=w), steps + STEPS
-                if _residual(loss, data, y, w, l2, l1) <= tol * max(first, 0.01):
-                    return Solved(w, network, steps, True)
-            return Solved(w, network, steps, False)
-        except OutsideBoundsError:
-            limit = {name: 2 * value for name, value in limit.items()}
-    raise InputError("The coefficients grow without bound on these data; use a larger penalty.")
+def largest(value: Tensor) -> float:
+    """The largest absolute entry."""
+    return float(value.abs().max()) if value.numel() else 0.0
 
 
-def _network(loss: Loss, shape: torch.Size, bounds: dict[str, float], l2: list[float], l1: list[float],
-             least: float) -> GradientDescent:  # fmt: skip
-    """The network with a learning rate of 1/L and the momentum that suits the least curvature."""
-    curved = {"squared": 1.0, "huber": 1.0, "logistic": 0.25, "poisson": math.exp(min(bounds["s"], 50))}[loss.name]
-    largest = curved * bounds["curvature"] + max(l2)
-    share = {"squared": 1.0, "huber": 0.5}.get(loss.name, 0.0)  # of the examples whose loss is curved
-    weakest = max(share * least + min(l2), min((v for v in l2 if v), default=0.0), 1e-5 * largest)
-    momentum = (1 - math.sqrt(weakest / largest)) ** 2
-    return gradient_descent(loss, features=shape[1], examples=shape[0], steps=STEPS, learning_rate=1 / largest,
-                            l2=l2, l1=l1, momentum=momentum, bounds=bounds)  # fmt: skip
+def least_eigenvalue(moments: Tensor) -> tuple[float, int]:
+    """The least eigenvalue that can be told from zero, and how many can."""
+    values = torch.linalg.eigvalsh(moments)
+    kept = values[values > NEGLIGIBLE * values.clamp(min=0).sum()]
+    return (float(kept.min()), len(kept)) if len(kept) else (1.0, 0)
 
 
-def _residual(loss: Loss, X: Tensor, y: Tensor, w: Tensor, l2: list[float], l1: list[float]) -> float:
-    """The largest entry of the least subgradient of the objective."""
-    gradient = loss.slope(X @ w, y) @ X / len(X) + torch.tensor(l2, dtype=torch.float64) * w
-    penalty = torch.tensor(l1, dtype=torch.float64)
-    free = (gradient.abs() - penalty).clamp(min=0)
-    return float(torch.where(w == 0, free, (gradient + penalty * w.sign()).abs()).max())
-
-
-def by_newton(data: Scaled, y: Tensor, l2: list[float], tol: float) -> Solved | None:
-    """Newton's steps; None where they cannot be proved. The columns are centred, so the intercept is zero."""
-    X = data.X[:, : len(data.scale)]
-    most = max(l2)
-    if most == 0 or len(X) < 2:
-        return None
-    top = float(torch.linalg.eigvalsh(X.mT @ X / len(X))[-1]) * (1 + 1e-6)
-    bounds = {"x": _power(float(X.abs().max())), "y": _power(float(y.abs().max()) + 1e-3), "curvature": top + 1e-12}
-    own = l2[: X.shape[1]]
-    steps = math.ceil(math.log2((top + most) / min(own)) + 6)
-    try:
-        network = newton(features=X.shape[1], examples=len(X), steps=steps, l2=own, bounds=bounds)
-    except ToleranceError:
-        return None
-    w = network(X, y)
-    small = _residual(squared(), X, y, w, own, [0.0] * X.shape[1]) <= max(tol, 1e-12)
-    whole = torch.cat([w, torch.zeros(int(data.intercept), dtype=torch.float64)])
-    return Solved(whole, network, steps, True) if small else None
+def inversions(top: float, least: float) -> int:
+    """Steps for an inverse of matrices with eigenvalues in [least, top]."""
+    return max(1, math.ceil(math.log2(max(top / least, 1.0)))) + SPARE

@@ -25,16 +25,15 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.circuit.circuit import Circuit
-from anchorhead.circuit.operands import substituted
 from anchorhead.circuit.prompt import lower_state
 from anchorhead.circuit.step import Pair
 from anchorhead.errors import InputError
-from anchorhead.expression.graph import Expression, Node, constant, variable
+from anchorhead.expression.graph import Expression, Node, constant, substituted, variable
 from anchorhead.expression.primitives import add, mul
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.bounds import DTYPES, Bounds, OutsideBoundsError, counts, positive, read_penalties
-from anchorhead.in_context.certificate import certify
+from anchorhead.in_context.certificate import Proof, certify
 from anchorhead.in_context.convergence import Convergence, converge
 from anchorhead.in_context.gradient_terms import gradient_terms
 from anchorhead.in_context.heads import PAIRS, Clip, InnerHead, label_head
@@ -44,6 +43,7 @@ from anchorhead.in_context.reading import Exact, Reading
 from anchorhead.in_context.stability import rounded_products
 from anchorhead.in_context.terms import Gradient
 from anchorhead.model.outside import behind_transforms
+from anchorhead.progress import Progress, telling
 
 if TYPE_CHECKING:
     from anchorhead.in_context.matrices import SelfAttentionRun
@@ -78,6 +78,7 @@ def gradient_descent(
     bounds: Mapping[str, float] | None = None,
     dtype: torch.dtype = torch.float64,
     outside: str = "error",
+    progress: bool | Progress = True,
 ) -> GradientDescent:
     """A network that runs gradient descent on the prompt it is given: model(X, y) returns w after the last step.
 
@@ -86,8 +87,15 @@ def gradient_descent(
     bounds: the largest absolute entry of x, y and w, by default 6, 50 and 20; also s, the largest |w·x|, and curvature,
         the largest eigenvalue of X^T X/n, where they are known to be smaller than what x and w imply.
     outside: "error" for a prompt outside the bounds (also called "refuse"), or "clip" it, with a warning.
+    progress: as for `ah.compile`.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+    >>> y = X @ torch.tensor([1.0, 2.0], dtype=torch.float64)
+    >>> descent = ah.in_context.gradient_descent("squared", features=2, examples=4, steps=100, learning_rate=0.5)
+    >>> [round(w, 6) for w in descent(X, y).tolist()], descent.certificate.level
+    ([1.0, 2.0], 'proved')
     """
-    algorithm = _read(read_loss(loss), features, examples, steps, learning_rate, l2, l1, momentum)
+    algorithm = read_algorithm(read_loss(loss), features, examples, steps, learning_rate, l2, l1, momentum)
     name = limits.dtype_name(dtype)
     if outside not in ("error", "refuse", "clip"):
         raise InputError(f"outside={outside!r} must be 'error' (or 'refuse', which is the same) or 'clip'.")
@@ -95,12 +103,18 @@ def gradient_descent(
     if algorithm.loss.labels in PAIRS and declared.y < 1:
         raise InputError(f"bounds['y']={declared.y:g} leaves out the labels of the loss {algorithm.loss.name}; use 1.")
     off = rounded_products(algorithm.features, declared.x, declared.w, name)
-    gradient = gradient_terms(algorithm.loss, declared, off)
-    return GradientDescent(algorithm, gradient, declared, dtype, clip=outside == "clip")
+    with telling("making a network for gradient descent", progress):
+        gradient = gradient_terms(algorithm.loss, declared, off)
+        return GradientDescent(algorithm, gradient, declared, dtype, clip=outside == "clip")
 
 
 class GradientDescent(InContextNetwork):
-    """The network; see `gradient_descent`. Attributes: `certificate`, `algorithm`, `bounds`."""
+    """The network; see `gradient_descent`. Attributes: `certificate`, `algorithm`, `bounds`.
+
+    >>> descent = ah.in_context.gradient_descent("logistic", features=2, examples=4, steps=10, learning_rate=0.5)
+    >>> descent.certificate.level, descent.bounds.x
+    ('proved', 6.0)
+    """
 
     l2: Tensor
 
@@ -114,12 +128,15 @@ class GradientDescent(InContextNetwork):
         wanted = gradient.carries_labels
         self.labels: InnerHead | None = label_head(algorithm.loss.labels, declared.y) if wanted else None
         self.shrink: Clip | None = Clip(algorithm.l1, algorithm.rate) if any(algorithm.l1) else None
-        self.proof = proof = certify(algorithm, gradient, declared, self.labels, self.shrink, DTYPES[dtype])
+        self.proof = proof = self._proved(declared)
         self.deviation_bounds: list[float] = proof.deviations
         """Bounds on the Euclidean distances of w_0, ..., w_T from the algorithm's; the certificate has the last."""
         self.bounds: Bounds = proof.bounds
         self.register_buffer("l2", torch.tensor(algorithm.l2, dtype=torch.float64))
         self.claim(proof.certificate)
+
+    def _proved(self, declared: Bounds) -> Proof:
+        return certify(self.algorithm, self.gradient, declared, self.labels, self.shrink, DTYPES[self.dtype])
 
     def turn(self) -> tuple[str, Circuit, tuple[Pair, ...]]:
         """One step as formulas of a token (x, y) and the state w, for `ah.program`: its name, circuit and box."""
@@ -144,8 +161,9 @@ class GradientDescent(InContextNetwork):
         return sum(term.keys for term in self.gradient.terms)
 
     def forward(self, X: Tensor, y: Tensor, w0: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """w_T, (..., d), for examples X (..., n, d) and labels y (..., n); mask (..., n) is True where one counts."""
-        return self._iterates(X, y, w0, mask, keep=False)[-1]
+        """w_T, (..., d), for examples X (..., n, d) and labels y (..., n); mask (..., n) is True where one counts, or
+        float64 shares, which take the place of 1/n and are at most 1 in all."""
+        return self._iterates(X, y, w0, mask)[-1]
 
     def trajectory(self, X: Tensor, y: Tensor, w0: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """All iterates, (..., steps + 1, d), the start first."""
@@ -181,12 +199,17 @@ class GradientDescent(InContextNetwork):
         carried = {f"carried_{i}": values(*term.carry) for i, term in enumerate(self.gradient.terms)}
         return {"X": X, "y": y, "w": w, "before": w, "shift": shift, **carried}
 
-    def step(self, how: Reading, state: State) -> State:
-        algorithm, w = self.algorithm, state["w"]
+    def slope(self, how: Reading, state: State) -> tuple[Any, Tensor]:
+        """The predictions, and the gradient of the objective at w."""
+        w = state["w"]
         s, gradient = how.match(state["X"], w.unsqueeze(-2)).squeeze(-1), state["shift"] + self.l2.to(w.dtype) * w
         for i, term in enumerate(self.gradient.terms):
             gradient = gradient + how.gather(term, (s, state["y"]), state[f"carried_{i}"])
-        moved = w - algorithm.rate * gradient
+        return s, gradient
+
+    def step(self, how: Reading, state: State) -> State:
+        algorithm, w = self.algorithm, state["w"]
+        moved = w - algorithm.rate * self.slope(how, state)[1]
         if algorithm.momentum:
             moved = moved + algorithm.momentum * (w - state["before"])
         if self.shrink is not None:
@@ -206,12 +229,13 @@ class GradientDescent(InContextNetwork):
         return {"X": (examples, features), "y": (examples,), "w0": (features,)}
 
     @in_own_precision
-    def _iterates(self, X: Tensor, y: Tensor, w0: Tensor | None, mask: Tensor | None, *, keep: bool) -> list[Tensor]:
+    def _iterates(self, *prompt: Any, keep: bool = False) -> list[Tensor]:
         """All iterates, or the last alone."""
         how, kept, sizes = _Watching(), list[Tensor](), list[Tensor]()
-        for state in self.states(how, *self.looked_at(X, y, w0, mask)):
+        for state in self.states(how, *self.looked_at(*prompt)):
             kept = [*kept, state["w"]] if keep else [state["w"]]
             sizes.append(state["w"].abs().amax())
+        self._check_state(state)
         self._check_iterates(how.reached, sizes)
         return kept
 
@@ -223,11 +247,17 @@ class GradientDescent(InContextNetwork):
         X = limits.within(X, bounds.x, "X", clip=self.clip, option=CLIP)
         algorithm.loss.check_labels(y)
         y = limits.within(y, bounds.y, "y", clip=self.clip, option=CLIP)
-        limits.check_curvature(X, mask, bounds, f"learning_rate={algorithm.rate:g}",
-                               "Use a learning rate that is as many times smaller")  # fmt: skip
+        self._check_curvature(X, mask)
         start = X.new_zeros(algorithm.features) if w0 is None else w0
         start = limits.each_prompt(start, (algorithm.features,), X, self.dtype, "w0")
         return X, y, limits.within(start, bounds.w, "w0"), mask
+
+    def _check_curvature(self, X: Tensor, mask: Tensor | None) -> None:
+        limits.check_curvature(X, mask, self.bounds, f"learning_rate={self.algorithm.rate:g}",
+                               "Use a learning rate that is as many times smaller")  # fmt: skip
+
+    def _check_state(self, state: State) -> None:
+        """Refuses a run whose last state is not what the bounds say; here the iterates are all there is."""
 
     def _check_iterates(self, reached: list[Tensor], sizes: list[Tensor]) -> None:
         """Refuses a run whose predictions or iterates left the bounds; the first such step is named."""
@@ -252,6 +282,7 @@ class _Watching(Reading):
     """Notes how far the predictions reach."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.reached: list[Tensor] = []
 
     def match(self, X: Tensor, W: Tensor) -> Tensor:
@@ -260,8 +291,9 @@ class _Watching(Reading):
         return found
 
 
-def _read(loss: Loss, features: int, examples: int, steps: int, rate: float, l2: float | Sequence[float],
-          l1: float | Sequence[float], momentum: float) -> Algorithm:  # fmt: skip
+def read_algorithm(loss: Loss, features: int, examples: int, steps: int, rate: float, l2: float | Sequence[float],
+                   l1: float | Sequence[float], momentum: float) -> Algorithm:  # fmt: skip
+    """Checked."""
     features, examples, steps = counts(features=features, examples=examples, steps=steps)
     rate = positive("learning_rate", rate)
     if not (isinstance(momentum, int | float) and 0 <= momentum < 1):

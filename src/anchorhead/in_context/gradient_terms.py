@@ -22,6 +22,7 @@ from anchorhead.enclosure.variation import steepest, value_range
 from anchorhead.errors import AnchorheadError, InputError, ToleranceError
 from anchorhead.expression.graph import Expression, Node, ordered
 from anchorhead.head.grid_module import GridModule
+from anchorhead.head.head import Head
 from anchorhead.head.module import HeadModule
 from anchorhead.in_context.bounds import Bounds
 from anchorhead.in_context.heads import RELATIVE, Factor
@@ -122,11 +123,18 @@ def _head(function: Node, low: float, high: float) -> tuple[HeadModule | GridMod
     declared = None if tol is not None else (low, high)
     if tol is None:
         tol = _carrying(function, low, high)
-    model = carrying_model(Expression((function,), ("u",)), declared, tol, torch.float64)
-    proof = model.certificate
+    numbers, exact, rounding, bounded = _carried(function, declared, tol)
     with precision():
         size = 1 + arb(max(-low, high))
-        return model.head, proof.bound if proof.bounded else upper(arb(proof.approximation) + proof.rounding * size)
+        return HeadModule(numbers), exact if bounded else upper(arb(exact) + rounding * size)
+
+
+@lru_cache(maxsize=500)
+def _carried(function: Node, declared: tuple[float, float] | None, tol: float) -> tuple[Head, float, float, bool]:
+    """The head's numbers, and what is proved of it: its bound, or on all of R its approximation and rounding."""
+    model = carrying_model(Expression((function,), ("u",)), declared, tol, torch.float64)
+    proof = model.certificate
+    return model.head.numbers, proof.bound if proof.bounded else proof.approximation, proof.rounding, proof.bounded
 
 
 @lru_cache(maxsize=500)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -149,17 +150,23 @@ class Lookup(nn.Module):
         return (torch.stack(at, -1) @ self.slopes + self.levels).softmax(-1) @ self.constants
 
 
+@lru_cache(maxsize=1)
+def _unit_product() -> tuple[Head, float]:
+    """The numbers of h and its error."""
+    model = carrying_model("x", (-BEYOND, BEYOND), RELATIVE, torch.float64)
+    return model.head.numbers, model.certificate.bound
+
+
 class Factor(InnerHead):
     """u itself as a head sees it, for |u| <= R, the next power of two; `error` includes rounding."""
 
     def __init__(self, reach: float) -> None:
         if not 1 / MOST <= reach <= MOST:
             raise InputError(f"A head for numbers up to {reach:g} cannot be held in float64; rescale the data.")
-        power, model = binary_ceiling(reach), carrying_model("x", (-BEYOND, BEYOND), RELATIVE, torch.float64)
-        head = model.head.numbers
+        power, (head, error) = binary_ceiling(reach), _unit_product()
         slopes, constants = tuple(v / power for v in head.slopes), tuple(v * power for v in head.constants)
         scaled = HeadModule(replace(head, slopes=slopes, constants=constants))
-        super().__init__(scaled, model.certificate.bound * power, power)
+        super().__init__(scaled, error * power, power)
 
 
 def label_head(labels: str, largest: float) -> InnerHead:

@@ -36,6 +36,10 @@ class Interpreter(nn.Module):
     """`interpreter(program, x)`: what the program's model computes of x, (..., inputs) to (..., outputs).
 
     registers: how many numbers a data token has room for. instructions: how many a pointer can tell apart.
+
+    >>> run = ah.interpreter(registers=16)
+    >>> round(run(ah.program(ah.compile("x*y", (-1, 1), tol=1e-4)), torch.ones(2, dtype=torch.float64)).item(), 2)
+    1.0
     """
 
     def __init__(self, registers: int, instructions: int = 256) -> None:
@@ -194,5 +198,11 @@ class Interpreter(nn.Module):
 
 
 def interpreter(registers: int = 24, instructions: int = 256) -> Interpreter:
-    """A network with fixed weights that runs programs of up to so many registers and instructions."""
+    """A network with fixed weights that runs programs of up to so many registers and instructions.
+
+    >>> run = ah.interpreter(registers=16)
+    >>> x = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    >>> [round(run(ah.program(ah.compile(f, (-1, 1), tol=1e-4)), x).item(), 2) for f in ("x*y", "sin(x)*y")]
+    [0.25, 0.24]
+    """
     return Interpreter(registers, instructions)

@@ -19,8 +19,10 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anchorhead.arithmetic import binary_ceiling
+from anchorhead.errors import AnchorheadError
 from anchorhead.in_context.kernel_regression import KernelRegression, kernel_regression
 from anchorhead.in_context.kernel_ridge import KernelRidgeNetwork, enough_steps, kernel_ridge
+from anchorhead.in_context.linear_models import dense
 from anchorhead.proof.certificate import Certificate
 
 LEAST = 2.0**-20
@@ -30,15 +32,21 @@ LEAST = 2.0**-20
 class _Kernel(RegressorMixin, BaseEstimator):
     """What both share: checking, centring, and running the network."""
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.target_tags.multi_output = True
+        return tags
+
     @abstractmethod
     def _network(self, bounds: dict[str, float]) -> KernelRegression | KernelRidgeNetwork:
         """The network for prompts of these sizes."""
 
     def fit(self, X: Any, y: Any) -> _Kernel:
-        """Keeps the examples; nothing is learned before a query is there."""
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        """Keeps the examples; nothing is learned before a query is there. y may have several columns."""
+        X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, multi_output=True)
+        X = dense(X)
         self._centre, self._size = X.mean(0), float(np.abs(y).max()) or 1.0
-        self._X, self._y = torch.tensor(X - self._centre), torch.tensor(y / self._size, dtype=torch.float64)
+        self._X, self._y = torch.tensor(X - self._centre), torch.tensor(y.T / self._size, dtype=torch.float64)
         reach = _power(self._X)
         self.network_ = self._network({"x": reach, "query": 2 * reach, "y": 1.0})
         self.certificate_ = self._certificate()
@@ -47,12 +55,14 @@ class _Kernel(RegressorMixin, BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """The method's prediction at every row."""
         check_is_fitted(self)
-        query = torch.tensor(validate_data(self, X, reset=False, dtype=np.float64) - self._centre)
+        X = dense(validate_data(self, X, reset=False, dtype=np.float64, accept_sparse=True))
+        query = torch.tensor(X - self._centre)
         network, reach = self.network_, _power(query)
         if reach > network.limits["query"]:
             network = self._network(network.limits | {"query": reach})
-        found: np.ndarray = network(self._X, self._y, query).numpy() * self._size
-        return found
+        columns = self._y.reshape(-1, len(self._X))
+        found: np.ndarray = np.stack([network(self._X, y, query).numpy() for y in columns], -1) * self._size
+        return found if self._y.ndim == 2 else found[:, 0]
 
     def _certificate(self) -> Certificate:
         """The network's, times the labels' scale; their quotient and the answer's product with it are rounded too."""
@@ -65,7 +75,12 @@ class _Kernel(RegressorMixin, BaseEstimator):
 
 
 class NadarayaWatson(_Kernel):
-    """The mean of the labels with weights exp(-|q - x|²/(2 bandwidth²))."""
+    """The mean of the labels with weights exp(-|q - x|²/(2 bandwidth²)).
+
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [1.0, 3.0, 5.0, 7.0]
+    >>> round(float(ah.in_context.NadarayaWatson(bandwidth=0.1).fit(X, y).predict([[1.0]])[0]), 3)
+    3.0
+    """
 
     def __init__(self, bandwidth: float = 1.0) -> None:
         self.bandwidth = bandwidth
@@ -79,6 +94,10 @@ class KernelRidge(_Kernel):
     """scikit-learn's KernelRidge(alpha, kernel="rbf", gamma): kernel exp(-gamma |x - x'|²), (K + alpha) dual_coef = y.
 
     gamma: 1/features unless given. tol: what the iteration may leave, in units of the largest label.
+
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [1.0, 3.0, 5.0, 7.0]
+    >>> ah.in_context.KernelRidge(alpha=0.1).fit(X, y).predict([[1.5]]).shape
+    (1,)
     """
 
     def __init__(self, alpha: float = 1.0, *, gamma: float | None = None, tol: float = 1e-10) -> None:
@@ -88,8 +107,15 @@ class KernelRidge(_Kernel):
         n, features = self._X.shape
         rate = _positive("gamma", 1 / features if self.gamma is None else self.gamma)
         penalty = _positive("alpha", self.alpha) / n
-        steps = enough_steps(penalty, _positive("tol", self.tol))
-        return kernel_ridge(features, math.sqrt(0.5 / rate), penalty, steps, examples=n, bounds=bounds)
+        left = _positive("tol", self.tol)
+        try:
+            steps = enough_steps(penalty, left)
+            return kernel_ridge(features, math.sqrt(0.5 / rate), penalty, steps, examples=n, bounds=bounds)
+        except AnchorheadError as error:
+            said = (
+                f"{error} Here l2 is alpha/{n}, alpha={self.alpha!r}, and length is sqrt(1/(2 gamma)), gamma={rate:g}."
+            )
+            raise type(error)(said) from error
 
 
 def _power(X: torch.Tensor) -> float:

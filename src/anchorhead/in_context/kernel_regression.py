@@ -36,6 +36,7 @@ from anchorhead.in_context.network import Layers, State, stated
 from anchorhead.in_context.reading import Reading
 from anchorhead.in_context.stability import gamma
 from anchorhead.model.outside import behind_transforms
+from anchorhead.progress import Progress, telling
 from anchorhead.proof.certificate import Certificate, rest_above
 
 EXAMPLES = 100_000
@@ -49,15 +50,24 @@ def kernel_regression(
     examples: int = EXAMPLES,
     bounds: Mapping[str, float] | None = None,
     dtype: torch.dtype = torch.float64,
+    progress: bool | Progress = True,
 ) -> KernelRegression:
     """A network that predicts by Nadaraya-Watson regression: model(X, y, query), for every number of examples.
 
     bandwidth: of the weights exp(-|q - x|²/(2 bandwidth²)).
     examples: the largest number of them; only rounding depends on it.
     bounds: the largest absolute entry of x, query and y, by default 6, 6 and 50.
+    progress: as for `ah.compile`.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+    >>> y = X @ torch.tensor([1.0, 2.0], dtype=torch.float64)
+    >>> model = ah.in_context.kernel_regression(features=2, bandwidth=0.1)
+    >>> round(model(X, y, X[:1]).item(), 3)
+    1.0
     """
     width = positive("bandwidth", bandwidth)
-    return KernelRegression(features, examples, width, bounds, dtype)
+    with telling("making a network for kernel regression", progress):
+        return KernelRegression(features, examples, width, bounds, dtype)
 
 
 class Blend(KernelNetwork):
@@ -101,7 +111,11 @@ class Blend(KernelNetwork):
 
 
 class KernelRegression(Blend):
-    """See `kernel_regression`."""
+    """See `kernel_regression`.
+
+    >>> ah.in_context.kernel_regression(features=2, bandwidth=0.5).certificate.level
+    'proved'
+    """
 
     def __init__(self, features: int, examples: int, width: float, bounds: Any, dtype: torch.dtype) -> None:
         super().__init__(features, examples, (1 / width) * (1 / width), bounds, dtype)
@@ -129,23 +143,36 @@ def nearest_neighbour(
     selection_error: float = 1e-12,
     bounds: Mapping[str, float] | None = None,
     dtype: torch.dtype = torch.float64,
+    progress: bool | Progress = True,
 ) -> NearestNeighbour:
     """A network that predicts the label of the nearest example: model(X, y, query).
 
     margin: by how much |q - x|² is larger for examples with other labels than for the nearest; every run checks it.
     selection_error: the weight that examples with other labels may keep together, for the largest prompt.
     examples, bounds: as for `kernel_regression`.
+    progress: as for `ah.compile`.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+    >>> y = X @ torch.tensor([1.0, 2.0], dtype=torch.float64)
+    >>> model = ah.in_context.nearest_neighbour(features=2, margin=0.1)
+    >>> round(model(X, y, X[1:2] + 0.1).item(), 6)
+    2.0
     """
     gap = positive("margin", margin)
     if not (is_number(selection_error) and 0 < selection_error < 1):
         raise InputError(f"selection_error={selection_error!r} must lie strictly between 0 and 1.")
     (most,) = counts(examples=examples)
     beta = binary_ceiling(max(log_of(max(most - 1, 1) / float(selection_error)), 1.0) / gap)
-    return NearestNeighbour(features, most, gap, beta, bounds, dtype)
+    with telling("making a network for a nearest neighbour", progress):
+        return NearestNeighbour(features, most, gap, beta, bounds, dtype)
 
 
 class NearestNeighbour(Blend):
-    """See `nearest_neighbour`; beta is a power of two."""
+    """See `nearest_neighbour`; beta is a power of two.
+
+    >>> ah.in_context.nearest_neighbour(features=2, margin=0.1).certificate.level
+    'proved'
+    """
 
     def __init__(self, features: int, examples: int, margin: float, beta: float, bounds: Any, dtype: torch.dtype):
         super().__init__(features, examples, 2 * beta, bounds, dtype)

@@ -22,6 +22,7 @@ of them with one more rounding: beside its levels it is off by
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,7 @@ class PromptHead:
     logit_range: float
 
 
-class KernelNetwork(InContextNetwork):
+class KernelNetwork(InContextNetwork, ABC):
     """A network for examples X (..., n, d), labels y (..., n) and queries (..., m, d), with scores as at the top."""
 
     scale: Tensor
@@ -83,9 +84,9 @@ class KernelNetwork(InContextNetwork):
         found: Tensor = self.fast(X, y, query, mask)
         return found
 
+    @abstractmethod
     def target(self, X: Tensor, y: Tensor, query: Tensor, mask: Tensor) -> Tensor:
         """What the network stands for, plainly in float64."""
-        raise NotImplementedError
 
     def exact(self, *prompt: Any, **named: Any) -> Tensor:
         """The method itself at a prompt, plainly in float64: distances, exponentials, no heads."""

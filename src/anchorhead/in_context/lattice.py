@@ -182,7 +182,12 @@ def _path(cells: tuple[int, ...], widths: tuple[float, ...]) -> np.ndarray:
 @dataclass(frozen=True)
 class UniversalPlan:
     """What a network of `universal` needs for an error: cells for each coordinate, masses, and what follows. bound: for
-    the declared constant, but for the rounding of F's own values."""
+    the declared constant, but for the rounding of F's own values.
+
+    >>> plan = ah.in_context.plan_universal(0.5, {"x": (0, 1)}, lipschitz=1.0)
+    >>> plan.cells, plan.masses
+    ((2,), 2)
+    """
 
     tol: float
     lipschitz: float
@@ -192,6 +197,14 @@ class UniversalPlan:
     keys: int
     beta: float
     bound: float
+
+    def __str__(self) -> str:
+        return (
+            f"universal to within {self.tol:g} for L = {self.lipschitz:g}: {' x '.join(map(str, self.cells))} cells, "
+            f"masses in {self.masses}ths, {_short(self.keys)} keys, β = {self.beta:.6g}, bound {self.bound:.4g}"
+        )
+
+    __repr__ = __str__
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
@@ -204,6 +217,9 @@ def plan_universal(
     """The network of `universal` with the fewest keys whose bound is at most `tol`; nothing is built.
 
     lipschitz: L with |F(μ) - F(ν)| <= L W_1(μ, ν). examples: the longest prompt.
+
+    >>> ah.in_context.plan_universal(0.5, {"x": (0, 1)}, lipschitz=1.0).bound <= 0.5
+    True
     """
     wanted, constant = positive("tol", tol), positive("lipschitz", lipschitz)
     (most,) = counts(examples=examples)

@@ -23,18 +23,26 @@ from anchorhead.in_context.bounds import is_number, positive
 from anchorhead.model.outside import behind_transforms
 
 VARIABLES = ("s", "y")
+SMOOTHED = 1 / 64
+"""The width over which Huber's curvature falls from one to zero, in units of delta."""
 
 
 @dataclass(frozen=True)
 class Loss:
     """A loss by the formula of its derivative dl/ds in s and y.
 
-    labels: which labels it takes: "real", "nonnegative", "zero_one" or "signs" (-1 and 1).
+    curvature: formulas whose product is d²l/ds², which Newton's steps need, or near it; found by differentiation where
+        there are none. labels: which labels it takes: "real", "nonnegative", "zero_one" or "signs" (-1 and 1).
+
+    >>> cosh = ah.in_context.Loss("tanh(s - y)", name="log cosh")
+    >>> ah.in_context.gradient_descent(cosh, features=2, examples=4, steps=10, learning_rate=0.5).certificate.level
+    'proved'
     """
 
     gradient: str
     name: str = "custom"
     labels: str = "real"
+    curvature: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.labels, str) or self.labels not in LABELS:
@@ -47,6 +55,14 @@ class Loss:
     def expression(self) -> Expression:
         """dl/ds as an expression in s and y."""
         return parse(self.gradient, VARIABLES)
+
+    @cached_property
+    def factors(self) -> tuple[Loss, ...]:
+        """The factors of d²l/ds², each as if it were a gradient; none where it is one everywhere."""
+        formulas = self.curvature
+        if not formulas:
+            formulas = tuple(Expression((derivative(self.expression.outputs[0], "s"),), VARIABLES).text)
+        return tuple(Loss(text, self.name, self.labels) for text in formulas if text != "1")
 
     def slope(self, s: Tensor, y: Tensor) -> Tensor:
         """dl/ds, plainly."""
@@ -70,28 +86,49 @@ LABELS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 
 
 def squared() -> Loss:
-    """(s - y)²/2."""
+    """(s - y)²/2.
+
+    >>> ah.in_context.squared().gradient
+    's - y'
+    """
     return Loss("s - y", "squared")
 
 
 def logistic() -> Loss:
-    """log(1 + exp(s)) - y s, labels 0 and 1."""
-    return Loss("sigmoid(s) - y", "logistic", "zero_one")
+    """log(1 + exp(s)) - y s, labels 0 and 1.
+
+    >>> ah.in_context.logistic().gradient
+    'sigmoid(s) - y'
+    """
+    return Loss("sigmoid(s) - y", "logistic", "zero_one", ("sigmoid(s)", "sigmoid(-s)"))
 
 
 def huber(delta: float = 1.35) -> Loss:
-    """(s - y)²/2 where that is within delta of zero, and linear beyond."""
-    size = _positive("delta", delta)
-    return Loss(f"clip(s - y, -{size}, {size})", "huber")
+    """(s - y)²/2 where that is within delta of zero, and linear beyond; its curvature is smoothed at the ends.
+
+    >>> ah.in_context.huber(delta=1.0).gradient
+    'clip(s - y, -1, 1)'
+    """
+    size, width = _positive("delta", delta), exact_text(SMOOTHED * positive("delta", delta))
+    window = f"sigmoid(({size} - s + y)/{width})", f"sigmoid(({size} + s - y)/{width})"
+    return Loss(f"clip(s - y, -{size}, {size})", "huber", curvature=window)
 
 
 def poisson() -> Loss:
-    """exp(s) - y s, labels that are not negative."""
+    """exp(s) - y s, labels that are not negative.
+
+    >>> ah.in_context.poisson().gradient
+    'exp(s) - y'
+    """
     return Loss("exp(s) - y", "poisson", "nonnegative")
 
 
 def quantile(level: float = 0.5, width: float = 0.05) -> Loss:
-    """The pinball loss of that level, its corner rounded over `width`: slope -level below y and 1 - level above it."""
+    """The pinball loss of that level, its corner rounded over `width`: slope -level below y and 1 - level above it.
+
+    >>> ah.in_context.quantile(level=0.75, width=0.125).gradient
+    'sigmoid((s - y)/0.125) - 0.75'
+    """
     if not is_number(level) or not 0 < level < 1:
         raise InputError(f"level={level!r} must lie between 0 and 1.")
     return Loss(f"sigmoid((s - y)/{_positive('width', width)}) - {exact_text(level)}", "quantile")
@@ -101,6 +138,9 @@ def hinge(width: float = 0.05) -> Loss:
     """max(0, 1 - y s), its corner rounded over `width`, labels -1 and 1.
 
     Its derivative -y sigmoid((1 - y s)/width) equals sigmoid((s - y)/width) - (1 + y)/2 for both labels.
+
+    >>> ah.in_context.hinge(width=0.125).gradient
+    'sigmoid((s - y)/0.125) - (1 + y)/2'
     """
     return Loss(f"sigmoid((s - y)/{_positive('width', width)}) - (1 + y)/2", "hinge", "signs")
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from anchorhead.display import facts, page, sentence
 from anchorhead.errors import InputError
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.in_context.reading import Exact, Literal, Reading
@@ -137,6 +138,14 @@ class InContextNetwork(nn.Module):
         """`.to(device)` and the like; the dtype stays, since the numbers are proved in that."""
         super()._apply(lambda t: t.to(fn(t).device), recurse)
         return self
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        cost = self.resources
+        rows = [("steps", self.steps), ("layers, heads", f"{cost.layers:,}, {cost.heads:,}"),
+                ("keys", f"{cost.keys:,}"), ("parameters", f"{cost.parameters:,}"), ("beta", f"{cost.beta:.6g}"),
+                ("logit range", f"±{cost.logit_range:.4g}")]  # fmt: skip
+        return page(f"{type(self).__name__}({self.extra_repr()})", sentence(str(self.certificate)), facts(rows))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()}; {self.certificate})"

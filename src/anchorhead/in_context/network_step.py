@@ -62,6 +62,11 @@ def network_step(
 
     activation: a smooth formula in u.
     bounds: the largest absolute entry of x, y, W (`w`) and a, by default 6, 50, 2 and 2.
+
+    >>> step = ah.in_context.network_step(width=3, features=2, examples=4, learning_rate=0.1)
+    >>> X, y, W, a = (torch.ones(*shape, dtype=torch.float64) for shape in ((4, 2), (4,), (3, 2), (3,)))
+    >>> [tuple(part.shape) for part in step(X, y, W, a)]
+    [(3, 2), (3,)]
     """
     counts(width=width, features=features, examples=examples)
     rate = positive("learning_rate", learning_rate)
@@ -76,7 +81,11 @@ def network_step(
 
 
 class NetworkStep(InContextNetwork):
-    """See `network_step`. `certificate` bounds every entry's distance from the exact step."""
+    """See `network_step`. `certificate` bounds every entry's distance from the exact step.
+
+    >>> ah.in_context.network_step(width=3, features=2, examples=4, learning_rate=0.1).certificate.level
+    'proved'
+    """
 
     def __init__(self, phi: Node, width: int, features: int, examples: int, rate: float, sizes: Mapping[str, float],
                  dtype: torch.dtype) -> None:  # fmt: skip

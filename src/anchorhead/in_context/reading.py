@@ -27,6 +27,9 @@ class Reading:
     """What an algorithm asks for, here by the heads' fast evaluation; u is given as a head's arguments, one or several
     tensors of one shape."""
 
+    def __init__(self) -> None:
+        self._looked: dict[InnerHead, tuple[Tensor, Tensor]] = {}
+
     def match(self, X: Tensor, W: Tensor) -> Any:
         """The inner products of rows, X (..., n, d) and W (..., m, d) to (..., n, m)."""
         return X @ W.mT
@@ -50,8 +53,11 @@ class Reading:
         return (self.value(head, *at).unsqueeze(-2) @ v).squeeze(-2)
 
     def product(self, head: InnerHead, left: Tensor, right: Tensor) -> Tensor:
-        """phi(left) @ right."""
-        return self.value(head, left) @ right
+        """phi(left) @ right; what a head says of a matrix is kept for the next product with that matrix."""
+        kept = self._looked.get(head)
+        if kept is None or kept[0] is not left:
+            kept = self._looked[head] = left, self.value(head, left)
+        return kept[1] @ right
 
     def blend(
         self, rows: Tensor, columns: Tensor, values: Tensor, mask: Tensor | None = None, sink: float | None = None
@@ -99,6 +105,7 @@ class Literal(Reading):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.weights: list[Tensor] = []
 
     def value(self, head: InnerHead, *at: Any) -> Tensor:

@@ -30,6 +30,7 @@ from anchorhead.in_context.network import InContextNetwork, Layers, State, state
 from anchorhead.in_context.reading import Reading
 from anchorhead.in_context.stability import rounded_products
 from anchorhead.in_context.terms import Term
+from anchorhead.progress import Progress, telling
 from anchorhead.proof.certificate import Certificate
 
 DEFAULTS = {"x": 6.0, "w": 20.0, "t": 50.0}
@@ -42,10 +43,17 @@ def truncated_linear(
     high: float,
     bounds: Mapping[str, float] | None = None,
     dtype: torch.dtype = torch.float64,
+    progress: bool | Progress = True,
 ) -> TruncatedLinear:
     """A network that takes X (..., n, d), w (..., d) and t (...) and returns clip(w·x_i + t, low, high), (..., n).
 
     bounds: the largest absolute entry of x, w and t, by default 6, 20 and 50.
+    progress: as for `ah.compile`.
+
+    >>> clip = ah.in_context.truncated_linear(features=1, low=-1, high=1)
+    >>> X, w, t = (torch.tensor(v, dtype=torch.float64) for v in ([[0.25], [3.0]], [2.0], 0.0))
+    >>> [round(v, 6) for v in clip(X, w, t).tolist()]
+    [0.5, 1.0]
     """
     counts(features=features)
     if not (is_number(low) and is_number(high) and low < high):
@@ -53,11 +61,16 @@ def truncated_linear(
     low, high = float(low), float(high)
     dtype_name(dtype)
     x, w, t = read_sizes(bounds, DEFAULTS).values()
-    return TruncatedLinear(features, low, high, Bounds(x, t, w, features * x * w, math.inf), dtype)
+    with telling("making a network for truncated linear functions", progress):
+        return TruncatedLinear(features, low, high, Bounds(x, t, w, features * x * w, math.inf), dtype)
 
 
 class TruncatedLinear(InContextNetwork):
-    """See `truncated_linear`."""
+    """See `truncated_linear`.
+
+    >>> ah.in_context.truncated_linear(features=1, low=-1, high=1).certificate.level
+    'proved'
+    """
 
     def __init__(self, features: int, low: float, high: float, declared: Bounds, dtype: torch.dtype) -> None:
         super().__init__()

@@ -14,8 +14,10 @@ measures, which are a known distance apart, must not contradict it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,8 @@ from torch import Tensor
 
 from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.precision import precision, upper
-from anchorhead.errors import InputError, OutsideRangeError, ShapeError
+from anchorhead.errors import AnchorheadError, InputError, OutsideRangeError, ShapeError
+from anchorhead.file.save import write
 from anchorhead.head.parameters import check_tensor
 from anchorhead.in_context import bounds as limits
 from anchorhead.in_context.bounds import counts, dtype_name, positive
@@ -32,7 +35,9 @@ from anchorhead.in_context.heads import Lookup
 from anchorhead.in_context.lattice import CHOICE, Lattice, read_ranges
 from anchorhead.in_context.network import InContextNetwork, Layers, State, in_double, stated
 from anchorhead.in_context.reading import Reading
+from anchorhead.model.core import stored
 from anchorhead.model.outside import behind_transforms
+from anchorhead.progress import Progress, telling
 from anchorhead.proof.certificate import rest_above
 
 Function = Callable[[Tensor, Tensor], Tensor]
@@ -51,6 +56,7 @@ def universal(
     lipschitz: float,
     examples: int = 1_000_000,
     dtype: torch.dtype = torch.float64,
+    progress: bool | Progress = True,
 ) -> Universal:
     """A network for F of a prompt: model(tokens, mask=None), (..., n, t) to (..., outputs), for every n.
 
@@ -60,6 +66,14 @@ def universal(
     cells: for every coordinate, or one number for all; masses: M, in whose parts mass is counted.
     lipschitz: L with |F(μ) - F(ν)| <= L W_1(μ, ν) for every output, W_1 for Euclidean distances.
     examples: the longest prompt; only rounding depends on it.
+    progress: as for `ah.compile`.
+
+    >>> def mean(points, weights):
+    ...     return weights @ points[:, 0]
+    >>> model = ah.in_context.universal(mean, {"x": (0, 1)}, cells=4, masses=4, lipschitz=1.0)
+    >>> prompt = torch.tensor([[0.0], [0.5], [1.0]], dtype=torch.float64)
+    >>> abs(model(prompt).item() - 0.5) <= model.bound
+    True
     """
     constant = positive("lipschitz", lipschitz)
     names, ranges = read_ranges(tokens)
@@ -67,16 +81,26 @@ def universal(
     name = dtype_name(dtype)
     if not callable(F):
         raise InputError(f"F must be a callable of points (p, t) and weights (..., p), not {F!r}.")
-    return Universal(F, names, Lattice.read(ranges, cells, masses), constant, most, dtype, UNIT[name])
+    lattice = Lattice.read(ranges, cells, masses)
+    with telling("making a network for a function of prompts", progress):
+        return Universal(F, names, lattice, lattice_values(F, lattice), constant, most, dtype, UNIT[name])
 
 
 class Universal(InContextNetwork):
-    """See `universal`. `bound` is that of the certificate, `lattice` has the nodes."""
+    """See `universal`. `bound` is that of the certificate, `lattice` has the nodes.
+
+    >>> def mean(points, weights):
+    ...     return weights @ points[:, 0]
+    >>> model = ah.in_context.universal(mean, {"x": (0, 1)}, cells=4, masses=4, lipschitz=1.0)
+    >>> model.bound == model.certificate.bound
+    True
+    """
 
     middle: Tensor
 
-    def __init__(self, F: Function, names: tuple[str, ...], lattice: Lattice, lipschitz: float, examples: int,
-                 dtype: torch.dtype, unit: float) -> None:  # fmt: skip
+    def __init__(self, F: Function | None, names: tuple[str, ...], lattice: Lattice, values: Tensor,
+                 lipschitz: float, examples: int, dtype: torch.dtype, unit: float) -> None:  # fmt: skip
+        """values: F of every lattice measure, (K, outputs); F: None where these are all that is known of it."""
         super().__init__()
         self.F, self.names, self.lattice, self.lipschitz = F, names, lattice, lipschitz
         self.examples, self.dtype = examples, dtype
@@ -84,10 +108,9 @@ class Universal(InContextNetwork):
         self.register_buffer("middle", middle)
         nodes = torch.tensor(lattice.points())
         sums = torch.tensor(lattice.sums())
-        values = self._values(nodes, sums)
         self._hold_against(values, sums)
         self.cells, self.measures = _cells(lattice, nodes - middle, dtype), _measures(lattice, sums, values, dtype)
-        size = float(values.abs().max()) / lipschitz
+        size = float(self.measures.constants.double().abs().max()) * (1 + 2 * unit) / lipschitz
         with precision():
             exact, whole = (
                 upper(lipschitz * lattice.error(self.measures.beta, examples, u, size if u else 0.0))
@@ -134,6 +157,11 @@ class Universal(InContextNetwork):
     def exact(self, *prompt: Any, **named: Any) -> Tensor:
         """F itself at every prompt."""
         tokens, mask = in_double(self.checked(*prompt, **named))
+        if self.F is None:
+            raise AnchorheadError(
+                "This network is from a file, which holds F of the lattice's measures and not F itself, a Python "
+                "function; compare with the function."
+            )
         shares = limits.mean_weights(tokens, mask)
         flat = zip(tokens.reshape(-1, *tokens.shape[-2:]), shares.reshape(-1, shares.shape[-1]), strict=True)
         found = [_as_rows(self.F(points, weights[None]), 1) for points, weights in flat]
@@ -172,11 +200,39 @@ class Universal(InContextNetwork):
         sizes = f"{self.lattice.nodes} nodes, masses in {self.lattice.masses}ths, {self.keys:,} keys"
         return f"F of ({', '.join(self.names)}), {sizes}"
 
-    def _values(self, nodes: Tensor, sums: Tensor) -> Tensor:
-        """F of every lattice measure, (K, outputs), in float64."""
-        ends = torch.nn.functional.pad(sums, (1, 0)), torch.nn.functional.pad(sums, (0, 1), value=self.lattice.masses)
-        weights = (ends[1] - ends[0]).double() / self.lattice.masses
-        return torch.cat([_as_rows(self.F(nodes, part), len(part)) for part in weights.split(BATCH)])
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes one safetensors file that holds all that `ah.load` needs; of F its values on the lattice."""
+        record = {
+            "kind": "theorem",
+            "theorem": "universal",
+            "dtype": dtype_name(self.dtype),
+            "built": self.certificate.level != "unproved",
+            "variables": list(self.names),
+            "ranges": [list(pair) for pair in self.lattice.ranges],
+            "cells": list(self.lattice.cells),
+            "masses": self.lattice.masses,
+            "lipschitz": self.lipschitz,
+            "examples": self.examples,
+        }
+        write(record, {name.replace(".", "_"): stored(value) for name, value in self.state_dict().items()}, path)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: what it was made of, what it costs, what is known of it."""
+        known = {"theorem": "universal", "variables": list(self.names), "ranges": self.lattice.ranges}
+        sizes = {"cells": self.lattice.cells, "masses": self.lattice.masses, "nodes": self.lattice.nodes}
+        more = {"certificate": self.certificate.as_dict(), "resources": vars(self.resources)}
+        return known | sizes | {"lipschitz": self.lipschitz, "examples": self.examples} | more
+
+    def __str__(self) -> str:
+        cost = self.resources
+        return (
+            f"universal: F of a prompt of up to {self.examples:,} tokens ({', '.join(self.names)}), {self.dtype}\n"
+            f"{self.certificate}\n"
+            f"nodes N = {self.lattice.nodes}, masses in {self.lattice.masses}ths, {self.keys:,} lattice measures, "
+            f"β = {cost.beta:.6g}\n"
+            f"layers {cost.layers}, heads {cost.heads}, keys {cost.keys:,}, parameters {cost.parameters:,}, logits up "
+            f"to {cost.logit_range:.4g}"
+        )
 
     def _hold_against(self, values: Tensor, sums: Tensor) -> None:
         """Refuses a constant that neighbours, one unit of mass a step of the path apart, contradict; they are found by
@@ -184,13 +240,14 @@ class Universal(InContextNetwork):
         base = self.lattice.masses + 1
         if base ** (self.lattice.nodes - 1) > MOST_CODES:
             return
+        rounded = 1e-12 if self.F is not None else 4 * torch.finfo(self.dtype).eps  # values of a file are rounded
         powers = torch.tensor([base**j for j in range(self.lattice.nodes - 2, -1, -1)])
         codes = sums @ powers  # increasing, as the keys are in lexicographic order
         for j, step in enumerate(self.lattice.steps()):
             wanted = codes + powers[j]
             at = torch.searchsorted(codes, wanted).clamp(max=len(codes) - 1)
             moved = (values[at] - values)[codes[at] == wanted].abs()
-            allowed = self.lipschitz * step / self.lattice.masses * ROOM + 1e-12 * float(values.abs().max())
+            allowed = self.lipschitz * step / self.lattice.masses * ROOM + rounded * float(values.abs().max())
             if moved.numel() and float(moved.max()) > allowed:
                 least = float(moved.max()) * self.lattice.masses / step
                 raise InputError(
@@ -209,6 +266,14 @@ class _Mean:
         self.keys = keys
 
 
+def lattice_values(F: Function, lattice: Lattice) -> Tensor:
+    """F of every lattice measure, (K, outputs), in float64."""
+    nodes, sums = torch.tensor(lattice.points()), torch.tensor(lattice.sums())
+    ends = torch.nn.functional.pad(sums, (1, 0)), torch.nn.functional.pad(sums, (0, 1), value=lattice.masses)
+    weights = (ends[1] - ends[0]).double() / lattice.masses
+    return torch.cat([_as_rows(F(nodes, part), len(part)) for part in weights.split(BATCH)])
+
+
 def _as_rows(found: Any, rows: int) -> Tensor:
     """What F returned for so many measures, (rows, outputs)."""
     if not isinstance(found, Tensor) or found.ndim not in (1, 2) or len(found) != rows or not found.numel():
@@ -222,10 +287,15 @@ def _as_rows(found: Any, rows: int) -> Tensor:
     return found.detach().double().reshape(rows, -1)
 
 
+def in_order(terms: Tensor) -> Tensor:
+    """The sum over the last axis from left to right: the same bits on every machine."""
+    return reduce(torch.add, terms.unbind(-1))
+
+
 def _cells(lattice: Lattice, apart: Tensor, dtype: torch.dtype) -> Lookup:
     """The first head: scores -Λ((z - c)/w)² but for what all nodes share, measured from the middle of the box."""
     steep = CHOICE / torch.tensor(lattice.widths, dtype=torch.float64) ** 2
-    slopes, levels = 2 * steep * apart, -(steep * apart**2).sum(-1)
+    slopes, levels = 2 * steep * apart, -in_order(steep * apart**2)
     steps = torch.ones(lattice.nodes, lattice.nodes - 1, dtype=torch.float64).triu()
     return Lookup(slopes.T.to(dtype), levels.to(dtype), steps.to(dtype), CHOICE, lattice.logits()[0])
 
@@ -233,5 +303,5 @@ def _cells(lattice: Lattice, apart: Tensor, dtype: torch.dtype) -> Lookup:
 def _measures(lattice: Lattice, sums: Tensor, values: Tensor, dtype: torch.dtype) -> Lookup:
     """The last head: scores -β|S - k/M|² but for what all keys share, measured from 1/2."""
     beta, apart = lattice.beta(), sums.double() / lattice.masses - 0.5
-    slopes, levels = 2 * beta * apart, -beta * (apart**2).sum(-1)
+    slopes, levels = 2 * beta * apart, -beta * in_order(apart**2)
     return Lookup(slopes.T.to(dtype), levels.to(dtype), values.to(dtype), beta, lattice.logits()[1])

@@ -1,0 +1,243 @@
+"""Fitting by Newton's steps: `newton_descent` and `Multinomial`, run again from where they ended until a step is small.
+
+A step that does not lower the objective is halved. Whether the inverse had steps enough is seen from what it leaves of
+the linear system, and where more of them leave less, it gets more. A fit has converged once the objective's gradient,
+in units of the columns' sizes, is below tol, or rounding keeps it from falling further, and the step is short beside
+the coefficients: of classes that are nearly separable the gradient is small long before. Where the curvature is so
+small that the gradient's rounding alone moves the coefficients, no fit has converged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from anchorhead.dtypes import UNIT
+from anchorhead.errors import InputError
+from anchorhead.in_context.bounds import OutsideBoundsError
+from anchorhead.in_context.fit import (
+    MOST_LABELS,
+    Report,
+    Scaled,
+    Solved,
+    inversions,
+    largest,
+    least_eigenvalue,
+    power,
+)
+from anchorhead.in_context.losses import Loss
+from anchorhead.in_context.multinomial import Multinomial
+from anchorhead.in_context.network import InContextNetwork
+from anchorhead.in_context.newton_descent import newton_descent
+
+HALVINGS = 40
+MORE = 4
+"""Steps that an inverse gets more of where it proved too coarse."""
+MOST_INVERSIONS = 48
+COARSE = 0.25
+"""What an inverse may leave of a system before a deeper one is tried."""
+LITTLE = 1e-4
+REACHES = 4.0, 32.0, 128.0
+"""Of exp's heads, each of which takes a search."""
+FLOOR = 1e-7
+"""Below this, in units of tol's, a gradient that no longer falls is rounding."""
+SHORT = 1e-5
+"""A step that moves coefficients by this share, or this, is the last one: of Newton's the next is its square."""
+BLURRED = 1e-3
+"""The share of the coefficients that a gradient's rounding may move."""
+
+
+class Objective:
+    """The mean loss of predictions and its l2 penalty, plainly: what tells whether a step was one forward."""
+
+    def __init__(self, data: Scaled, l2: list[float], value: Callable[[Tensor], Tensor],
+                 slope: Callable[[Tensor], Tensor], curvature: Callable[[Tensor], Tensor]) -> None:  # fmt: skip
+        """value, slope and curvature: of the predictions, (n, ...) to (n,), (n, ...) and (n, ...)."""
+        self.X, self._value, self._slope, self.curvature = data.X, value, slope, curvature
+        self.shares = torch.full((len(data.X),), 1 / len(data.X), dtype=torch.float64)
+        if data.shares is not None:
+            self.shares = data.shares
+        self.l2 = torch.tensor(l2, dtype=torch.float64)
+
+    def predictions(self, w: Tensor) -> Tensor:
+        """(n,) for w (d,), (n, classes) for w (classes, d)."""
+        return self.X @ (w if w.ndim == 1 else w.mT)
+
+    def value(self, w: Tensor) -> float:
+        return float(self.shares @ self._value(self.predictions(w)) + (self.l2 * w * w).sum() / 2)
+
+    def gradient(self, w: Tensor) -> Tensor:
+        slopes = self._slope(self.predictions(w))
+        weighted = self.shares * (slopes if w.ndim == 1 else slopes.mT)
+        return weighted @ self.X + self.l2 * w
+
+    def unsolved(self, w: Tensor, ahead: Tensor) -> float:
+        """|H(w - ahead) - g|/|g|: what a step leaves of its linear system, H by a difference of gradients."""
+        here = self.gradient(w)
+        moved = (self.gradient(w + LITTLE * (ahead - w)) - here) / LITTLE
+        found = float((moved + here).norm() / here.norm().clamp(min=1e-300))
+        return found if math.isfinite(found) else math.inf
+
+    def known(self, w: Tensor) -> bool:
+        """Whether the gradient's rounding leaves the coefficients where they are; of classes each by itself."""
+        s = self.predictions(w)
+        for bent in self.curvature(s).reshape(len(self.X), -1).mT:
+            hessian = self.X.mT @ ((self.shares * bent).unsqueeze(-1) * self.X) + torch.diag(self.l2)
+            least, rank = least_eigenvalue(hessian)
+            rounding = UNIT["float64"] * largest(self.shares @ self.X.abs())
+            if not rank or rounding > BLURRED * least * max(largest(w), 1.0):
+                return False
+        return True
+
+    def forward(self, w: Tensor, ahead: Tensor, value: float, size: float) -> Tensor | None:
+        """The step, halved until value or gradient fall; None where neither does."""
+        for halving in range(HALVINGS):
+            tried = ahead if not halving else w + 0.5**halving * (ahead - w)
+            if self.value(tried) < value or largest(self.gradient(tried)) < size:
+                return tried
+        return None
+
+
+Take = Callable[[Tensor, int], tuple[InContextNetwork, Tensor]]
+"""The network for an iterate and so many steps of the inverse, and where it ends."""
+
+
+class _Inverse:
+    """How many steps the inverse takes."""
+
+    def __init__(self, objective: Objective, take: Take, depth: int) -> None:
+        self.objective, self.take, self.depth, self.accepted = objective, take, depth, COARSE / 2
+
+    def step(self, w: Tensor) -> tuple[InContextNetwork, Tensor]:
+        """The network and where it ends; with a deeper inverse if that leaves less of the system than half."""
+        network, ahead = self.take(w, self.depth)
+        left = self.objective.unsolved(w, ahead)
+        while left > 2 * self.accepted and self.depth + MORE <= MOST_INVERSIONS:
+            other, further = self.take(w, self.depth + MORE)
+            less = self.objective.unsolved(w, further)
+            if not less < left / 2:
+                self.accepted = left
+                break
+            network, ahead, left, self.depth = other, further, less, self.depth + MORE
+        return network, ahead
+
+
+def newton_steps(objective: Objective, w: Tensor, tol: float, most: int, take: Take, depth: int,
+                 report: Report) -> Solved:  # fmt: skip
+    """Steps until the gradient is small; depth: how many steps the inverse takes at first."""
+    unit = float((objective.shares @ objective.X.abs()).max()) or 1.0
+    inverse, network, value = _Inverse(objective, take, depth), None, objective.value(w)
+    size = largest(objective.gradient(w)) / unit
+    for step in range(1, most + 1):
+        report(f"step {step}: gradient {size:.1e}")
+        network, ahead = inverse.step(w)
+        tried = objective.forward(w, ahead, value, size * unit)
+        short = largest(ahead - w) <= SHORT * max(largest(w), 1.0)
+        if tried is None:
+            return Solved(w, network, step, size <= max(tol, FLOOR) and short and objective.known(w))
+        w, value, before, size = tried, objective.value(tried), size, largest(objective.gradient(tried)) / unit
+        if size <= tol and short and (size <= tol / 100 or size > before / 4):
+            return Solved(w, network, step, objective.known(w))
+    if network is None:
+        raise InputError(f"max_iter={most} leaves no step to take.")
+    return Solved(w, network, most, False)
+
+
+def fit_smooth(loss: Loss, value: Callable[[Tensor, Tensor], Tensor], data: Scaled, y: Tensor, l2: list[float],
+               tol: float, most: int, report: Report, start: Tensor | None = None) -> Solved:  # fmt: skip
+    """A loss of one prediction; value: the loss itself, plainly."""
+    X, shares = data.X, data.shares
+    n, d = X.shape
+    squares = X.square().sum(1)
+    least, _ = least_eigenvalue(data.moments())
+
+    def curvature(s: Tensor) -> Tensor:
+        found = torch.ones(n, dtype=torch.float64)
+        for factor in loss.factors:
+            found = found * factor.slope(s, y)
+        return found
+
+    objective = Objective(data, l2, lambda s: value(s, y), lambda s: loss.slope(s, y), curvature)
+
+    def take(w: Tensor, depth: int) -> tuple[InContextNetwork, Tensor]:
+        own = _held(loss, data, w)
+        trace = own.factor * float((objective.shares * curvature(X @ w)) @ squares) * (1 + 1e-6) + 1e-12
+        begin, labels, penalties = w - own.shift, y * own.factor, [v * own.factor for v in l2]
+        bounds = {"x": power(largest(X)), "y": power(max(largest(labels), MOST_LABELS)), "curvature": trace,
+                  "w": power(2.0**10 * (1 + largest(begin)))}  # fmt: skip
+        for _ in range(4):
+            bounds["s"] = min(own.reach, power(d * bounds["x"] * bounds["w"]))
+            network = newton_descent(own.loss, features=d, examples=n, inversions=depth, l2=penalties, bounds=bounds)
+            try:
+                return network, network(X, labels, begin, shares) + own.shift
+            except OutsideBoundsError:
+                bounds["w"] *= 2.0**10
+        raise InputError("The coefficients grow without bound on these data; use a larger penalty.")
+
+    w = torch.zeros(d, dtype=torch.float64) if start is None else start
+    bent = curvature(X @ w)
+    share = float(objective.shares @ bent)
+    top = float((objective.shares * bent) @ squares) + max(l2)
+    weakest = max(share * least / 16, min(l2), 1e-12 * top, 1e-300)
+    return newton_steps(objective, w, tol, most, take, min(inversions(top, weakest), MOST_INVERSIONS), report)
+
+
+class _Held(NamedTuple):
+    """What a network is given at an iterate: a loss, its largest |s|, what is taken off w, and what labels and
+    penalties are multiplied with."""
+
+    loss: Loss
+    reach: float
+    shift: Tensor
+    factor: float
+
+
+def _held(loss: Loss, data: Scaled, w: Tensor) -> _Held:
+    """The loss as it is; but exp would be held to as many digits of its largest value as of its least.
+
+    exp(s) - y s is e^(m - c) times exp(t + c) - y e^(c - m) t and a constant, t = s - m. With an intercept m is put in
+    the middle of the predictions, so that |t| is small, and c takes exp's largest value down to e^4.
+    """
+    shift, s = torch.zeros_like(w), data.X @ w
+    if loss.name != "poisson":
+        return _Held(loss, power(max(largest(s) * 1.01, 4.0)), shift, 1.0)
+    if data.ones:
+        shift[-1] = (s.max() + s.min()) / 2
+    wanted = largest(s - shift[-1]) * 1.01
+    reach = next((size for size in REACHES if size >= wanted), power(wanted))
+    lowered = Loss(f"exp(s - {int(reach) - 4}) - y", loss.name, loss.labels)
+    return _Held(lowered, reach, shift, math.exp(4 - reach - float(shift[-1])))
+
+
+def fit_classes(data: Scaled, labels: Tensor, classes: int, l2: list[float], tol: float, most: int,
+                report: Report) -> Solved:  # fmt: skip
+    """Multinomial logistic regression of labels 0, ..., classes - 1."""
+    X, shares = data.X, data.shares
+    n, d = X.shape
+    Y = torch.nn.functional.one_hot(labels, classes).double()
+    objective = Objective(data, l2, lambda s: s.logsumexp(1) - (s * Y).sum(1), lambda s: s.softmax(1) - Y,
+                          lambda s: s.softmax(1) * (1 - s.softmax(1)))  # fmt: skip
+    squares = X.square().sum(1)
+    least, _ = least_eigenvalue(data.moments())
+
+    def take(W: Tensor, depth: int) -> tuple[InContextNetwork, Tensor]:
+        p = (X @ W.mT).softmax(1)
+        trace = float(objective.shares @ ((p - p * p).sum(1) * squares)) * (1 + 1e-6) + 1e-12
+        bound = power(2.0**10 * (1 + largest(W)))
+        for _ in range(4):
+            network = Multinomial(features=d, classes=classes, examples=n, inversions=depth, l2=l2,
+                                  x=power(largest(X)), w=bound, curvature=trace)  # fmt: skip
+            try:
+                return network, network(X, Y, W, shares)
+            except OutsideBoundsError:
+                bound *= 2.0**10
+        raise InputError("The coefficients grow without bound on these data; use a larger penalty.")
+
+    weakest = max(least / (16 * classes), min(l2))
+    depth = inversions(float(objective.shares @ squares) * (1 - 1 / classes) + max(l2), weakest)
+    start = torch.zeros(classes, d, dtype=torch.float64)
+    return newton_steps(objective, start, tol, most, take, min(depth, MOST_INVERSIONS), report)

@@ -1,0 +1,133 @@
+"""Least squares and ridge regression by `newton_descent`: one network, whose inverse is made once and used three times.
+
+*Which columns.* As long as the minimiser is one, columns are scaled to variance one, and the penalty with them. Where
+columns are linearly dependent there are many, and scikit-learn's is the shortest in the original columns: then all
+columns are divided by one number. Steps start at zero, so that they stay in the span of the examples, in which the
+shortest minimiser lies; the inverse takes as many steps as the least eigenvalue needs that is not zero.
+
+*More columns than examples.* With w = mean of β_i x_i the same objective is one of β: (X X^T/n + l2)β = y. The network
+is given X^T for its examples, and y through `tilt`; the mean is one more head.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anchorhead.in_context.bounds import OutsideBoundsError
+from anchorhead.in_context.fit import (
+    NEGLIGIBLE,
+    Report,
+    Scaled,
+    Solved,
+    inversions,
+    largest,
+    least_eigenvalue,
+    power,
+    scaled,
+)
+from anchorhead.in_context.heads import Factor
+from anchorhead.in_context.newton_descent import NewtonDescent, newton_descent
+from anchorhead.in_context.reading import Reading
+
+STEPS = 3
+RUNS = 4
+WIDENINGS = 8
+
+
+def fit_squares(X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, alpha: float, intercept: bool,
+                tol: float, report: Report) -> tuple[np.ndarray, np.ndarray, Solved]:  # fmt: skip
+    """Coefficients (targets, d) and intercepts (targets,) for labels Y (targets, n), and how they were found."""
+    total = len(X) if weights is None else float(weights.sum())
+    middle = np.average(Y, axis=1, weights=weights) if intercept else np.zeros(len(Y))
+    centred = Y - middle[:, None]
+    size = np.abs(centred).max(1)
+    size = np.where(size > 0, size, 1.0)
+    if weights is not None:
+        centred = np.where(weights > 0, centred, 0.0)
+    labels = torch.tensor(centred / size[:, None])
+    l2 = alpha / total
+    dual = X.shape[1] > len(X)
+    data = scaled(X, weights, centre=intercept, alike=dual)
+    varied = (data.X != 0).any(0).numpy()
+    if varied.any() and not varied.all():  # the coefficient of a constant column is zero
+        found, intercepts, solved = fit_squares(X[:, varied], Y, weights, alpha, intercept, tol, report)
+        coefficients = np.zeros((len(Y), X.shape[1]))
+        coefficients[:, varied] = found
+        return coefficients, intercepts, solved
+    if dual:
+        solved = _by_examples(data, labels, l2 / float(data.scale[0]) ** 2, tol, report)
+    else:
+        penalties = data.penalties(l2, 2)
+        moments = data.moments()
+        least, rank = least_eigenvalue(moments + torch.diag(torch.tensor(penalties, dtype=torch.float64)))
+        if rank < len(moments):
+            data = scaled(X, weights, centre=intercept, alike=True)
+            penalties, moments = data.penalties(l2, 2), data.moments()
+            least, _ = least_eigenvalue(moments + torch.diag(torch.tensor(penalties, dtype=torch.float64)))
+        solved = solve_squares(data.X, labels, data.shares, penalties, float(moments.trace()), least, tol, report)
+    coefficients = data.coefficients(solved.w) * size[:, None]
+    return coefficients, middle - coefficients @ data.mean, solved
+
+
+def solve_squares(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], trace: float, least: float, tol: float,
+           report: Report, tilt: Tensor | None = None) -> Solved:  # fmt: skip
+    """Runs the network until the gradient, relative to its first size, is small or no longer falls."""
+    n, d = X.shape
+    curvature = trace * (1 + 1e-6) + 1e-12
+    wide = power(2 * (1 + largest(y) + (0 if tilt is None else largest(tilt))) / math.sqrt(least))
+    bounds = {"x": power(largest(X)), "y": power(max(largest(y), 1.0)), "w": max(wide, 4.0), "curvature": curvature,
+              "s": power(4 * max(largest(y), 1.0))}  # fmt: skip
+    w, best = torch.zeros(*y.shape[:-1], d, dtype=torch.float64), math.inf
+    network, steps, found = None, 0, w
+    first = largest(_gradient(X, y, shares, l2, w, tilt)) or 1.0
+    for run in range(RUNS + WIDENINGS):
+        report(f"least squares: {n:,} examples, {d:,} columns, run {run + 1}")
+        bounds["s"] = min(bounds["s"], power(d * bounds["x"] * bounds["w"]))
+        network = newton_descent("squared", features=d, examples=n, steps=STEPS, l2=l2, bounds=bounds,
+                                 inversions=inversions(curvature + max(l2), least))  # fmt: skip
+        try:
+            w, steps = network(X, y, w, shares, tilt), steps + STEPS
+        except OutsideBoundsError:
+            bounds |= {"w": 8 * bounds["w"], "s": 8 * bounds["s"]}
+            continue
+        left = largest(_gradient(X, y, shares, l2, w, tilt)) / first
+        done = left <= 1e-13 or left > best / 4
+        if left < best:
+            best, found = left, w
+        if done or steps >= RUNS * STEPS:
+            break
+    return Solved(found, _required(network), steps, best <= max(tol, 1e-10))
+
+
+def _required(network: NewtonDescent | None) -> NewtonDescent:
+    if network is None:
+        raise RuntimeError("No network was run.")
+    return network
+
+
+def _gradient(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], w: Tensor, tilt: Tensor | None) -> Tensor:
+    residual = w @ X.mT - y
+    weighted = residual / len(X) if shares is None else residual * shares
+    found = weighted @ X + torch.tensor(l2, dtype=torch.float64) * w
+    return found if tilt is None else found + tilt
+
+
+def _by_examples(data: Scaled, y: Tensor, l2: float, tol: float, report: Report) -> Solved:
+    """Through β; see the top. Weights become the examples' lengths."""
+    X = data.X if data.shares is None else data.X * (data.shares * len(data.X)).sqrt().unsqueeze(-1)
+    y = y if data.shares is None else y * (data.shares * len(data.X)).sqrt()
+    n, d = X.shape
+    flat = X.mT * math.sqrt(d / n)
+    moments = X @ X.mT / n + l2 * torch.eye(n, dtype=torch.float64)
+    least, _ = least_eigenvalue(moments)
+    zero = torch.zeros(*y.shape[:-1], d, dtype=torch.float64)
+    if l2 <= NEGLIGIBLE * float(moments.trace()):
+        l2 = 0.0
+    solved = solve_squares(flat, zero, None, [l2] * n, float(moments.trace()), least, tol, report, -y)
+    head = Factor(power(largest(solved.w)))
+    w = torch.stack([Reading().gather(head, (one,), X / n) for one in solved.w])
+    return solved._replace(w=w)

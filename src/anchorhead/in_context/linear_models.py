@@ -1,0 +1,161 @@
+"""What the linear estimators share: checking data, telling how far a fit is, and what is proved of its coefficients."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from anchorhead.in_context.fit import Solved
+from anchorhead.in_context.minimiser_bound import Problem, distances
+from anchorhead.proof.certificate import Certificate
+
+ASSUMPTIONS = (
+    "of this fit only: the data and coefficients as the floats that they are, the objective in real numbers",
+    "float64 as IEEE 754 has it, sums of products in any order, exp right to 4 units in the last place, no underflow",
+)
+
+
+class DensifiedWarning(UserWarning):
+    """Sparse data were written out."""
+
+
+def dense(X: Any) -> Any:
+    """Sparse data written out, with a warning; other data as they are."""
+    if not sparse.issparse(X):
+        return X
+    warnings.warn(
+        f"The sparse X, {X.shape[0]:,} x {X.shape[1]:,}, was written out as a dense array: the prompt of a network "
+        "holds every entry.",
+        DensifiedWarning,
+        stacklevel=4,
+    )
+    return X.toarray()
+
+
+def read_weights(weights: Any, count: int) -> np.ndarray | None:
+    """Weights of examples, not negative, one each; one number is the same for all, which is none."""
+    found = np.asarray(1.0 if weights is None else weights, dtype=np.float64)
+    if found.ndim == 0:
+        return None
+    if found.ndim != 1:
+        raise ValueError("Sample weights must be 1D array or scalar")
+    if found.shape != (count,):
+        raise ValueError(f"sample_weight.shape == {found.shape}, expected {(count,)}!")
+    if not np.isfinite(found).all() or (found < 0).any():
+        raise ValueError("Negative values in data passed to `sample_weight`, or values that are not finite.")
+    if not found.any():
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    return found
+
+
+def read_penalty(name: str, value: Any) -> float:
+    """A number that is not negative; C is positive, and may be infinite."""
+    usable = isinstance(value, int | float | np.number) and not isinstance(value, bool) and value >= 0
+    if not usable or (name != "C" and not math.isfinite(value)):
+        raise ValueError(f"{name}={value!r} must be a number that is not negative.")
+    if name == "C" and value == 0:
+        raise ValueError("C=0 must be positive.")
+    return float(value)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Of those of fit_intercept, tol and max_iter that an estimator has."""
+    switch, tol, most = options.get("fit_intercept", True), options.get("tol", 0.0), options.get("max_iter", 1)
+    if not isinstance(switch, bool | np.bool_):
+        raise ValueError(f"fit_intercept={switch!r} must be True or False.")
+    if not isinstance(tol, int | float | np.number) or isinstance(tol, bool) or not 0 <= tol < math.inf:
+        raise ValueError(f"tol={tol!r} must be a finite number that is not negative.")
+    if not isinstance(most, int | np.integer) or isinstance(most, bool) or most < 1:
+        raise ValueError(f"max_iter={most!r} must be a whole number from 1.")
+
+
+class Linear(BaseEstimator):
+    """A linear map that a network learned: coef_ and intercept_.
+
+    network_: the last network that ran. certificate_: how far coef_ and intercept_ are from the minimiser's, proved, in
+    the units of the data, `outputs` for every coefficient and, last, the intercept; or None, and then
+    certificate_missing_ says why. n_iter_: steps of networks.
+    """
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _read(self, X: Any, y: Any, sample_weight: Any, **checks: Any) -> tuple[np.ndarray, np.ndarray, Any]:
+        """The data in float64; weights are None where all count alike."""
+        check_options(self.get_params())
+        X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, **checks)
+        X = dense(X)
+        return X, y, read_weights(sample_weight, len(X))
+
+    def _end(self, solved: Solved) -> None:
+        self.n_iter_, self.network_ = solved.steps, solved.network
+        if not solved.converged:
+            known = self.get_params()
+            advice = ["increase max_iter"] if "max_iter" in known else []
+            advice += ["decrease C"] if "C" in known else ["increase alpha"] if "alpha" in known else []
+            warnings.warn(
+                f"The coefficients are not yet at the minimum after {solved.steps} steps; "
+                f"{' or '.join(advice) or 'the columns are nearly dependent: leave some out, or use Ridge'}.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def _certify(self, problem: Problem | str, said: str = "coef_ and intercept_ of the minimiser") -> None:
+        """certificate_ and certificate_missing_, from the objective, or from why there is none."""
+        found = problem if isinstance(problem, str) else distances(problem, self.coef_, self.intercept_)
+        self.certificate_: Certificate | None = None
+        self.certificate_missing_: str = ""
+        if isinstance(found, str) or isinstance(problem, str):
+            self.certificate_missing_ = str(found)
+            return
+        bounds = found if self.fit_intercept else found[..., :-1]
+        ends = zip(problem.X.min(0).tolist(), problem.X.max(0).tolist(), strict=True)
+        self.certificate_ = Certificate(
+            expression=said,
+            domain=tuple(ends),
+            dtype="float64",
+            level="proved",
+            approximation=float(bounds.max()),
+            rounding=0.0,
+            boxes=0,
+            assumptions=ASSUMPTIONS,
+            outputs=tuple(float(v) for v in bounds.ravel()),
+            variables=tuple(f"x{j}" for j in range(problem.X.shape[1])),
+        )
+
+    def _decision(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = dense(validate_data(self, X, reset=False, dtype=np.float64, accept_sparse=True))
+        found: np.ndarray = X @ np.asarray(self.coef_).T + self.intercept_
+        return found
+
+
+class LinearRegressor(RegressorMixin, Linear):
+    """Predicts the linear map."""
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The linear map that was learned."""
+        return self._decision(X)
+
+
+def ones_like(weights: np.ndarray | None, count: int) -> np.ndarray:
+    """The weights, ones where there are none."""
+    return np.ones(count) if weights is None else weights
+
+
+def counting(X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Without the examples of weight zero."""
+    if weights is None or weights.all():
+        return X, y, weights
+    kept = weights > 0
+    return X[kept], y[kept], weights[kept]

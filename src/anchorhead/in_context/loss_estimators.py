@@ -1,0 +1,260 @@
+"""scikit-learn's linear models of other losses, fitted by Newton's steps inside attention (`fit_smooth.py`)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from torch import Tensor
+
+from anchorhead.errors import InputError
+from anchorhead.in_context.fit import Report, Scaled, Solved, scaled
+from anchorhead.in_context.fit_smooth import fit_classes, fit_smooth
+from anchorhead.in_context.linear_models import Linear, LinearRegressor, counting, ones_like, read_penalty
+from anchorhead.in_context.losses import huber, logistic, poisson
+from anchorhead.in_context.minimiser_bound import Problem
+from anchorhead.model.fused import unfused
+from anchorhead.progress import Progress, telling
+
+SMALLEST = 16.0
+"""The least scale, in powers of e below the labels' own."""
+MOST_SCALES = 60
+LONGEST = 1.0
+"""Of steps towards smaller scales."""
+CLOSE = 1e-11
+
+
+def _intercept(data: Scaled, w: Tensor, coefficients: np.ndarray, fitted: bool) -> Any:
+    """Of the original columns, (...)."""
+    last = w[..., -1].numpy() if fitted else np.zeros(w.shape[:-1])
+    return last - coefficients @ data.mean
+
+
+class LogisticRegression(ClassifierMixin, Linear):
+    """Mean logistic loss with a penalty |w|²/(2 C n); of more than two classes the multinomial one.
+
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1]
+    >>> ah.in_context.LogisticRegression().fit(X, y).predict([[0.5], [2.5]]).tolist()
+    [0, 1]
+    """
+
+    def __init__(self, C: float = 1.0, *, fit_intercept: bool = True, tol: float = 1e-9, max_iter: int = 200,
+                 progress: bool | Progress = True) -> None:  # fmt: skip
+        self.C, self.fit_intercept, self.tol = C, fit_intercept, tol
+        self.max_iter, self.progress = max_iter, progress
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LogisticRegression:
+        X, y, weights = self._read(X, y, sample_weight)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("The labels have one class, and at least two are needed.")
+        X, labels, weights = counting(X, labels, weights)
+        own = ones_like(weights, len(X))
+        penalty = 1 / read_penalty("C", self.C)
+        share = penalty / float(own.sum())
+        data = scaled(X, weights, centre=self.fit_intercept, ones=self.fit_intercept).eased(share)
+        l2 = data.penalties(share, 2)
+        with telling(f"fitting {type(self).__name__}", self.progress) as report, unfused():
+            solved = self._solved(data, torch.tensor(labels), l2, report)
+        w = np.atleast_2d(solved.w)
+        self.coef_: np.ndarray = data.coefficients(torch.tensor(w))
+        self.intercept_: np.ndarray = _intercept(data, torch.tensor(w), self.coef_, self.fit_intercept)
+        self._end(solved)
+        if len(self.classes_) > 2:
+            self._certify("no bound is computed for more than two classes")
+        else:
+            self._certify(Problem(X, labels[None].astype(float), own, self.fit_intercept, "logistic", penalty))
+        return self
+
+    def _solved(self, data: Scaled, labels: Tensor, l2: list[float], report: Report) -> Solved:
+        if len(self.classes_) > 2:
+            return fit_classes(data, labels, len(self.classes_), l2, self.tol, self.max_iter, report)
+        return fit_smooth(logistic(), lambda s, y: torch.logaddexp(s, 0 * s) - y * s, data, labels.double(), l2,
+                          self.tol, self.max_iter, report)  # fmt: skip
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """w·x + intercept: of two classes one number, positive for the second; else one for each class."""
+        found = self._decision(X)
+        return found[:, 0] if len(self.classes_) == 2 else found
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes: of two by the two-key head for the sigmoid, else by softmax over them."""
+        from anchorhead.compiler.compile import compile
+
+        s = torch.tensor(self.decision_function(X), dtype=torch.float64)
+        if len(self.classes_) > 2:
+            found: np.ndarray = s.softmax(-1).numpy()
+            return found
+        second = compile("sigmoid(x)", tol=1e-14)(s).numpy()
+        return np.column_stack([1 - second, second])
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithms of the probabilities, plainly of w·x + intercept: finite where a probability rounds to zero."""
+        s = torch.tensor(self.decision_function(X), dtype=torch.float64)
+        scores = s if s.ndim == 2 else torch.stack([torch.zeros_like(s), s], -1)
+        found: np.ndarray = scores.log_softmax(-1).numpy()
+        return found
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most likely class."""
+        s = self.decision_function(X)
+        found: np.ndarray = self.classes_[(s > 0).astype(int) if s.ndim == 1 else s.argmax(1)]
+        return found
+
+
+class PoissonRegressor(LinearRegressor):
+    """Counts with a logarithmic link: mean exp(s) - y s with a penalty alpha·|w|²/2.
+
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [1, 2, 4, 9]
+    >>> ah.in_context.PoissonRegressor(alpha=0.1).fit(X, y).predict([[1.0]]).shape
+    (1,)
+    """
+
+    def __init__(self, alpha: float = 1.0, *, fit_intercept: bool = True, tol: float = 1e-9, max_iter: int = 200,
+                 progress: bool | Progress = True) -> None:  # fmt: skip
+        self.alpha, self.fit_intercept, self.tol = alpha, fit_intercept, tol
+        self.max_iter, self.progress = max_iter, progress
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> PoissonRegressor:
+        X, y, weights = self._read(X, y, sample_weight, y_numeric=True)
+        X, y, weights = counting(X, y.astype(np.float64), weights)
+        if (y < 0).any() or not y.sum() > 0:
+            raise ValueError("Some labels are negative, or all are zero, which a Poisson distribution does not allow.")
+        own, alpha = ones_like(weights, len(X)), read_penalty("alpha", self.alpha)
+        size = float(np.average(y, weights=weights)) if self.fit_intercept else 1.0  # exp(s)/size is exp(s - log size)
+        data = scaled(X, weights, centre=self.fit_intercept, ones=self.fit_intercept).eased(alpha / size)
+        with telling(f"fitting {type(self).__name__}", self.progress) as report, unfused():
+            solved = fit_smooth(poisson(), lambda s, y: s.exp() - y * s, data, torch.tensor(y / size),
+                                data.penalties(alpha / size, 2), self.tol, self.max_iter, report)  # fmt: skip
+        self.coef_ = data.coefficients(solved.w)
+        self.intercept_ = float(_intercept(data, solved.w, self.coef_, self.fit_intercept)) + math.log(size)
+        self._end(solved)
+        self._certify(Problem(X, y, own, self.fit_intercept, "poisson", alpha * float(own.sum())))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The expected count, exp of the linear map."""
+        return np.exp(self._decision(X))
+
+
+class HuberRegressor(LinearRegressor):
+    """Least squares that is linear beyond epsilon times the scale, which is estimated along: scale_.
+
+    For a given scale the network minimises Huber's loss of y/scale; the scale solves
+    scale² = sum of squared inlier residuals / (n - epsilon² · outliers), the condition for scikit-learn's objective.
+    certificate_ is for coef_ and intercept_ at that scale_.
+
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0], [4.0], [5.0]], [1.0, 3.1, 4.9, 7.0, 9.1, 40.0]
+    >>> round(float(ah.in_context.HuberRegressor().fit(X, y).coef_[0]), 1)
+    2.1
+    """
+
+    def __init__(self, epsilon: float = 1.35, alpha: float = 0.0001, *, fit_intercept: bool = True, tol: float = 1e-9,
+                 max_iter: int = 200, progress: bool | Progress = True) -> None:  # fmt: skip
+        self.epsilon, self.alpha, self.fit_intercept = epsilon, alpha, fit_intercept
+        self.tol, self.max_iter, self.progress = tol, max_iter, progress
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> HuberRegressor:
+        X, y, weights = self._read(X, y, sample_weight, y_numeric=True)
+        if not self.epsilon >= 1:
+            raise ValueError(f"epsilon={self.epsilon!r} must be at least 1.")
+        whole, labels = X, y.astype(np.float64)
+        X, y, weights = counting(X, labels, weights)
+        own = ones_like(weights, len(X))
+        centre = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
+        typical = read_penalty("alpha", self.alpha) * float(np.average(np.abs(y - centre), weights=weights))
+        data = scaled(X, weights, centre=self.fit_intercept, ones=self.fit_intercept).eased(typical / float(own.sum()))
+        with telling(f"fitting {type(self).__name__}", self.progress) as report, unfused():
+            search = _ScaleSearch(self, data, y - centre, own, report)
+            self.scale_ = search.run()
+        solved = search.solved
+        self.coef_ = self.scale_ * data.coefficients(solved.w)
+        last = float(solved.w[-1]) * self.scale_ if self.fit_intercept else 0.0
+        self.intercept_ = centre + last - float(self.coef_ @ data.mean)
+        self._end(solved)
+        corner = self.epsilon * self.scale_
+        problem = Problem(X, y, own, self.fit_intercept, "huber", self.alpha * self.scale_, corner=corner)
+        self._certify(problem, "coef_ and intercept_ of the minimiser at this scale_")
+        self.outliers_ = np.abs(labels - (whole @ self.coef_ + self.intercept_)) > corner
+        return self
+
+
+class _ScaleSearch:
+    """The scale of HuberRegressor: a root, between scales too small and too large."""
+
+    def __init__(self, model: HuberRegressor, data: Scaled, y: np.ndarray, weights: np.ndarray, report: Report) -> None:
+        self.model, self.data, self.y, self.weights, self.report = model, data, y, weights, report
+        self.alpha, self.scale = read_penalty("alpha", model.alpha), 1.0
+        self.last: Solved | None = None
+        self.steps = 0
+
+    @property
+    def solved(self) -> Solved:
+        """The fit at the last scale."""
+        return self.last if self.last is not None else self._fit(self.scale)
+
+    def excess(self, log_scale: float) -> float:
+        """How far the squared scale is from its condition, relatively, for the best fit at this scale."""
+        model, scale = self.model, math.exp(log_scale)
+        self.last, self.scale = self._fit(scale), scale
+        self.steps += self.last.steps
+        r = (self.data.X @ self.last.w - torch.tensor(self.y / scale)).abs().clamp(max=model.epsilon).numpy()
+        return float(self.weights @ r**2) / float(self.weights.sum()) - 1
+
+    @property
+    def spent(self) -> bool:
+        """Whether steps are used up, and the last fit was not one."""
+        return self.steps >= self.model.max_iter and self.last is not None and not self.last.converged
+
+    def _fit(self, scale: float) -> Solved:
+        """The best fit at a scale, from the last one."""
+        model, target = self.model, torch.tensor(self.y / scale)
+        l2 = self.data.penalties(self.alpha * scale / float(self.weights.sum()), 2)
+        start = None if self.last is None else self.last.w * (self.scale / scale)
+        return fit_smooth(huber(model.epsilon), lambda s, y: _huber_value(s - y, model.epsilon), self.data, target, l2,
+                          model.tol, model.max_iter, self.report, start)  # fmt: skip
+
+    def run(self) -> float:
+        """From above: scale² times the excess and one is the scale that this fit asks for, from then on by secants,
+        within what is known to be too small and too large. A perfect fit has no root, and keeps a small scale."""
+        start = math.log(float(np.average(np.abs(self.y), weights=self.weights)) or 1.0)
+        here, off = start + 0.5, self.excess(start + 0.5)
+        while off > 0 and here < start + 12 and not self.spent:
+            here, off = here + 1.0, self.excess(here + 1.0)
+        low, high, before = start - SMALLEST, here, (here, off)
+        step = _asked(off)
+        for _ in range(MOST_SCALES):
+            ahead = here + max(step, -LONGEST)
+            if not low < ahead < high:
+                ahead = (low + high) / 2 if low > start - SMALLEST else max(min(ahead, high - LONGEST), low)
+            before, here = (here, off), ahead
+            try:
+                off = self.excess(here)
+            except InputError:  # of a perfect fit: no scale is too small, and this one holds no inlier
+                return math.exp(before[0])
+            low, high = (here, high) if off > 0 else (low, here)
+            if abs(here - before[0]) <= CLOSE or off == 0 or here <= start - SMALLEST or self.spent:
+                break
+            flat = off == before[1]
+            step = _asked(off) if flat else off * (here - before[0]) / (before[1] - off)
+        return math.exp(here)
+
+
+def _asked(off: float) -> float:
+    """The step in log scale that an excess asks for; a perfect fit's is long."""
+    return math.log(max(1 + off, 1e-4)) / 2
+
+
+def _huber_value(r: Tensor, epsilon: float) -> Tensor:
+    size = r.abs()
+    return torch.where(size <= epsilon, size * size / 2, epsilon * size - epsilon * epsilon / 2)
