@@ -6,24 +6,25 @@ left out altogether says why. A saved head stands beside the gallery's; those of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from anchorhead.compiler.compile import compile_formula
 from anchorhead.compiler.head_methods import usual
-from anchorhead.compiler.load import load
 from anchorhead.compiler.methods import HEADS
 from anchorhead.compiler.target import Domain, Target, expression_of, read_target
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.explore.numbers import NEAR, claim, domain_text, finite_ends, head_numbers, model_numbers, samples
+from anchorhead.explore.theorems import theorem_entries
 from anchorhead.expression.domain import window
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.parse import parse
+from anchorhead.in_context.load import load
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.layered_core import LayeredCore
+from anchorhead.progress import Progress
 
-Progress = Callable[[str], None]
 FAST = ("gated", "smooth", "kinked")
 SIZES = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 """Keys of the fast heads."""
@@ -167,6 +168,8 @@ def entry(target: Target, heads: list[dict[str, Any]], notes: list[str], first: 
 def file_entries(path: Path, progress: Progress | None = None) -> list[dict[str, Any]]:
     """The entries of a saved model."""
     model = load(path)
+    if not isinstance(model, CompiledModel):
+        return theorem_entries(model)
     if not model.input_shape:
         return [_head_entry(model, progress)]
     if isinstance(model.network, LayeredCore):

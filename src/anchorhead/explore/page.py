@@ -11,27 +11,29 @@ from typing import Any
 
 from anchorhead.compiler.target import Domain
 from anchorhead.errors import FileError, InputError
-from anchorhead.explore.gallery import Progress, file_entries, formula_entry
+from anchorhead.explore.gallery import file_entries, formula_entry
 from anchorhead.explore.presets import preset_entries
+from anchorhead.progress import Progress, telling
 
 SCRIPTS = ("head.js", "format.js", "chart.js", "view.js", "page.js")
 """Inlined in this order: the mathematics, texts of numbers, drawing, the four charts, the controls."""
 
 
 def write_page(
-    target: str | Path | None, path: str | Path, domain: Domain = None, progress: Progress | None = None
+    target: str | Path | None, path: str | Path, domain: Domain = None, progress: bool | Progress = True
 ) -> None:
     """Writes the page of a formula of one variable, of a saved model, or with None of the presets.
 
     domain: of a formula, as for `ah.compile`; without one, all of R, or a window where no head reaches that.
-    progress: called with a line of text for each head that is compiled.
+    progress: as for `ah.compile`; there is a line for each head.
     """
     path = Path(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise FileError(
             f"{path} cannot be written: give the name of a file in a folder that exists, such as page.html."
         )
-    text = page_text(page_entries(target, domain, progress))
+    with telling("compiling heads for a page", progress) as tell:
+        text = page_text(page_entries(target, domain, tell))
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

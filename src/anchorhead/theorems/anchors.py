@@ -56,6 +56,12 @@ def two_point_error(gap: float) -> float:
     return max((peak - 2 / gap * angle) / 2, (1 - math.tanh(gap / 2)) / 2)
 
 
+def even_points(low: float, high: float, count: int) -> Tensor:
+    """So many even places from low to high in float64, counted from the nearer end: the same bits on every machine."""
+    step, index = (high - low) / (count - 1), torch.arange(count, dtype=torch.float64)
+    return torch.where(index < count // 2, low + step * index, high - step * (count - 1 - index))
+
+
 def score_rows(anchors: Tensor) -> tuple[Tensor, Tensor]:
     """(2 L_k, -L_k²): the two key rows that, against a query (βu, β), give β(2uL_k - L_k²).
 

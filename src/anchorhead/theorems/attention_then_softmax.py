@@ -7,18 +7,19 @@ anchors are the n columns themselves: one multi-head layer on them and a softmax
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Literal as OneOf
 
 import torch
-from torch import Tensor
 
+from anchorhead.theorems.formulas import Target
 from anchorhead.theorems.grid import Grid
-from anchorhead.theorems.two_layer import GridNetwork, build, read_columns
+from anchorhead.theorems.grid_network import GridNetwork
+from anchorhead.theorems.two_layer import build, read_columns
 
 
 def attention_then_softmax(
-    f: Callable[[Tensor], Tensor],
+    f: Target | str | Sequence[str],
     tokens: int,
     features: int,
     levels: int,
@@ -36,6 +37,11 @@ def attention_then_softmax(
     """One attention layer, then softmax and an affine read-out, that approximate f on a box.
 
     The arguments are those of `two_layer`; columns="own" needs n >= 2, and keeps the bound in the sup norm.
+
+    >>> swap = ah.theorems.attention_then_softmax(lambda x: x.flip(-2), tokens=2, features=1, levels=8)
+    >>> x = torch.tensor([[0.2], [0.7]], dtype=torch.float64)
+    >>> (swap(x) - x.flip(-2)).abs().max().item() <= swap.bound_for(lipschitz=1.0)
+    True
     """
     grid = Grid(tokens, features, levels, low, high, slope)
     own = read_columns(columns, grid, ramp_anchors, attention=False)

@@ -1,22 +1,42 @@
-"""What the networks of all theorems share: a lift, an attention layer, and dtypes that can or cannot hold them."""
+"""What the networks of all theorems share: a lift, an attention layer, dtypes that can or cannot hold them, a file."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from typing import Any, Self, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import PrecisionError
-from anchorhead.head.parameters import check_tensor
+from anchorhead.display import beside, facts, page
+from anchorhead.errors import AnchorheadError, InputError, PrecisionError
+from anchorhead.file.save import write
+from anchorhead.head.head import Head
+from anchorhead.head.parameters import AsBuilt, check_tensor
 from anchorhead.model.attention import Attention
-from anchorhead.model.network import Network
+from anchorhead.model.network import Network, Resources
 from anchorhead.model.stock import to_stock_attention
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-class Construction(Network, ABC):
-    """Stages that begin with the lift and the theorem's first attention layer, on sequences of one size."""
+EDITED = "The weights were changed since the network was built; the theorem says nothing of them."
+
+
+class Construction(Network, AsBuilt, ABC):
+    """What every theorem's network is: stages that begin with the lift and the first attention layer, on sequences of
+    one size. It prints, saves, plots and exports like any model.
+
+    >>> head = ah.theorems.single_head(torch.ones(2, 3), torch.zeros(2), low=-1, high=1, anchors=16)
+    >>> isinstance(head, ah.theorems.Construction), head.size
+    (True, (2, 3))
+    """
+
+    theorem: str
+    """The name of the function that builds it."""
 
     @property
     @abstractmethod
@@ -25,12 +45,39 @@ class Construction(Network, ABC):
 
     @property
     @abstractmethod
+    def bound(self) -> float:
+        """What the theorem says of its error, or why no number follows."""
+
+    @property
+    @abstractmethod
     def dtype(self) -> torch.dtype:
         """Of its numbers and inputs."""
+
+    @property
+    @abstractmethod
+    def resources(self) -> Resources:
+        """What this network costs."""
 
     @abstractmethod
     def require(self, dtype: torch.dtype) -> None:
         """Refuses a dtype that cannot hold the network."""
+
+    @abstractmethod
+    def described(self) -> dict[str, Any]:
+        """What it was built from beside its numbers: sizes, range, β, as a file's record has them."""
+
+    @abstractmethod
+    def sentences(self) -> list[str]:
+        """For people: what it computes, how far it is from that, which keys it has."""
+
+    @abstractmethod
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of `matrices()`, none of which are made."""
+
+    @abstractmethod
+    def scalar_heads(self) -> list[Head]:
+        """Heads of the first layer as functions of the one number u that they look at, in float64; those that have
+        the same keys and values once."""
 
     @property
     def lift(self) -> nn.Sequential:
@@ -45,6 +92,11 @@ class Construction(Network, ABC):
     def check(self, x: Tensor) -> None:
         check_tensor(x, self.dtype, self.size, what="network")
 
+    def require_built(self) -> None:
+        """Refuses to speak for numbers that are not the construction's."""
+        if self.edited:
+            raise AnchorheadError(EDITED)
+
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """`.to(dtype)` and the like: refused where the new dtype cannot hold the network."""
         after = fn(self.attention.value[:0]).dtype
@@ -53,9 +105,87 @@ class Construction(Network, ABC):
         super()._apply(fn, recurse)
         return self
 
+    def plot(self, *, lipschitz: float | Callable[[float], float] | None = None) -> Figure:
+        """A figure of the target, of the error under the theorem's bound and of the attention, with no file and no
+        window. lipschitz: as `bound_for` takes it, where the bound depends on how fast f varies."""
+        from anchorhead.theorems.portrait import view
+
+        return view(self, lipschitz).figure()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from anchorhead.theorems.portrait import view
+        from anchorhead.view import sketched
+
+        try:
+            bound = f"{self.bound:.6g}"
+        except AnchorheadError as unknown:
+            bound = str(unknown)
+        cost = self.resources
+        rows = [
+            ("tokens, features", f"{self.size[0]}, {self.size[1]}"),
+            ("layers, heads", f"{cost.layers}, {cost.heads:,}"),
+            ("keys", f"{cost.keys:,}"),
+            ("parameters", f"{cost.parameters:,}"),
+            ("beta", f"{cost.beta:.6g}"),
+            ("logit range", f"±{cost.logit_range:.4g}"),
+            ("dtype", str(self.dtype).removeprefix("torch.")),
+            ("bound", bound),
+        ]
+        try:
+            drawn = sketched(view(self))
+        except InputError:
+            drawn = ""
+        return page(type(self).__name__, beside(facts(rows), drawn))
+
     def to_stock_attention(self) -> nn.Module:
         """The same network as stock nn.MultiheadAttention and nn.Linear, on (batch, n, d)."""
         return to_stock_attention(self)
+
+    def numbers(self) -> dict[str, Tensor]:
+        """Every number that it computes with, by the name that a file has for it: stages.1.query, ..."""
+        return {file_name(name): value.detach() for name, value in self.state_dict().items()}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes one safetensors file that holds all that `ah.load` needs."""
+        name = str(self.dtype).removeprefix("torch.")
+        record = {"kind": "theorem", "theorem": self.theorem, "dtype": name, "built": not self.edited}
+        write(record | self.described(), {key: stored(value) for key, value in self.numbers().items()}, path)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: what it was built from, what it costs, what is known of it."""
+        known = {"theorem": self.theorem, "dtype": str(self.dtype).removeprefix("torch."), **self.described()}
+        return known | {"bound": self.known_bound(), "resources": vars(self.resources)}
+
+    @abstractmethod
+    def known_bound(self) -> float | None:
+        """The theorem's bound where it is a number, and None where it depends on what is not known, or is not its."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.sentences()[0]})"
+
+    def __str__(self) -> str:
+        cost = self.resources
+        counted = f"layers {cost.layers}, heads {cost.heads:,}, keys {cost.keys:,}, parameters {cost.parameters:,}"
+        shapes = ", ".join(f"{name} {shape}" for name, shape in self.shapes().items())
+        return "\n".join([*self.sentences(), f"{counted}, logits up to {cost.logit_range:.4g}", shapes])
+
+
+def file_name(name: str) -> str:
+    """A name of the state as files have it: stages.3.second.query as stages.3.second_query, stages.0.1.rows as
+    stages.0.rows."""
+    first, stage, *rest = name.split(".")
+    return f"{first}.{stage}.{'_'.join(part for part in rest if not part.isdigit())}"
+
+
+def stored(value: Tensor) -> np.ndarray:
+    """The numbers of a tensor as a file holds them, in one row: those of narrow dtypes as float32, which has them all,
+    and whole numbers as int32."""
+    if not value.is_floating_point():
+        value = value.int()
+    elif value.dtype not in (torch.float64, torch.float32):
+        value = value.float()
+    return value.detach().cpu().numpy().reshape(-1)
 
 
 def check_dtype(dtype: Any) -> torch.dtype:

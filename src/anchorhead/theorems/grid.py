@@ -195,8 +195,6 @@ def require_memory(grid: Grid, output_features: int, dtype: torch.dtype) -> None
 def grid_values(f: Callable[[Tensor], Tensor], grid: Grid, output_features: int | None, dtype: torch.dtype) -> Tensor:
     """f at every grid point, as (points, tokens, d_out), the last coordinate running fastest."""
     require_memory(grid, output_features or 1, dtype)
-    if not callable(f):
-        raise InputError(f"f must be a callable from (..., tokens, features) to (..., tokens, d_out), not {f!r}.")
     centres = grid.centres().to(dtype)
     digits = grid.levels ** torch.arange(grid.coordinates - 1, -1, -1)
     found = []

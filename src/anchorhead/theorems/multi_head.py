@@ -32,15 +32,22 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError
+from anchorhead.head.head import Head
 from anchorhead.model.affine import AppendRows, PositionGain
 from anchorhead.model.attention import CHUNK_ENTRIES, Attention
-from anchorhead.theorems.anchors import check_count, check_range, output_rows, score_rows
-from anchorhead.theorems.ramps import Ramps, ramp_head, read_ramps
+from anchorhead.theorems.anchors import check_count, check_range, even_points, output_rows, score_rows
+from anchorhead.theorems.ramps import Ramps, head_of_u, ramp_head, read_ramps
 
 
 class MultiHead(Ramps):
-    """The network of Theorem 3.2; build it with `multi_head`."""
+    """The network of Theorem 3.2; build it with `multi_head`.
 
+    >>> heads = ah.theorems.multi_head([[1.0]] * 3, [0.0] * 3, low=-1, high=1, heads=8, dtype=torch.float64)
+    >>> heads.tokens, heads.features, heads.resources.heads
+    (3, 1, 8)
+    """
+
+    theorem = "multi_head"
     sentinels = 1
 
     @property
@@ -73,6 +80,18 @@ class MultiHead(Ramps):
         """W_Q, W_K (H, 2, d + n), W_V (H, d_o, d + n), W_O (H, n, n)."""
         return self.attention.matrices(self.tokens)
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return self.attention.shapes(self.tokens)
+
+    def scalar_heads(self) -> list[Head]:
+        """Every head, as a function of u = w·x + t."""
+        d, middle = self.features, (self.low + self.high) / 2
+        keys, values = (w[:, :, d:].double() for w in (self.attention.key, self.attention.value))
+        return [head_of_u(key[0], key[1], value.sum(0), middle) for key, value in zip(keys, values, strict=True)]
+
+    def described(self) -> dict[str, Any]:
+        return super().described() | {"heads": self.heads}
+
 
 def windows(scores: Tensor, values: Tensor) -> Tensor:
     """Softmax of each head's window of the global scores (q, N + 2), times values (H, d_o, n), summed."""
@@ -99,6 +118,11 @@ def multi_head(
     weights: (n, d) with n >= 3. bias: (n,). heads: H >= 1; the resolution is (high - low)/((n - 2)H).
     output_row maps the index in the global list of (n - 2)H anchors to an output row; the two sentinels that
     carry `low` and `high` follow the first and the last anchor. Other arguments as for `single_head`.
+
+    >>> heads = ah.theorems.multi_head([[1.0]] * 3, [0.0] * 3, low=-1, high=1, heads=8, dtype=torch.float64)
+    >>> x = torch.tensor([[0.3], [-0.9], [2.0]], dtype=torch.float64)
+    >>> (heads(x) - heads.exact(x)).abs().max().item() <= heads.bound
+    True
     """
     w, t = read_ramps(weights, bias, dtype)
     n = w.shape[0]
@@ -108,7 +132,7 @@ def multi_head(
     rows = output_rows(output_row, total, output_features)
     losers = 2 * heads * (n - 1)
     head = ramp_head(t, low, high, total, total + 2, losers, selection_error, beta)
-    points = torch.linspace(low, high, total + 2, dtype=torch.float64)
+    points = even_points(low, high, total + 2)
     lift = nn.Sequential(PositionGain(w), AppendRows(torch.eye(n, dtype=w.dtype)))
     attention = _attention(w, t, points, rows, output_features, head.beta)
     model = MultiHead([lift, attention], head, w, t, points[1:-1], rows, output_features, losers)

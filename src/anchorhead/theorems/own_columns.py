@@ -177,6 +177,11 @@ class OwnLookup(AsBuilt):
         value[:, :-1, :, -1] = 0
         return Attention(query.flatten(0, 1), key.to(dtype).flatten(0, 1), value.flatten(0, 1))
 
+    def arranged(self) -> bool:
+        """Whether the heads' values are those of one list for every grid, with silent sentinels."""
+        held = self._listed(self.second.value[:, :, len(self.grids) :].mT)[:, : self.grid.points]
+        return torch.equal(self._attention(held, self.beta).value, self.second.value)
+
     def forward(self, bumps: Tensor) -> Tensor:
         """The scores of a list once, and every head's softmax over its window of them; see `MultiHead.fast`."""
         if self.edited:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 
 from anchorhead.errors import PrecisionError
-from anchorhead.theorems.anchors import two_point_error
+from anchorhead.theorems.anchors import selection_error_at, two_point_error
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -59,6 +59,11 @@ class AnchorHead:
     def room(self) -> float:
         """What the theorem leaves for rounding: its resolution less what two neighbours can be off."""
         return self.resolution - two_point_error(self.beta * self.spacing**2) * self.spacing
+
+    def theorem_bound(self, losers: int) -> float:
+        """The theorem's number: max(|low|, |high|)·ε + resolution, ε the weight that so many keys keep."""
+        astray = selection_error_at(self.beta, losers, self.spacing)
+        return max(abs(self.low), abs(self.high)) * astray + self.resolution
 
     def _in_range(self, dtype: torch.dtype) -> bool:
         limits = torch.finfo(dtype)

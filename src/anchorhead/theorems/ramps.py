@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import AnchorheadError, InputError, PrecisionError, ShapeError
+from anchorhead.errors import InputError, PrecisionError, ShapeError
+from anchorhead.head.head import Head
 from anchorhead.head.own_precision import in_own_precision
-from anchorhead.head.parameters import AsBuilt
 from anchorhead.model.network import Resources
 from anchorhead.theorems.anchors import beta_for, check_beta, selection_error_at
-from anchorhead.theorems.construction import Construction, check_dtype
+from anchorhead.theorems.construction import EDITED, Construction, check_dtype
 from anchorhead.theorems.precision import AnchorHead
 
 
@@ -72,12 +72,17 @@ def ramp_head(bias: Tensor, low: float, high: float, anchors: int, points: int, 
     return head
 
 
+def head_of_u(slopes: Tensor, levels: Tensor, values: Tensor, middle: float) -> Head:
+    """A head of u whose keys look at u from the middle."""
+    return Head.of(slopes=slopes, intercepts=levels - slopes * middle, constants=values, horner=False)
+
+
 def _offset(bias: Tensor, low: float, high: float) -> float:
     """The largest |t - m|, m the middle of the range."""
     return (bias.double() - (low + high) / 2).abs().max().item()
 
 
-class Ramps(Construction, AsBuilt):
+class Ramps(Construction):
     """A network whose i-th token computes clip(w_i·x_i + t_i, low, high); see the top of this file."""
 
     weights: Tensor
@@ -104,10 +109,12 @@ class Ramps(Construction, AsBuilt):
 
     @property
     def tokens(self) -> int:
+        """n."""
         return self.weights.shape[0]
 
     @property
     def features(self) -> int:
+        """d."""
         return self.weights.shape[1]
 
     @property
@@ -133,6 +140,31 @@ class Ramps(Construction, AsBuilt):
         """What this network costs."""
         parameters = sum(p.numel() for p in self.parameters())
         return Resources(1, self.heads, self.heads * self.keys, parameters, self.beta, self._head.logit_range)
+
+    def numbers(self) -> dict[str, Tensor]:
+        """Those of the stages, and the target: weights, bias, anchors and the output row of each."""
+        target = {"weights": self.weights, "bias": self.bias, "anchors": self.anchors.double(), "rows": self.rows}
+        return super().numbers() | target
+
+    def described(self) -> dict[str, Any]:
+        sizes = {"tokens": self.tokens, "features": self.features, "output_features": self.output_features}
+        return sizes | {"low": self.low, "high": self.high, "beta": self.beta}
+
+    def sentences(self) -> list[str]:
+        n, d, rows = self.tokens, self.features, self.output_features
+        to = "" if rows == 1 else f" in one of {rows} output rows"
+        limit = f"where |w_1 x_1| + ... + |t - middle| <= {self.summand_limit:.3g}"
+        known = EDITED if self.edited else f"|network - exact| <= {self.bound:.4g} by the theorem, {limit}"
+        return [
+            f"{self.theorem}: clip(w_i·x_i + t_i, {self.low:g}, {self.high:g}){to}, {n} tokens x {d} features, "
+            + str(self.dtype).removeprefix("torch."),
+            known,
+            f"anchors p = {len(self.anchors):,}, spacing {self.spacing:.4g}, β = {self.beta:.6g}, selection error "
+            f"ε = {self.selection_error:.3g}",
+        ]
+
+    def known_bound(self) -> float | None:
+        return None if self.edited else self.bound
 
     @abstractmethod
     def fast(self, x: Tensor) -> Tensor:
@@ -169,11 +201,8 @@ class Ramps(Construction, AsBuilt):
         return min(self._theorem(), self.widest(one_row=True))
 
     def _theorem(self) -> float:
-        if self.edited:
-            raise AnchorheadError(
-                "The weights were changed since the network was built; the theorem says nothing of them."
-            )
-        return max(abs(self.low), abs(self.high)) * self.astray + self.resolution
+        self.require_built()
+        return self._head.theorem_bound(self.losers)
 
     @property
     def bound(self) -> float:

@@ -41,18 +41,25 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.errors import InputError
+from anchorhead.head.head import Head
 from anchorhead.model.affine import AppendColumns, AppendRows, PositionGain
 from anchorhead.model.attention import Attention, fused
-from anchorhead.theorems.anchors import check_count, check_range, output_rows, score_rows
-from anchorhead.theorems.ramps import Ramps, ramp_head, read_ramps
+from anchorhead.theorems.anchors import check_count, check_range, even_points, output_rows, score_rows
+from anchorhead.theorems.ramps import Ramps, head_of_u, ramp_head, read_ramps
 
 SILENCE = 800.0
 """exp(-800) is exactly zero in float64 and in every narrower dtype."""
 
 
 class SingleHead(Ramps):
-    """The network of Theorem 3.1; build it with `single_head`."""
+    """The network of Theorem 3.1; build it with `single_head`.
 
+    >>> head = ah.theorems.single_head([[1.0], [2.0]], [0.0, 0.5], low=-1, high=1, anchors=32, dtype=torch.float64)
+    >>> head.tokens, head.features, sorted(head.matrices())
+    (2, 1, ['W_K', 'W_O', 'W_Q', 'W_V'])
+    """
+
+    theorem = "single_head"
     causal: bool
 
     def fast(self, x: Tensor) -> Tensor:
@@ -74,10 +81,28 @@ class SingleHead(Ramps):
         wide = (self.high - self.low) / 2 if one_row else max(self.high, 0.0) - min(self.low, 0.0)
         return wide + self.hull_rounding(len(self.anchors))
 
+    @property
+    def columns(self) -> int:
+        """Of the lifted sequence."""
+        return len(self.anchors) + (self.tokens if self.causal else 0)
+
     def matrices(self) -> dict[str, Tensor]:
         """W_Q (2, D), W_K (2, D), W_V (d_o, D), W_O (columns, n) with D = 2d + d_o + 2."""
-        columns = len(self.anchors) + (self.tokens if self.causal else 0)
-        return {name: w[0] for name, w in self.attention.matrices(columns).items()}
+        return {name: w[0] for name, w in self.attention.matrices(self.columns).items()}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: shape[1:] for name, shape in self.attention.shapes(self.columns).items()}
+
+    def scalar_heads(self) -> list[Head]:
+        """The head, as a function of u = w·x + t."""
+        d, layer = self.features, self.attention
+        anchors = cast(AppendRows, self.lift[-1]).rows[layer.live].double()
+        key, value = (anchors @ w[0, :, d:].double().mT for w in (layer.key, layer.value))
+        return [head_of_u(layer.query[0, 0, 0].double() * key[:, 0], layer.query[0, 1, d].double() * key[:, 1],
+                          value.sum(-1), (self.low + self.high) / 2)]  # fmt: skip
+
+    def described(self) -> dict[str, Any]:
+        return super().described() | {"causal": self.causal}
 
 
 def single_head(
@@ -101,6 +126,11 @@ def single_head(
     output_features, output_row: how many output rows, and the row that each anchor's value goes to: an int,
     a sequence of p ints, or a callable from anchor index to row (the paper's G). Row 0 by default.
     beta: β; derived from `selection_error` unless given. dtype: that of `weights` unless given.
+
+    >>> head = ah.theorems.single_head([[1.0], [2.0]], [0.0, 0.5], low=-1, high=1, anchors=32, dtype=torch.float64)
+    >>> x = torch.tensor([[0.3], [-0.9]], dtype=torch.float64)
+    >>> (head(x) - head.exact(x)).abs().max().item() <= head.bound
+    True
     """
     w, t = read_ramps(weights, bias, dtype)
     n, d = w.shape
@@ -108,7 +138,7 @@ def single_head(
     p = _check_anchors(anchors, n, causal)
     rows = output_rows(output_row, p, output_features)
     head = ramp_head(t, low, high, p, p, p - 1, selection_error, beta)
-    points = torch.linspace(low, high, p, dtype=torch.float64)
+    points = even_points(low, high, p)
     silence = (head.beta * head.spacing**2 / 4 + SILENCE) / head.beta if causal else None
     lift = _lift(w, t, points, (low + high) / 2, rows, output_features, silence)
     attention = _attention(d, output_features, head.beta, w.dtype, n, p, causal)

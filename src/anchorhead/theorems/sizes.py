@@ -11,9 +11,10 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from anchorhead.display import facts, page
 from anchorhead.errors import InputError
 from anchorhead.theorems.anchors import beta_for, check_count, check_range
-from anchorhead.theorems.grid import Grid, saturation
+from anchorhead.theorems.grid import Grid, saturation, short
 from anchorhead.theorems.precision import DTYPES, AnchorHead
 from anchorhead.theorems.two_layer import RAMP_ANCHORS
 
@@ -25,7 +26,12 @@ RAMPS, UNIVERSAL = ("single_head", "multi_head"), ("two_layer", "attention_then_
 class Plan:
     """What a construction needs. `anchors` is p, or (n - 2)H over all heads; `levels` and `grid_points` are for
     the universal theorems; `logit_range` is the largest |logit| for inputs in range; `dtypes` says which
-    can hold it, and `reach` beyond which |u - middle| its logits would overflow."""
+    can hold it, and `reach` beyond which |u - middle| its logits would overflow.
+
+    >>> plan = ah.theorems.plan("multi_head", low=-25, high=25, tol=0.1, tokens=50, features=10)
+    >>> plan.heads, plan.dtypes["float32"]
+    (11, True)
+    """
 
     theorem: str
     low: float
@@ -46,9 +52,50 @@ class Plan:
     dtypes: dict[str, bool]
     reach: dict[str, float]
 
+    def __str__(self) -> str:
+        grid = f"{self.levels} levels, {short(self.grid_points)} grid points, " if self.grid_points else ""
+        holds = ", ".join(name for name, held in self.dtypes.items() if held) or "no dtype"
+        return (
+            f"{self.theorem} on [{self.low:g}, {self.high:g}] to within {self.tol:g}, {self.tokens} tokens x "
+            f"{self.features} features\n"
+            f"  layers {self.layers}, heads {self.heads:,}, {grid}anchors p = {self.anchors:,}, β = {self.beta:.6g}\n"
+            f"  bound {self.bound:.6g}, selection error ε = {self.selection_error:.3g}, {short(self.parameters)} "
+            f"parameters, logits up to {self.logit_range:.4g}; held by {holds}"
+        )
+
+    __repr__ = __str__
+
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
         return asdict(self)
+
+    @property
+    def title(self) -> str:
+        """What is planned, in a line."""
+        return f"{self.theorem} on [{self.low:g}, {self.high:g}] to within {self.tol:g}"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What it needs, as names and values."""
+        found: list[tuple[str, Any]] = [
+            ("attention layers", self.layers),
+            ("heads", f"{self.heads:,}"),
+            ("anchors of a ramp head" if self.levels else "anchors", f"{self.anchors:,}"),
+            ("levels a coordinate", self.levels),
+            ("grid points (keys of layer 2)", self.grid_points and short(self.grid_points)),
+            ("selection error", f"{self.selection_error:.3g}"),
+            ("beta", f"{self.beta:,.6g}"),
+            ("proved bound", f"{self.bound:.6g}"),
+            ("parameters", short(self.parameters)),
+            ("logit range", f"±{self.logit_range:.4g}"),
+        ]
+        for name, holds in self.dtypes.items():
+            reach = f", |u - middle| up to {self.reach[name]:.2g}" if self.reach[name] < 1e6 else ""
+            found.append((name, f"holds it{reach}" if holds else "cannot hold it"))
+        return [(name, str(value)) for name, value in found if value is not None]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return page(self.title, facts(self.rows()))
 
 
 def plan(
@@ -68,6 +115,9 @@ def plan(
 
     theorem: single_head, multi_head, two_layer or attention_then_softmax; the last two need `lipschitz`, in the
     Euclidean distance over all entries. output_features defaults to 1 for ramps and `features` otherwise.
+
+    >>> ah.theorems.plan("single_head", low=-25, high=25, tol=0.1, tokens=50, features=10).anchors
+    501
     """
     low, high = check_range(low, high)
     if not (isinstance(tol, int | float) and 0 < tol < LARGEST):

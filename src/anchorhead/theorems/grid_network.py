@@ -1,0 +1,286 @@
+"""The network of the two universal theorems: ramps, bumps, and a look-up of f on a grid (docs/mathematics.md 1.5, 1.6).
+
+`grid.py` states and proves the bound, `two_layer.py` and `attention_then_softmax.py` say what the two stages are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any, cast
+from typing import Literal as OneOf
+
+import torch
+from torch import Tensor, nn
+
+from anchorhead.errors import AnchorheadError, InputError
+from anchorhead.head.head import Head
+from anchorhead.model.affine import AppendColumns, AppendRows
+from anchorhead.model.attention import Attention
+from anchorhead.model.network import Resources
+from anchorhead.model.report import shortened
+from anchorhead.theorems.anchors import check_beta, even_points, score_rows
+from anchorhead.theorems.construction import EDITED, Construction
+from anchorhead.theorems.formulas import Formulas, Target
+from anchorhead.theorems.grid import Grid, Modulus, saturation
+from anchorhead.theorems.lookup import Bumps, Lookup
+from anchorhead.theorems.own_columns import OwnLookup, require_own, stray
+from anchorhead.theorems.precision import AnchorHead
+from anchorhead.theorems.ramps import head_of_u
+
+
+class GridNetwork(Construction):
+    """A look-up of f on a grid, by attention; build it with `two_layer` or `attention_then_softmax`.
+
+    >>> ah.theorems.two_layer(lambda x: x.flip(-2), tokens=2, features=1, levels=8).resources.layers
+    2
+    """
+
+    grid: Grid
+    f: Target | None
+    beta: float
+    ramp_beta: float
+    ramp_anchors: int
+
+    @property
+    def layer1(self) -> Attention:
+        """Layer 1, the ramps."""
+        return self.attention
+
+    @property
+    def lookup(self) -> Lookup | OwnLookup:
+        """The second stage."""
+        return cast(Lookup | OwnLookup, self.stages[3])
+
+    @property
+    def selection_error(self) -> float:
+        """ε of the bound, in the dtype that the network has."""
+        if isinstance(self.lookup, OwnLookup):
+            return stray(self.lookup.grid, self.beta, self.dtype)[0]
+        settled = saturation(self.ramp_anchors, self.ramp_beta / (self.ramp_anchors - 1) ** 2)
+        return self.grid.selection_error(self.beta, settled)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.grid.tokens, self.grid.features
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.lookup.values.dtype
+
+    def count(self, x: Tensor) -> int:
+        """How many sequences there are in a batch."""
+        return x.numel() // self.grid.coordinates
+
+    def require(self, dtype: torch.dtype) -> None:
+        self.grid.require_resolution(dtype)
+        ramp_head(self.ramp_anchors, self.ramp_beta).require(dtype)
+        if isinstance(self.lookup, OwnLookup):
+            require_own(self.lookup.grid, self.beta, dtype)
+
+    @property
+    def layer2(self) -> Attention | None:
+        """Layer 2, the look-up; None where it is a plain softmax."""
+        return self.lookup.second
+
+    @property
+    def layers(self) -> list[Attention]:
+        """The attention layers."""
+        return [self.layer1] + ([] if self.layer2 is None else [self.layer2])
+
+    def exact(self, x: Tensor) -> Tensor:
+        """f itself."""
+        self.check(x)
+        if self.f is None:
+            raise AnchorheadError(
+                "This network is from a file, which holds the values of f on the grid and not f itself, a Python "
+                "function; compare with the function. Where f is given as formulas, files hold them."
+            )
+        return self.f(x)
+
+    @property
+    def bound(self) -> float:
+        """There is no number without knowing f: raises, and says to call `bound_for`."""
+        raise AnchorheadError(
+            "The theorem's bound depends on how fast f varies, which its values on the grid do not show. Declare it: "
+            "bound_for(lipschitz=L), or a modulus of continuity as a callable."
+        )
+
+    def bound_for(
+        self,
+        *,
+        lipschitz: float | Modulus,
+        norm: float | OneOf["sup"] = "sup",
+        metric: OneOf["euclidean", "sup"] = "euclidean",
+    ) -> float:
+        """Bound on the error for inputs in the box, from what the caller declares about f.
+
+        lipschitz: L with |f(X) - f(Y)| <= L dist(X, Y) in every entry, or a modulus of continuity, a callable r
+        -> largest |f(X) - f(Y)| at distance r. metric: the distance meant, Euclidean over all n*d entries or
+        the largest entry ("sup", which gives the smaller bound).
+        norm: "sup" for the largest error of any entry anywhere, or p >= 1 for the paper's L_p norm, the p-th root
+        of the integral over the box of the sum over entries of |error|^p. With two layers on their own columns and no
+        shifts only that is small: on slopes the error may be the spread of f.
+        """
+        self.require_built()
+        modulus = _modulus(lipschitz, metric, self.grid.coordinates)
+        values = self.lookup.values
+        spread = (values.amax(0) - values.amin(0)).max().item()
+        rounding = self.rounding
+        sup, slopes = self.grid.sup_bound(modulus, self.selection_error, spread), None
+        if isinstance(self.lookup, OwnLookup):
+            sup = modulus(self.grid.cell / 2) + spread * self.lookup.mixed()
+            slopes = sup + rounding
+        if norm == "sup" or norm == math.inf:
+            return sup + rounding
+        if isinstance(norm, str) or not norm >= 1:
+            raise InputError(f'norm={norm!r} must be "sup" or a number of at least 1.')
+        count = len(self.lookup.grids) if isinstance(self.lookup, OwnLookup) else 1
+        return self.grid.mean_bound(
+            lambda r: modulus(r) + rounding, self.selection_error, spread, float(norm), values.shape[1], slopes, count
+        )
+
+    @property
+    def rounding(self) -> float:
+        """What storing values and weighing them along every coordinate adds; see `grid.py`."""
+        unit = torch.finfo(self.dtype).eps / 2
+        return 8 * (self.grid.coordinates + 1) * unit * self.lookup.values.abs().max().item()
+
+    def matrices(self) -> dict[str, Tensor]:
+        """layer1.W_Q, ...: the heads of layer 1, and layer2.W_Q, ... or `read_out` for the second stage."""
+        columns = self.ramp_anchors
+        named = {f"layer1.{k}": w for k, w in self.layer1.matrices(columns).items()}
+        if self.layer2 is None:
+            return named | {"read_out": self.lookup.values.detach().mT}
+        if isinstance(self.lookup, OwnLookup):
+            return named | {f"layer2.{k}": w for k, w in self.layer2.matrices(self.grid.tokens).items()}
+        return named | {f"layer2.{k}": w[0] for k, w in self.layer2.matrices(self.grid.points).items()}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        named: dict[str, tuple[int, ...]] = {
+            f"layer1.{k}": shape for k, shape in self.layer1.shapes(self.ramp_anchors).items()
+        }
+        if self.layer2 is None:
+            return named | {"read_out": tuple(self.lookup.values.mT.shape)}
+        if isinstance(self.lookup, OwnLookup):
+            return named | {f"layer2.{k}": shape for k, shape in self.layer2.shapes(self.grid.tokens).items()}
+        return named | {f"layer2.{k}": shape[1:] for k, shape in self.layer2.shapes(self.grid.points).items()}
+
+    def scalar_heads(self) -> list[Head]:
+        """A ramp, as a function of u on [0, 1]."""
+        rows, beta = cast(AppendRows, self.lift[-1]).rows.double(), self.layer1.query[0, 1, self.grid.features].double()
+        return [head_of_u(beta * rows[:, 1], beta * rows[:, 2], rows[:, 3], 0.5)]
+
+    def described(self) -> dict[str, Any]:
+        grid, own = self.grid, self.ramp_anchors == self.grid.tokens
+        known = {
+            **asdict(grid) | {name: float(getattr(grid, name)) for name in ("low", "high", "slope")},
+            "output_features": self.lookup.values.shape[1] // grid.tokens,
+            "columns": "own" if own else "appended",
+            "shifts": len(self.lookup.grids) if isinstance(self.lookup, OwnLookup) else 1,
+            "ramp_anchors": self.ramp_anchors,
+            "beta": self.beta,
+            "ramp_beta": self.ramp_beta,
+        }
+        return known | ({"expressions": list(self.f.texts)} if isinstance(self.f, Formulas) else {})
+
+    def sentences(self) -> list[str]:
+        grid, told = self.grid, self.described()
+        f = ", ".join(self.f.texts) if isinstance(self.f, Formulas) else "f"
+        own = ", keys in the columns of the sequence" if told["columns"] == "own" else ""
+        own += f", {told['shifts']} shifted grids" if told["shifts"] > 1 else ""
+        return [
+            f"{self.theorem}: {shortened(f, 60)} of {grid.tokens} tokens x {grid.features} features in "
+            f"[{grid.low:g}, {grid.high:g}], {grid.tokens} x {told['output_features']} outputs, "
+            + str(self.dtype).removeprefix("torch."),
+            EDITED if self.edited else "|network - f| <= bound_for(lipschitz=L), which depends on how fast f varies",
+            f"levels g = {grid.levels}, {grid.points:,} grid points{own}, p = {self.ramp_anchors} anchors of a ramp, "
+            f"β = {self.beta:.6g}, of ramps {self.ramp_beta:.6g}, selection error ε = {self.selection_error:.3g}",
+        ]
+
+    def known_bound(self) -> float | None:
+        return None
+
+    @property
+    def resources(self) -> Resources:
+        """What this network costs."""
+        keys, scores = self.grid.points, self.beta * self.grid.coordinates
+        if isinstance(self.lookup, OwnLookup):
+            keys, scores = (
+                self.lookup.second.heads * self.grid.tokens,
+                3 * self.beta * (self.lookup.grid.points / 2) ** 2,
+            )
+        return Resources(
+            layers=len(self.layers),
+            heads=sum(layer.heads for layer in self.layers),
+            keys=self.layer1.heads * self.ramp_anchors + keys,
+            parameters=sum(p.numel() for p in self.parameters()),
+            beta=max(self.beta, self.ramp_beta),
+            logit_range=max(scores, ramp_head(self.ramp_anchors, self.ramp_beta).logit_range),
+        )
+
+
+def assembled(f: Target | None, grid: Grid, grids: list[Grid], values: Tensor, p: int, beta: float,
+              ramp_beta: float, *, attention: bool, own: bool) -> GridNetwork:  # fmt: skip
+    """The network of values (K, points, n, d_out) on the K grids that are looked up, p anchors a ramp; refused where
+    their dtype cannot hold it."""
+    dtype, first, numbered = values.dtype, grids[0], own and attention
+    for one in grids:
+        one.require_resolution(dtype)
+    beta, ramp_beta = check_beta(beta), check_beta(ramp_beta)
+    ramp_head(p, ramp_beta).require(dtype)
+    if numbered:
+        require_own(first, beta, dtype)
+    lookup = OwnLookup(grids, values, beta) if numbered else Lookup(values[0], beta, attention=attention)
+    model = GridNetwork([*_ramps(grids, p, ramp_beta, dtype), Bumps(first.levels), lookup])
+    model.theorem = "two_layer" if attention else "attention_then_softmax"
+    model.grid, model.f = grid, f
+    model.beta, model.ramp_beta, model.ramp_anchors = beta, ramp_beta, p
+    model.built()
+    return model
+
+
+def ramp_head(anchors: int, beta: float) -> AnchorHead:
+    """The numbers of a ramp that decide precision."""
+    return AnchorHead(0.0, 1.0, 1 / (anchors - 1), beta, 1 / anchors)
+
+
+def _ramps(grids: list[Grid], p: int, beta: float, dtype: torch.dtype) -> tuple[nn.Sequential, Attention]:
+    """Lift to p columns of rows (x, 1, 2(L - 1/2), -(L - 1/2)², L), and a head for each grid, feature and edge."""
+    n, d = grids[0].tokens, grids[0].features
+    points = even_points(0.0, 1.0, p)
+    slope, square = score_rows((points - 0.5).to(dtype).double())
+    constants = torch.stack([torch.ones(p, dtype=torch.float64), slope, square, points], dim=1)
+    lift = nn.Sequential(AppendColumns(torch.zeros(p - n, d, dtype=dtype)), AppendRows(constants.to(dtype)))
+    width = grids[0].slope * grids[0].cell
+    edges = torch.stack([grid.edges() for grid in grids])
+    query = torch.zeros(len(grids), d, grids[0].levels - 1, 2, d + 4, dtype=torch.float64)
+    query[:, torch.arange(d), :, 0, torch.arange(d)] = beta / width
+    query[..., 0, d] = -beta * edges.unsqueeze(1) / width  # u - 1/2 = (x - e)/width
+    query[..., 1, d] = beta
+    key = torch.zeros(1, 2, d + 4, dtype=torch.float64)
+    key[0, 0, d + 1] = key[0, 1, d + 2] = 1
+    value = torch.zeros(1, 1, d + 4, dtype=torch.float64)
+    value[0, 0, d + 3] = 1
+    heads = query.flatten(0, 2).to(dtype)
+    return lift, Attention(heads, key.to(dtype), value.to(dtype), keep=slice(0, n), stack=True)
+
+
+def _modulus(lipschitz: float | Modulus, metric: str, coordinates: int) -> Modulus:
+    """The declared modulus, as one in the sup norm of the input."""
+    if metric not in ("euclidean", "sup"):
+        raise InputError(f'metric={metric!r} must be "euclidean" or "sup".')
+    stretch = math.sqrt(coordinates) if metric == "euclidean" else 1.0
+    if callable(lipschitz):
+        declared = lipschitz
+        return lambda r: _checked_modulus(float(declared(stretch * r)))
+    constant = float(lipschitz)
+    if not (math.isfinite(constant) and constant >= 0):
+        raise InputError(f"lipschitz={lipschitz} must be a finite number, zero or more, or a modulus of continuity.")
+    return lambda r: constant * stretch * r
+
+
+def _checked_modulus(value: float) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise InputError(f"The modulus of continuity returned {value}; it must be a finite number, zero or more.")
+    return value
