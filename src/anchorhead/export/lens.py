@@ -11,27 +11,41 @@ features, H heads of s = d_head features, and the positions that W_O keeps as qu
     blocks.l.attn.hook_z             (batch, queries, H, s)   pattern times v
     blocks.l.hook_attn_out           (batch, queries, E)      sum over heads of z W_O,  W_O (H, s, E) = out_proj.weight
 
-There is no residual connection around a layer: what is carried on is carried by heads of its own.
+There is no residual connection around a layer: what is carried on is carried by heads of its own. Of a compiled model's
+network each head writes one number, the first entry of its z, and `names[l][h]` is what that is called
+(`circuit/names.py`); the entries of hook_attn_out are those numbers in the same order.
 
 `HookedRootModule` is what TransformerLens offers for modules of any kind. Its HookedTransformer, which 4.0 removed, has
-the same weights in all positions, where a lift has constants for each, and a residual connection.
+the same weights in all positions, where a lift has constants for each, and a residual connection. `bridge.py` puts
+the same blocks into its TransformerBridge.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from anchorhead.errors import DependencyError, InputError, ShapeError
 from anchorhead.head.parameters import constant
-from anchorhead.model.stock import StockLayer, to_stock_attention
+from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.head_core import HeadCore
+from anchorhead.model.layered_core import LayeredCore
+from anchorhead.model.mechanism import Mechanism
+from anchorhead.model.outside import Watched
+from anchorhead.model.stock import StockAttention, StockLayer, to_stock_attention
 
 try:
     from transformer_lens import HookedRootModule
     from transformer_lens.hook_points import HookPoint
 except ImportError as error:
-    raise ImportError("Hook points need TransformerLens: pip install 'anchorhead[lens]'.") from error
+    raise DependencyError("Hook points need TransformerLens: pip install 'anchorhead[lens]'.") from error
+
+Hook = tuple[str, Callable[..., Tensor]]
+"""The name of a hook point, and what is done there, as `run_with_hooks` takes them."""
 
 
 class HookedAttention(nn.Module):
@@ -75,23 +89,103 @@ class HookedBlock(nn.Module):
 
 
 class HookedNetwork(HookedRootModule):
-    """The model as blocks with hook points, and the affine map after the last: (batch, n, d) to (batch, n, outputs)."""
+    """The model as blocks with hook points, and the affine map after the last: (batch, n, d) to (batch, n, outputs).
 
-    def __init__(self, blocks: list[HookedBlock], last: nn.Module) -> None:
+    mechanism: what every head does, of a compiled model whose heads have a meaning each; None for others.
+    """
+
+    def __init__(self, blocks: list[HookedBlock], last: nn.Module, stock: StockAttention,
+                 mechanism: Mechanism | None, look: Callable[[Tensor], None]) -> None:  # fmt: skip
+        """look: says where an input leaves the domain."""
         super().__init__()
-        self.blocks, self.last = nn.ModuleList(blocks), last
+        self.blocks, self.last, self.mechanism = nn.ModuleList(blocks), last, mechanism
+        self.tokens, self.features, self._check = stock.tokens, stock.features, stock.check
+        self._look = look
         self.setup()
 
+    @property
+    def names(self) -> list[list[str]]:
+        """What each head of each block writes, by name."""
+        return [] if self.mechanism is None else [list(names) for names in self.mechanism.states]
+
+    @property
+    def attentions(self) -> list[HookedAttention]:
+        """The attention layers."""
+        return [block.attn for block in self.blocks if isinstance(block, HookedBlock)]
+
+    def check(self, x: Any) -> None:
+        """Refuses an input of another shape or dtype; one outside the domain does what the model's `outside` says."""
+        self._check(x)
+        if x.ndim != 3:
+            raise ShapeError(
+                f"The input has shape {tuple(x.shape)}; hook points take batches of sequences, (batch, {self.tokens}, "
+                f"{self.features}): x.reshape(-1, {self.tokens}, {self.features}) has that shape."
+            )
+        self._look(x)
+
     def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
         for block in self.blocks:
             x = block(x)
         out: Tensor = self.last(x)
         return out
 
+    def where(self, name: str) -> tuple[int, int]:
+        """The block and the head that compute a number of that name."""
+        if self.mechanism is None:
+            raise InputError("The heads of this network have no names: it is not a compiled network of named heads.")
+        found = self.mechanism.head(name)
+        return found.layer, found.head
 
-def to_hooked(model: nn.Module, tokens: int | None = None) -> HookedNetwork:
-    """The model with TransformerLens' hook points; arguments and shapes are those of `to_stock_attention`."""
-    stages = list(to_stock_attention(model, tokens).stages)
+    def ablation(self, name: str, value: float | Tensor = 0.0) -> Hook:
+        """A hook that puts a value in the place of what a head writes, zero unless given: for `run_with_hooks`.
+
+        value: a number, or a tensor (batch, tokens), such as what the head wrote for other inputs.
+        """
+        block, head = self.where(name)
+        if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
+            raise InputError(f"A head writes numbers, and {value!r:.60} is neither a number nor a tensor of them.")
+
+        def ablate(z: Tensor, hook: HookPoint) -> Tensor:
+            if isinstance(value, Tensor) and value.ndim and value.shape != z.shape[:2]:
+                raise ShapeError(
+                    f"The value for {name!r} has shape {tuple(value.shape)}; the input has (batch, tokens) "
+                    f"{tuple(z.shape[:2])}, and a number for each is needed."
+                )
+            z = z.clone()
+            z[:, :, head, 0] = value
+            return z
+
+        return f"blocks.{block}.attn.hook_z", ablate
+
+    def written(self, cache: Any, name: str) -> Tensor:
+        """What a head wrote, (batch, tokens), in a cache of `run_with_cache`."""
+        block, head = self.where(name)
+        point, heads = f"blocks.{block}.attn.hook_z", self.attentions[block].W_Q.shape[0]
+        try:
+            z = cache[point]
+        except (KeyError, TypeError, IndexError):
+            z = None
+        if not isinstance(z, Tensor) or z.ndim != 4 or z.shape[2] != heads:
+            raise InputError(
+                f"The cache holds no {point} with {heads} heads, so that it is not this network's: give the second "
+                "result of this network's run_with_cache, with that hook point among its names."
+            )
+        found: Tensor = z[:, :, head, 0]
+        return found
+
+
+def hooked(model: nn.Module, tokens: int | None = None) -> HookedNetwork:
+    """See `ah.to_hooked`."""
+    stock = to_stock_attention(model, tokens)
+    stages = list(stock.stages)
     pairs = zip(stages[::2], stages[1::2], strict=False)
     blocks = [HookedBlock(lift, layer) for lift, layer in pairs if isinstance(layer, StockLayer)]
-    return HookedNetwork(blocks, stages[-1] if len(stages) % 2 else nn.Identity())
+    named = isinstance(model, CompiledModel) and isinstance(model.network, HeadCore | LayeredCore)
+    mechanism = model.mechanism if named and isinstance(model, CompiledModel) else None
+    last = stages[-1] if len(stages) % 2 else nn.Identity()
+    return HookedNetwork(blocks, last, stock, mechanism, model.look if isinstance(model, Watched) else _anywhere)
+
+
+def _anywhere(x: Tensor) -> None:
+    """Of a network that has no domain."""

@@ -1,8 +1,8 @@
-"""Compiled and converted models as ONNX files, which run without torch and carry what was proved of them.
+"""Models as ONNX files, which run without torch and carry what was proved of them.
 
-A compiled model is written in its literal form: scores, Softmax, values. A converted model is written as it runs, heads
-in their fast form, since the literal one holds a weight for each neuron and key. The certificate, or the report of the
-conversion, is JSON in the file's metadata.
+A compiled model, or the network of a theorem, is written in its literal form: scores, Softmax, values. A converted
+model is written as it runs, heads in their fast form, since the literal one holds a weight for each neuron and key. The
+certificate, the report of the conversion, or what the theorem's network is, is JSON in the file's metadata.
 
 What a file needs to keep its digits. The exporter rounds Python numbers to float32, so in float64 they are made stored
 tensors first. Its optimiser takes a factor within 1e-5 of one for one and a summand below 1e-8 for zero, so only
@@ -31,12 +31,14 @@ from torch.export import Dim
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.errors import FileError, InputError
 from anchorhead.export.onnx_numbers import stored_numbers
-from anchorhead.head.module import LiteralHead
+from anchorhead.export.steady import steady
+from anchorhead.in_context.universal import Universal
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.prompt_core import PromptModel
+from anchorhead.theorems.construction import Construction
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-CERTIFICATE, REPORT = "anchorhead.certificate", "anchorhead.report"
+CERTIFICATE, REPORT, THEOREM = "anchorhead.certificate", "anchorhead.report", "anchorhead.theorem"
 OPSET = 18
 """For onnxruntime 1.14 and later; from 23 on attention would be one operator, whose scale is a float32."""
 LARGEST = 1_900_000_000
@@ -50,15 +52,19 @@ def export_onnx(
     *,
     names: Sequence[str] | None = None,
 ) -> None:
-    """Writes a compiled model, or one that `ah.convert` returned, to an ONNX file.
+    """Writes a compiled model, one that `ah.convert` returned, or a theorem's network to an ONNX file.
 
     example: inputs of a converted model, as a tensor, a tuple, or a dictionary of keyword arguments; sizes that the
         model does not fix, such as batch and length, are free in the file (a length of one would stay one). Of a
         compiled model's example only the number of dimensions counts; if not given it is (batch, *input_shape), for
-        one variable (batch, length).
+        one variable (batch, length). A theorem's network takes (batch, tokens, features), and needs none.
     names: of the inputs in the file; if not given those of the arguments, or x for a compiled model.
 
     Outputs are named as the model names them, or y. What is no tensor, such as a cache, is left out.
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "tanh.onnx"
+    >>> ah.export_onnx(ah.compile("tanh(x)"), path)
     """
     _require("onnx", "onnxscript")
     if isinstance(model, CompiledModel):
@@ -67,10 +73,13 @@ def export_onnx(
     elif isinstance(report := getattr(model, "report", None), ConversionReport):
         call, tensors, sizes = _converted(model, example)
         said = {REPORT: report.as_dict()}
+    elif isinstance(model, Construction | Universal):
+        call, tensors, sizes = _theorem(model)
+        said = {THEOREM: model.as_dict()}
     else:
         raise InputError(
-            f"A {type(model).__name__} is neither a compiled nor a converted model; export what ah.compile or "
-            "ah.convert returned."
+            f"A {type(model).__name__} is neither a compiled nor a converted model, nor the network of a theorem; "
+            "export what ah.compile, ah.convert or ah.theorems returned."
         )
     named = call.names if names is None else [str(name) for name in names]
     if len(named) != len(tensors) or len(set(named)) != len(named):
@@ -89,6 +98,12 @@ def check_onnx(model: nn.Module, path: str | os.PathLike[str], inputs: Inputs, *
     """The largest difference between the file in onnxruntime and the model in torch, relative to 1 + |output|.
 
     optimized: with all of onnxruntime's optimisations; in float64 some of them keep the digits of a float32 only.
+
+    >>> import pathlib, tempfile
+    >>> model, path = ah.compile("tanh(x)"), pathlib.Path(tempfile.mkdtemp()) / "tanh.onnx"
+    >>> ah.export_onnx(model, path)
+    >>> ah.check_onnx(model, path, torch.linspace(-3, 3, 7, dtype=torch.float64)[:, None]) < 1e-12
+    True
     """
     _require("onnxruntime")
     session = _session(path, optimized)
@@ -190,8 +205,19 @@ def _compiled(model: CompiledModel, example: Any) -> tuple[_Call, tuple[Tensor, 
     first = next(model.parameters())
     x = torch.zeros(*(2 + i for i in range(leading)), *shape, dtype=first.dtype, device=first.device)
     call, tensors = _call(model, x)
-    call.model = _steady(model.literal())
+    call.model = steady(model.literal())
     return call, tensors, [{i: _name(i) for i in range(leading)}]
+
+
+def _theorem(model: Construction | Universal) -> tuple[_Call, tuple[Tensor, ...], Sizes]:
+    """In literal form: sequences of its size in batches, or prompts of any length."""
+    if isinstance(model, Universal):
+        x = model.middle.expand(2, 3, -1).clone()
+    else:
+        x = torch.zeros(2, *model.size, dtype=model.dtype, device=model.attention.value.device)
+    call, tensors = _call(model.literal(), x)
+    call.names = ["tokens" if isinstance(model, Universal) else "x"]
+    return call, tensors, [{i: _name(i) for i in range(2 if isinstance(model, Universal) else 1)}]
 
 
 def _converted(model: nn.Module, example: Any) -> tuple[_Call, tuple[Tensor, ...], Sizes]:
@@ -234,30 +260,6 @@ def _runs(call: _Call, tensors: Sequence[Tensor]) -> bool:
     except Exception:
         return False
     return True
-
-
-class _SteadyHead(LiteralHead):
-    """Scores counted from the largest gate, which softmax does not see: a steep gate costs the others no digits."""
-
-    def __init__(self, head: LiteralHead) -> None:
-        nn.Module.__init__(self)
-        self.__dict__.update(head.__dict__)
-
-    def weights(self, x: Tensor) -> Tensor:
-        x = x.unsqueeze(-1)
-        gates = x * self.gate_slopes + self.gate_levels
-        gates = gates - gates.amax(-1, keepdim=True)
-        return (x * self.slopes + self.intercepts + gates[..., self.piece]).softmax(-1)
-
-
-def _steady(module: nn.Module) -> nn.Module:
-    """The literal form with steady heads wherever a piece has several keys; the module is one that nobody else has."""
-    if isinstance(module, LiteralHead):
-        pieces = len(module.gate_slopes)
-        return _SteadyHead(module) if 1 < pieces < len(module.slopes) else module
-    for name, child in list(module.named_children()):
-        setattr(module, name, _steady(child))
-    return module
 
 
 def _program(call: _Call, tensors: tuple[Tensor, ...], names: Sequence[str], sizes: Sizes) -> Any:

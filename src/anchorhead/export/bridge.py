@@ -1,0 +1,72 @@
+"""A model inside TransformerLens' TransformerBridge, which hosts models that others built.
+
+A bridge takes a floating point tensor for embeddings, so that the numbers of a sequence, (batch, tokens, inputs), go in
+as they are, and what it calls logits are the outputs. The blocks are those of `lens.py`, with the same numbers; each of
+its hook points becomes a component of the bridge, whose hook_out is what it passes on:
+
+    blocks.l.hook_in, hook_out                 (batch, n, d) and (batch, queries, rows): the block
+    blocks.l.resid.hook_out                    what the lift writes
+    blocks.l.q, k, v, scores, pattern, z       .hook_out, as in `lens.py`
+
+There is no tokenizer, embedding or vocabulary, and no loss: what needs those says so.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from torch import Tensor, nn
+
+from anchorhead.errors import DependencyError
+from anchorhead.export.lens import HookedNetwork, hooked
+
+try:
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
+    from transformer_lens.model_bridge.generalized_components import OpaqueBlockBridge
+    from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
+except ImportError as error:
+    raise DependencyError("A bridge needs TransformerLens 4: pip install 'anchorhead[lens]'.") from error
+
+PARTS = {"resid": "hook_resid_pre", **{part: f"attn.hook_{part}" for part in ("q", "k", "v", "pattern", "z")},
+         "scores": "attn.hook_attn_scores"}  # fmt: skip
+"""The components of a block, by the hook points of `lens.py`."""
+
+
+class Host(nn.Module):
+    """The network as a bridge calls it: embeddings in, logits out."""
+
+    def __init__(self, network: HookedNetwork) -> None:
+        super().__init__()
+        self.blocks, self.last, self._check = network.blocks, network.last, network.check
+        self.config = SimpleNamespace(is_encoder_decoder=False)
+
+    def forward(self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, **_: Any) -> Any:
+        x = input_ids if inputs_embeds is None else inputs_embeds
+        self._check(x)
+        for block in self.blocks:
+            x = block(x)
+        return SimpleNamespace(logits=self.last(x))
+
+
+class Adapter(ArchitectureAdapter):
+    """Which parts of the host are which components."""
+
+    def __init__(self, config: TransformerBridgeConfig) -> None:
+        super().__init__(config)
+        parts = {name: GeneralizedComponent(name=path) for name, path in PARTS.items()}
+        self.component_mapping = {"blocks": OpaqueBlockBridge(name="blocks", submodules=parts)}
+
+
+def bridged(model: nn.Module, tokens: int | None = None) -> TransformerBridge:
+    """See `ah.to_bridge`."""
+    network = hooked(model, tokens)
+    first = network.attentions[0]
+    heads, width, size = first.W_Q.shape
+    config = TransformerBridgeConfig(
+        d_model=width, d_head=size, n_layers=len(network.blocks), n_ctx=network.tokens, n_heads=heads, d_vocab=1,
+        architecture="anchorhead", device="cpu", dtype=first.W_Q.dtype,
+    )  # fmt: skip
+    return TransformerBridge(Host(network), Adapter(config), None)

@@ -1,0 +1,157 @@
+"""What every head of a model does: which numbers it reads, what it computes of them, and what it writes.
+
+A layer's heads are numbered as in its literal form (`as_self_attention`, stock attention, hook points): first those
+that carry a number on, then those of its steps, each of which writes one number of the state after the layer. Lines are
+the target's own, with exact coefficients in the names of the wires (`circuit/names.py`), so that the mechanism is a
+program for the target, and `error` is how far the number that a head writes may be from what the program has there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anchorhead.circuit.apply import U
+from anchorhead.circuit.layout import states
+from anchorhead.circuit.line import Line
+from anchorhead.circuit.names import line_node, wire_names
+from anchorhead.circuit.program import number_out
+from anchorhead.enclosure.exact import as_float
+from anchorhead.errors import InputError
+from anchorhead.expression.graph import Node, substituted
+from anchorhead.proof.network_claim import PlacedNetwork
+
+MOST_SAID = 6
+"""Terms of a line that words say."""
+
+
+@dataclass(frozen=True)
+class Stated:
+    """bias + sum of coefficient · name, exactly; numbers as a file writes them: "1/3", "=sqrt(2)"."""
+
+    bias: float | int | str
+    terms: dict[str, float | int | str]
+
+    @classmethod
+    def of(cls, line: Line, names: Sequence[str]) -> Stated:
+        return cls(number_out(line.bias), {names[wire]: number_out(c) for wire, c in line.terms.items()})
+
+
+@dataclass(frozen=True)
+class HeadMechanism:
+    """One head. layer and head count from 0; kind is that of the circuit's step, or `carry`.
+
+    function: in u, times v where the step is a product; empty for what is none. reads: the lines by their roles. where:
+    what part of the target it comes from. keys: that it attends to. error: proved, of the number that it writes.
+    """
+
+    layer: int
+    head: int
+    kind: str
+    name: str
+    words: str
+    function: str
+    reads: dict[str, Stated]
+    where: str
+    keys: int
+    error: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return vars(self) | {"reads": {role: vars(line) for role, line in self.reads.items()}}
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What every head of a compiled model does: inputs by name, the heads of all layers in order, the names of the
+    state after each, and the outputs' lines.
+
+    >>> ah.compile("sin(3*x)", (-1, 1), tol=1e-4).mechanism.inputs
+    ('x',)
+    """
+
+    inputs: tuple[str, ...]
+    heads: tuple[HeadMechanism, ...]
+    states: tuple[tuple[str, ...], ...]
+    outputs: tuple[Stated, ...]
+
+    def head(self, name: str) -> HeadMechanism:
+        """The head that computes a number of that name."""
+        found = next((head for head in self.heads if head.name == name and head.kind != "carry"), None)
+        if found is None:
+            known = ", ".join(dict.fromkeys(head.name for head in self.heads if head.kind != "carry"))
+            raise InputError(f"No head of this model is called {name!r}; those that compute something are {known}.")
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"inputs": list(self.inputs), "heads": [head.as_dict() for head in self.heads],
+                "states": [list(names) for names in self.states],
+                "outputs": [vars(line) for line in self.outputs]}  # fmt: skip
+
+    def __str__(self) -> str:
+        return "\n".join(f"layer {h.layer}, head {h.head}  {h.name}: {h.words}" for h in self.heads)
+
+
+def mechanism(placed: PlacedNetwork, errors: Sequence[float]) -> Mechanism:
+    """Of a network of heads, given the proved error of every wire."""
+    circuit = placed.claim.circuit
+    names, nodes = wire_names(circuit)
+    heads: list[HeadMechanism] = []
+    held = list(states(circuit, placed.plans))
+    for layer, (plan, after) in enumerate(zip(placed.plans, held[1:], strict=True)):
+        for head, wire in enumerate(after[: len(plan.kept)]):
+            line = Stated.of(Line({wire: 1}), names)
+            heads.append(HeadMechanism(layer, head, "carry", names[wire], f"carries {names[wire]} on", "",
+                                       {"v": line}, "", 1, errors[wire]))  # fmt: skip
+        for i in (i for group in plan.groups for i in group):
+            heads += [_head(placed, layer, after.index(wire), i, names, nodes, wire, errors[wire])
+                      for wire in range(circuit.starts[i], circuit.starts[i] + circuit.steps[i].width)]  # fmt: skip
+    outputs = tuple(Stated.of(line, names) for line in circuit.outputs)
+    return Mechanism(circuit.inputs, tuple(heads), tuple(tuple(names[w] for w in after) for after in held[1:]), outputs)
+
+
+def _head(placed: PlacedNetwork, layer: int, head: int, i: int, names: Sequence[str], nodes: list[Node], wire: int,
+          error: float) -> HeadMechanism:  # fmt: skip
+    claim = placed.claim
+    step, use = claim.circuit.steps[i], claim.wiring.uses[i]
+    lines = list(step.lines())
+    reads = {role: Stated.of(line, names) for role, line in zip(step.roles(), lines, strict=True)}
+    formula = step.formula(lambda line: line_node(line, nodes)) if len(lines) <= MOST_SAID else None
+    words = step.words([_said(line, names) for line in lines], str(formula or step.name))
+    if step.width > 1:
+        words += f": entry {wire - claim.circuit.starts[i]} of its values"
+    function = getattr(step, "function", None)
+    return HeadMechanism(layer, head, step.name, names[wire], words, "" if function is None else str(function), reads,
+                         step.label, step.keys(claim.heads, use), error)  # fmt: skip
+
+
+def single_head(function: Node, variable: str, text: str, keys: int, error: float) -> Mechanism:
+    """Of one head for a function of one variable."""
+    in_u = substituted(function, {variable: U})
+    line = Stated(0, {variable: 1})
+    found = HeadMechanism(0, 0, "apply", text, f"computes {in_u} of u = {variable}", str(in_u), {"u": line}, text, keys,
+                          error)  # fmt: skip
+    return Mechanism((variable,), (found,), ((text,),), (Stated(0, {text: 1}),))
+
+
+def _said(line: Line, names: Sequence[str]) -> str:
+    """A line in words, numbers to four digits."""
+    parts = [(as_float(c), f"*{_bracketed(names[wire])}") for wire, c in list(line.terms.items())[:MOST_SAID]]
+    if line.bias != 0 or not parts:
+        parts.append((as_float(line.bias), ""))
+    terms = [f"{'-' if c < 0 else '+'} {abs(c):.4g}{name}".replace(" 1*", " ") for c, name in parts]
+    if len(line.terms) > MOST_SAID:
+        terms.insert(MOST_SAID, f"+ ... ({len(line.terms)} terms)")
+    text = " ".join(terms)
+    return text[2:] if text.startswith("+") else f"-{text[2:]}"
+
+
+def _bracketed(name: str) -> str:
+    """A name as a factor: in brackets where it has a sign outside of brackets of its own."""
+    depth, plain = 0, True
+    for letter in name:
+        depth += (letter == "(") - (letter == ")")
+        plain = plain and (depth > 0 or letter not in "+-")
+    return name if plain else f"({name})"

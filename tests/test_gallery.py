@@ -1,0 +1,300 @@
+"""The gallery's ground truth is true: every head writes what its JSON says, to the proved error, and matters so.
+
+The mechanism is run as a program (`stated.py`) that shares no code with the library.
+"""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import mpmath as mp
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stated import run
+
+import anchorhead as ah
+from anchorhead.model.stock import to_stock_attention
+
+NAMES = ah.gallery.names()
+ROOM = 1e-12
+"""For the rounding of what is compared."""
+
+
+@cache
+def item(name):
+    return ah.gallery.load(name)
+
+
+@cache
+def stated(name):
+    """The mechanism as it is read back from JSON."""
+    return json.loads(json.dumps(item(name).as_dict(), allow_nan=False))["mechanism"]
+
+
+def inputs(name, count, seed):
+    """Points of the domain, a third of them corners: (count, inputs)."""
+    low, high = torch.tensor(item(name).model.certificate.domain, dtype=torch.float64).T
+    part = torch.rand(count, len(low), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    part[: count // 3] = part[: count // 3].round()
+    return low + (high - low) * part
+
+
+def states(name, x):
+    """The state after every layer, (layers)(inputs, heads)."""
+    network = item(name).model.network
+    return network.layered.states(x)[1:] if name != "sine" else [network(x)]
+
+
+def test_there_are_ten_and_each_says_what_it_is():
+    assert len(NAMES) == 10
+    assert all(len(item(name).description) > 20 for name in NAMES)
+    with pytest.raises(ah.InputError, match="The gallery has no 'nothing'"):
+        ah.gallery.load("nothing")
+
+
+def test_formulas_of_descriptions_are_those_of_the_targets():
+    for name, text, formula in (
+        ("sine", "sin(3x)", "sin(3*x)"),
+        ("gate", "silu(2a)·b", "silu(2*a)*b"),
+        ("formula", "sin(3xy) + exp(-x²)", "sin(3*x*y) + exp(-x**2)"),
+    ):
+        assert text in item(name).description
+        same = ah.compile(formula, dict.fromkeys(item(name).mechanism.inputs, (-1, 1)), tol=1e-2).certificate.expression
+        assert item(name).model.certificate.expression == same
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=10)
+@given(seed=st.integers(0, 2**32))
+def test_every_head_writes_what_is_stated(name, seed):
+    x = inputs(name, 4, seed)
+    found = states(name, x)
+    for row, point in enumerate(x.tolist()):
+        wires, _ = run(stated(name), point)
+        for head in stated(name)["heads"]:
+            written = found[head["layer"]][row, head["head"]].item()
+            assert abs(written - wires[head["name"]]) <= head["error"] + ROOM, head["words"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=10)
+@given(seed=st.integers(0, 2**32))
+def test_the_program_is_the_target(name, seed):
+    x, model = inputs(name, 3, seed), item(name).model
+    exact, made = model.exact(x).reshape(3, -1), model(x).reshape(3, -1)
+    for row, point in enumerate(x.tolist()):
+        _, outputs = run(stated(name), point)
+        for k, value in enumerate(outputs):
+            assert abs(exact[row, k].item() - value) <= ROOM
+            assert abs(made[row, k].item() - value) <= model.certificate.bound + ROOM
+
+
+def patched(name, x, layer, head, value):
+    """The stock form's outputs with a value in the place of what one head writes."""
+    z, stages = x[:, None], list(item(name).model.to_stock_attention().stages)
+    for at, stage in enumerate(stages):
+        z = stage(z)
+        if at == 2 * layer + 1:
+            z = z.clone()
+            z[:, 0, head] = value
+    return z[:, 0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_patched_head_changes_the_function_as_the_program_says(name):
+    """What a head wrote for another input, put in its place: the outputs follow the program with that number there.
+
+    Heads further on then see arguments that no input gives, at which nothing is proved, so that a little is allowed.
+    """
+    x, other = inputs(name, 3, 1), inputs(name, 3, 2)
+    model = item(name).model
+    for head in stated(name)["heads"]:
+        if head["kind"] == "carry":
+            continue
+        values = [run(stated(name), point)[0][head["name"]] for point in other.tolist()]
+        made = patched(name, x, head["layer"], head["head"], torch.tensor([float(v) for v in values]).double())
+        for row, point in enumerate(x.tolist()):
+            _, plain = run(stated(name), point)
+            _, meant = run(stated(name), point, {head["name"]: values[row]})
+            effect = max(abs(a - b) for a, b in zip(plain, meant, strict=True))
+            off = max(abs(made[row, k].item() - m) for k, m in enumerate(meant))
+            assert off <= 20 * model.certificate.bound + 0.02 * effect, head["words"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_formulas_of_what_is_carried(name):
+    """Where a name is a formula in the inputs, it has the value that the program has."""
+    [point] = inputs(name, 1, 5).tolist()
+    wires, _ = run(stated(name), point)
+    given = {key: mp.mpf(v) for key, v in zip(stated(name)["inputs"], point, strict=True)}
+    numbered = {key: wires[key] for key in wires if key.isidentifier()}
+    for key, value in wires.items():
+        if not key.isidentifier():
+            assert abs(value - applied_in(key, numbered | given)) <= ROOM
+
+
+def applied_in(text, values):
+    from stated import NAMES as known
+
+    return mp.mpf(eval(text, {"__builtins__": {}}, known | values))
+
+
+def test_names_are_distinct_and_survive_a_file(tmp_path):
+    for name in ("sorting", "digits", "gradient_descent"):
+        path = tmp_path / f"{name}.safetensors"
+        item(name).model.save(path)
+        again = ah.load(path).mechanism
+        assert again.as_dict() == item(name).mechanism.as_dict()
+        for names in again.states:
+            assert len(set(names)) == len(names)
+
+
+def test_sorting_sorts_and_digits_are_read():
+    x = inputs("sorting", 100, 0)
+    assert (item("sorting").model(x) - x.sort(-1).values).abs().max() <= item("sorting").model.certificate.bound
+    datasets = pytest.importorskip("sklearn.datasets")
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    found = item("digits").model(torch.tensor(pixels / 16)).argmax(-1)
+    assert (found == torch.tensor(labels)).double().mean() > 0.96
+
+
+@pytest.mark.heavy
+def test_a_folder_holds_models_that_verify_and_their_mechanisms(tmp_path):
+    written = ah.gallery.write(tmp_path / "gallery")
+    assert len(written) == 21
+    assert sum(path.stat().st_size for path in written) < 300_000
+    index = json.loads((tmp_path / "gallery" / "index.json").read_text())
+    assert list(index) == NAMES
+    for name in NAMES:
+        assert ah.verify(tmp_path / "gallery" / f"{name}.safetensors").level == "proved"
+        assert json.loads((tmp_path / "gallery" / f"{name}.json").read_text()) == json.loads(
+            json.dumps(item(name).as_dict())
+        )
+    first = {path.name: path.read_bytes() for path in written}
+    assert {path.name: path.read_bytes() for path in ah.gallery.write(tmp_path / "again")} == first
+
+
+def test_what_has_no_parts_says_so():
+    grid = ah.compile("sin(x + y)", (-1, 1), tol=1e-2, method="grid")
+    with pytest.raises(ah.InputError, match="method='graph'"):
+        _ = grid.mechanism
+    with pytest.raises(ah.InputError, match="called 'cos'; those that compute something are sin"):
+        item("sine").mechanism.head("cos")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hook_points_have_the_names(name):
+    pytest.importorskip("transformer_lens")
+    x = inputs(name, 5, 3)
+    hooked = ah.to_hooked(item(name).model)
+    out, cache = hooked.run_with_cache(x[:, None])
+    literal = item(name).model.literal_certificate().bound
+    assert (out[:, 0] - item(name).model.exact(x).reshape(5, -1)).abs().max() <= literal + 1e-9
+    for head in stated(name)["heads"]:
+        if head["kind"] != "carry":
+            found = hooked.written(cache, head["name"])[:, 0]
+            meant = [run(stated(name), point)[0][head["name"]] for point in x.tolist()]
+            room = 1e-3 if head["error"] > 1e-6 else 1e-5
+            assert max(abs(a - b) for a, b in zip(found.tolist(), meant, strict=True)) <= head["error"] + room
+    ablated = hooked.run_with_hooks(x[:, None], fwd_hooks=[hooked.ablation(hooked.names[-1][-1], 0.25)])
+    last = item(name).mechanism.head(hooked.names[-1][-1])
+    meant = [run(stated(name), point, {last.name: mp.mpf(0.25)})[1] for point in x.tolist()]
+    assert max(abs(ablated[i, 0, k].item() - v) for i, row in enumerate(meant) for k, v in enumerate(row)) < 2e-3
+
+
+@pytest.mark.parametrize("x", [torch.zeros(2, 2).double(), torch.zeros(2, 3, 2).double(), torch.zeros(1, 1, 2)])
+def test_hook_points_refuse_other_inputs_in_a_sentence(x):
+    pytest.importorskip("transformer_lens")
+    hooked = ah.to_hooked(item("formula").model)
+    with pytest.raises(ah.AnchorheadError, match=r"shape|float64"):
+        hooked(x)
+    with pytest.raises(ah.InputError, match="those that compute something are"):
+        hooked.ablation("cos(x)")
+
+
+def test_what_is_no_value_cache_or_model_is_refused_in_a_sentence():
+    pytest.importorskip("transformer_lens")
+    hooked, other = ah.to_hooked(item("formula").model), ah.to_hooked(item("digits").model)
+    x = inputs("formula", 5, 3)[:, None]
+    for value in ("a", None):
+        with pytest.raises(ah.InputError, match="neither a number nor a tensor"):
+            hooked.ablation("x*y", value)
+    with pytest.raises(ah.ShapeError, match=r"\(4, 1\).*\(5, 1\)"):
+        hooked.run_with_hooks(x, fwd_hooks=[hooked.ablation("x*y", torch.zeros(4, 1).double())])
+    _, cache = other.run_with_cache(inputs("digits", 5, 3)[:, None])
+    for foreign in (cache, {}, None):
+        with pytest.raises(ah.InputError, match="not this network's"):
+            hooked.written(foreign, "x*y")
+
+
+@pytest.mark.parametrize("make", [ah.to_hooked, ah.to_bridge])
+def test_hook_points_warn_outside_the_domain_as_the_model_does(make):
+    pytest.importorskip("transformer_lens")
+    model = ah.compile("sin(3*x*y)", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-2)
+    made, far = make(model), torch.full((2, 1, 2), 1.5, dtype=torch.float64)
+    with pytest.warns(ah.OutsideRangeWarning):
+        made(far)
+    model.outside = "error"
+    with pytest.raises(ah.OutsideRangeError):
+        made(far)
+
+
+def test_what_has_no_stock_form_says_what_has():
+    with pytest.raises(ah.InputError, match=r"give its \.model"):
+        to_stock_attention(item("sine"))
+    descent = ah.in_context.gradient_descent("squared", features=1, examples=4, steps=1, learning_rate=0.1)
+    with pytest.raises(ah.InputError, match="no form as layers of nn"):
+        to_stock_attention(descent)
+    with pytest.raises(ah.InputError, match="path"):
+        ah.gallery.write(None)
+
+
+def test_the_page_on_hooks_says_what_happens():
+    """Its examples without a prompt need TransformerLens; they assert what they say."""
+    pytest.importorskip("transformer_lens")
+    page = (Path(__file__).parents[1] / "docs/interpretability.md").read_text(encoding="utf-8")
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if not block.startswith(">>>")]
+    assert len(blocks) == 2
+    known = {}
+    for block in blocks:
+        exec(block, known)
+
+
+@pytest.mark.parametrize("name", ["sine", "formula", "recall", "sorting"])
+def test_a_bridge_holds_the_same_numbers(name):
+    pytest.importorskip("transformer_lens")
+    x = inputs(name, 5, 4)[:, None]
+    hooked, bridge = ah.to_hooked(item(name).model), ah.to_bridge(item(name).model)
+    (out, cache), (expected, other) = bridge.run_with_cache(x), hooked.run_with_cache(x)
+    assert torch.equal(out, expected)
+    for block in range(len(hooked.blocks)):
+        for part in ("q", "k", "v", "pattern", "z"):
+            assert torch.equal(cache[f"blocks.{block}.{part}.hook_out"], other[f"blocks.{block}.attn.hook_{part}"])
+    place, ablate = hooked.ablation(hooked.names[0][-1], 0.1)
+    there = place.replace("attn.hook_z", "z.hook_out")
+    assert torch.equal(bridge.run_with_hooks(x, fwd_hooks=[(there, ablate)]),
+                       hooked.run_with_hooks(x, fwd_hooks=[(place, ablate)]))  # fmt: skip
+    with pytest.raises(ah.ShapeError, match="takes"):
+        bridge(x[:, :, :0])
+
+
+def test_a_function_of_a_prompt_has_names_too():
+    model = ah.in_context.compile("q*mean(x*y)", {"x": (-1, 1), "y": (-1, 1)}, {"q": (-1, 1)}, tol=1e-3)
+    assert [head.name for head in model.mechanism.heads if head.kind != "carry"] == ["x*y", "mean_0", "q*mean_0"]
+
+
+def test_the_command_writes_the_gallery_and_shows_heads(tmp_path, capsys):
+    from anchorhead.tables import print_parts
+
+    print_parts(item("formula").model)
+    assert "layer 1, head 1  sin(3*(x*y)): computes sin(u) of u = 3*x*y" in capsys.readouterr().out
+    from typer.testing import CliRunner
+
+    from anchorhead.cli import app
+
+    found = CliRunner().invoke(app, ["gallery", "-o", str(tmp_path / "made")])
+    assert found.exit_code == 0
+    assert "21 files" in found.stdout
