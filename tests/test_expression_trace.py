@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
+import anchorhead as ah
 from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression import parse
 from anchorhead.expression.graph import constant
@@ -153,3 +157,38 @@ def test_the_module_is_left_as_it_was():
     trace(module)
     assert module.training
     assert module[0].weight.dtype == torch.float32
+
+
+STACKED = {
+    "behind": lambda x, y: torch.stack([torch.sin(x), x * y], -1),
+    "in front": lambda x, y: torch.stack([torch.sin(x), x * y]),
+    "a tuple": lambda x, y: (torch.sin(x), x * y),
+}
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_several_results_of_numbers_are_several_outputs(name):
+    assert trace(STACKED[name], ("x", "y")).text == ["sin(x)", "x*y"]
+
+
+@cache
+def stacked():
+    return ah.compile(STACKED["behind"], (-1, 1), tol=1e-4)
+
+
+@settings(max_examples=20)
+@given(x=st.floats(-1, 1), y=st.floats(-1, 1))
+def test_stacked_results_are_compiled_in_their_order(x, y):
+    model = stacked()
+    point = torch.tensor([x, y], dtype=torch.float64)
+    assert (model(point) - STACKED["behind"](*point)).abs().max() <= model.certificate.bound
+
+
+def test_one_number_may_give_several_too():
+    model = ah.compile(lambda x: torch.stack([torch.sin(x), torch.cos(x)], -1), (-1, 1), tol=1e-3)
+    assert model(torch.zeros(5, 1, dtype=torch.float64)).shape == (5, 2)
+
+
+def test_what_is_stacked_must_be_what_is_returned():
+    with pytest.raises(ah.ExpressionError, match=r"stack what is returned"):
+        trace(lambda x, y: torch.stack([x, y]).sum(0), ("x", "y"))

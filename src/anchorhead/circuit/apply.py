@@ -43,7 +43,7 @@ from anchorhead.circuit.step import (
 from anchorhead.enclosure.exact import as_ball
 from anchorhead.enclosure.precision import above, below, upper
 from anchorhead.enclosure.variation import moved, steepest, value_range
-from anchorhead.expression.graph import Node, constant, variable
+from anchorhead.expression.graph import Node, constant, substituted, variable
 
 if TYPE_CHECKING:
     from anchorhead.circuit.program import Reader
@@ -174,6 +174,16 @@ class FunctionStep(Step):
             return float(use.values[0])
         return size(value_range(self.function, *argument) or (0.0, 0.0))
 
+    @property
+    def symbol(self) -> str:
+        return "square" if self.function in SQUARES else self.function.op
+
+    def roles(self) -> list[str]:
+        return ["u", "v"][: len(self.parts())]
+
+    def words(self, lines: Sequence[str], formula: str) -> str:
+        return f"computes {self.function} of u = {lines[0]}"
+
     def keys(self, heads: Sequence[ProvedHead], use: Use) -> int:
         return heads[use.head].keys
 
@@ -198,6 +208,9 @@ class Apply(FunctionStep):
     @classmethod
     def read(cls, items: list[Any], label: str, reader: Reader) -> Apply:
         return cls(reader.function(items[0]), reader.line(items[1]), label)
+
+    def formula(self, line: Callable[[Line], Node]) -> Node:
+        return substituted(self.function, {"u": line(self.argument)})
 
     def factors(self) -> tuple[Node, Line, Line]:
         return self.function, self.argument, Line({}, 1)
@@ -228,6 +241,17 @@ class Times(FunctionStep):
 
     def factors(self) -> tuple[Node, Line, Line]:
         return self.function, self.argument, self.partner
+
+    def formula(self, line: Callable[[Line], Node]) -> Node:
+        return Node("mul", (substituted(self.function, {"u": line(self.argument)}), line(self.partner)))
+
+    @property
+    def symbol(self) -> str:
+        return "product" if self.function is U else super().symbol
+
+    def words(self, lines: Sequence[str], formula: str) -> str:
+        what = "the product u·v" if self.function is U else f"({self.function})·v"
+        return f"computes {what} of u = {lines[0]} and v = {lines[1]}"
 
     def wanted(self) -> tuple[str, Node, bool]:
         return ("identity", U, True) if self.function is U else ("plain", self.function, True)

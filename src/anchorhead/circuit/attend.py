@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from anchorhead.circuit.program import Reader
 
 Rows = tuple[tuple[Line, ...], ...]
+MOST_SAID = 24
+"""Lines that words say."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,25 @@ class Attend(Step):
         query, keys, offsets, values = ([lines[k] for k in part] for part in self.parts())
         d = len(query)
         return query, [keys[j * d : (j + 1) * d] for j in range(len(offsets))], offsets, values
+
+    @property
+    def symbol(self) -> str:
+        return "attention"
+
+    def words(self, lines: Sequence[str], formula: str) -> str:
+        own = f"is the target's own softmax attention over {len(self.offsets)} keys"
+        if len(lines) > MOST_SAID:
+            return own
+        query, keys, offsets, values = self._split(lines)
+        scores = [f"({', '.join(key)})·({', '.join(query)})" for key in keys] if query else [""] * len(keys)
+        plus = [f"{score} + {offset}".removeprefix(" + ").removesuffix(" + 0")
+                for score, offset in zip(scores, offsets, strict=True)]  # fmt: skip
+        return f"{own}, with the scores {'; '.join(plus)} and the values {', '.join(values)}"
+
+    def roles(self) -> list[str]:
+        d, m = range(len(self.query)), range(len(self.offsets))
+        scores = [*(f"query[{i}]" for i in d), *(f"key[{j}][{i}]" for j in m for i in d), *(f"offset[{j}]" for j in m)]
+        return scores + [f"value[{j}][{k}]" for j in m for k in range(self.width)]
 
     def alike(self, head: int) -> tuple[object, ...]:
         return self.name, len(self.query), len(self.offsets), self.width

@@ -20,6 +20,7 @@ from flint import arb
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.step import Computed, Pair, ProvedHead, Step, Use, Valued, Values, gamma, size
 from anchorhead.enclosure.precision import upper
+from anchorhead.expression.graph import Node, negate
 
 if TYPE_CHECKING:
     from anchorhead.circuit.program import Reader
@@ -64,6 +65,20 @@ class Largest(Step):
 
     def beta_for(self, error: float) -> float:
         return shortfall(len(self.arguments)) / error
+
+    def formula(self, line: Callable[[Line], Node]) -> Node:
+        """Minus a minimum where all arguments have a minus."""
+        parts = [line(part) for part in self.arguments]
+        if all(part.op == "neg" for part in parts):
+            return negate(Node("min", [part.args[0] for part in parts]))
+        return Node("max", parts)
+
+    def words(self, lines: Sequence[str], formula: str) -> str:
+        return f"computes {formula}"
+
+    @property
+    def symbol(self) -> str:
+        return "max"
 
     def keys(self, heads: Sequence[ProvedHead], use: Use) -> int:
         return len(self.arguments)

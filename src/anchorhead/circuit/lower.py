@@ -28,13 +28,12 @@ from anchorhead.circuit.operands import (
     folded,
     is_constant,
     is_smooth,
-    substituted,
     written_length,
 )
 from anchorhead.circuit.step import Step
 from anchorhead.enclosure.exact import Number, as_node, largest, simplified, times
 from anchorhead.errors import ExpressionError
-from anchorhead.expression.graph import Expression, Node, constant, ordered
+from anchorhead.expression.graph import Expression, Node, constant, ordered, substituted
 from anchorhead.expression.primitives import add, mul
 from anchorhead.expression.text import texts
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -37,15 +36,6 @@ class Pending:
 
 
 Operand = Line | Pending
-
-
-def substituted(node: Node, values: Mapping[str, Node]) -> Node:
-    """The node with variables replaced."""
-
-    def rule(part: Node, args: list[Node]) -> Node:
-        return values.get(str(part.value), part) if part.op == "variable" else Node(part.op, args, part.value)
-
-    return fold(node, rule)
 
 
 def is_smooth(function: Node) -> bool:

@@ -59,6 +59,18 @@ class Pool(Step):
         """Whether all tokens weigh the same."""
         return not self.query and self.offset.is_constant
 
+    @property
+    def symbol(self) -> str:
+        return "mean" if self.is_mean else "attention_over_tokens"
+
+    def words(self, lines: Sequence[str], formula: str) -> str:
+        how = "the mean" if self.is_mean else "a softmax-weighted mean"
+        return f"computes {how} over the prompt's tokens of {lines[-1]}"
+
+    def roles(self) -> list[str]:
+        d = range(len(self.query))
+        return [*(f"query[{i}]" for i in d), *(f"key[{i}]" for i in d), "offset", "value"]
+
     def parts(self) -> Sequence[range]:
         """Queries, keys, offsets, values."""
         d = len(self.query)

@@ -51,13 +51,13 @@ def _step_out(step: Step, functions: dict[Node, int]) -> list[Any]:
 
 
 def _line_out(line: Line) -> list[Any]:
-    out: list[Any] = [_number_out(line.bias)]
+    out: list[Any] = [number_out(line.bias)]
     for wire, c in line.terms.items():
-        out += [wire, _number_out(c)]
+        out += [wire, number_out(c)]
     return out
 
 
-def _number_out(number: Number) -> float | int | str:
+def number_out(number: Number) -> float | int | str:
     if isinstance(number, Node):
         return f"={number}"
     if isinstance(number, Fraction):

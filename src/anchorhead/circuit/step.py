@@ -216,6 +216,23 @@ class Step(ABC):
         """(phi, u, v) of a step phi(u)·v; None if it is something else."""
         return None
 
+    def formula(self, line: Callable[[Line], Node]) -> Node | None:
+        """Its result as a formula, given what its lines are; None where it is more than one can write."""
+        return None
+
+    @property
+    def symbol(self) -> str:
+        """What its results are called, with a number, where a formula would be too long."""
+        return self.name
+
+    @abstractmethod
+    def words(self, lines: Sequence[str], formula: str) -> str:
+        """What a head that computes it does, given what its lines are called, and its formula where there is one."""
+
+    def roles(self) -> list[str]:
+        """What each of its lines is to it."""
+        return [f"u{k}" for k, _ in enumerate(self.lines())]
+
     def wanted(self) -> tuple[str, Node, bool] | None:
         """The kind of use, the function of the head that computes it, and whether that carries a partner.
 

@@ -66,6 +66,17 @@ def _by_hand(a: Sequence[arb], b: Sequence[arb], length: int) -> list[arb]:
     return result
 
 
+def divide(above: Sequence[arb], below: Sequence[arb]) -> list[arb]:
+    """The quotient's coefficients, as many as both have: q_j b_0 = a_j - sum over i < j of q_i b_(j-i)."""
+    result: list[arb] = []
+    for j in range(min(len(above), len(below))):
+        rest = above[j]
+        for i, q in enumerate(result):
+            rest = rest - q * below[j - i]
+        result.append(rest / below[0])
+    return result
+
+
 def compose(outer: Sequence[arb], inner: Series) -> Series:
     """The function with Taylor coefficients `outer` at the ball inner_0, of the inner series."""
     length = min(len(outer), inner.length)

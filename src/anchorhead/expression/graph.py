@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -173,6 +173,15 @@ def fold(node: Node, rule: Callable[[Node, list[Made]], Made]) -> Made:
     for part in ordered([node]):
         made[part] = rule(part, [made[arg] for arg in part.args])
     return made[node]
+
+
+def substituted(node: Node, values: Mapping[str, Node]) -> Node:
+    """The node with variables replaced."""
+
+    def rule(part: Node, args: list[Node]) -> Node:
+        return values.get(str(part.value), part) if part.op == "variable" else Node(part.op, args, part.value)
+
+    return fold(node, rule)
 
 
 def variables_of(outputs: Iterable[Node]) -> tuple[str, ...]:

@@ -22,7 +22,13 @@ from anchorhead.expression.graph import Expression, Node, constant, divide, nega
 LONGEST = 20_000
 DEEPEST = 200
 DIGITS = 2_000
+TERMS = 2_500
+"""Of one sum or product. Python's own parser gives up at some number beyond, another in each version."""
 
+_TOO_MANY = (
+    f"The expression has too many terms in one sum or product (at most {TERMS} signs are read), or is nested too deep; "
+    "split it into several outputs."
+)
 _INFIX: dict[type[ast.operator], Callable[[Node, Node], Node]] = {
     ast.Add: lambda left, right: Node("add", (left, right)),
     ast.Sub: lambda left, right: Node("sub", (left, right)),
@@ -92,10 +98,7 @@ class _Reader:
             line, column = error.lineno or 1, (error.offset or 1) - 1
             raise ExpressionError(self._pointed(f"The text does not parse: {error.msg}", line, column)) from None
         except (RecursionError, MemoryError):
-            raise ExpressionError(
-                "The expression has too many terms in one sum or product, or is nested too deep; "
-                "split it into several outputs."
-            ) from None
+            raise ExpressionError(_TOO_MANY) from None
 
     def _limit(self) -> None:
         """Refuse what could exhaust Python's parser, in one pass over the characters."""
@@ -147,6 +150,8 @@ class _Reader:
         while isinstance(tree, ast.BinOp):
             chain.append(tree)
             tree = tree.left
+        if len(chain) > TERMS:
+            raise ExpressionError(_TOO_MANY)
         node = self._leaf(tree, depth)
         for operation in reversed(chain):
             node = self._infix(operation, node, self._node(operation.right, depth + 1))

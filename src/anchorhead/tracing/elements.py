@@ -21,10 +21,10 @@ from torch import Tensor
 from anchorhead.circuit.apply import U
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.lower import RECIPROCAL
-from anchorhead.circuit.operands import Operand, substituted
+from anchorhead.circuit.operands import Operand
 from anchorhead.enclosure.exact import Number, over, times
 from anchorhead.errors import DiscontinuityError, ExpressionError
-from anchorhead.expression.graph import Node, constant, variable
+from anchorhead.expression.graph import Node, constant, substituted, variable
 from anchorhead.tracing import aten
 from anchorhead.tracing.aten import Comparison
 from anchorhead.tracing.entries import MASKED, ZERO, Entries, Entry, Masked, Sum

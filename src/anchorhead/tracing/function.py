@@ -47,7 +47,7 @@ def trace(function: Callable[..., Any], variables: Sequence[str] = ("x",)) -> Ex
             inputs = tuple(torch.full((size,), 0.5, dtype=torch.float64) for _ in names)
             program = export(as_module(function), inputs, SAMPLED)
         walked = _Numbers(program, [variable(name) for name in names], definition(function)).read()
-        found.append([_output(value) for _, value in walked])
+        found.append([_output(part) for _, value in walked for part in (value if isinstance(value, list) else [value])])
     with called(function):
         _check_shapes(function, len(names))
     if found[0] != found[1]:
@@ -61,10 +61,12 @@ def check_traced(
     """Refuses a trace that says something else than the callable itself, at points of the box; what must be said."""
     points = torch.tensor(points_in(box), dtype=torch.float64)
     made = evaluate(traced, dict(zip(traced.variables, points.unbind(-1), strict=True)))
-    if isinstance(made, Tensor):
-        with called(function):
-            found = attempt(as_module(function), *points.unbind(-1))
-        check_agreement(found, made, points, COARSE)
+    with called(function):
+        found = attempt(as_module(function), *points.unbind(-1))
+    if not isinstance(made, Tensor):  # stacked along the first axis, or behind it
+        made = torch.stack(list(made), -1)
+        found = found.mT if found is not None and found.shape == made.mT.shape else found
+    check_agreement(found, made, points, COARSE)
     return evaluation_mode(function, torch.float64, *_inputs(len(traced.variables)))
 
 
@@ -112,6 +114,10 @@ class _Numbers(Walk):
 
     def operate(self, node: Any, given: dict[str, Any]) -> Any:
         name = name_of(node)
+        if name == "stack":
+            return list(given["tensors"])
+        if any(isinstance(value, list) for value in given.values()):
+            raise ExpressionError(f"torch's {name} is applied to what torch.stack put together; stack what is returned")
         if name not in OPERATIONS or given.get("dim") is not None:
             raise ExpressionError(f"torch's {name} is not an elementwise operation that is known")
         if name in SAME:

@@ -45,6 +45,7 @@ ADVICE = "write that part with linear maps, activations, products, sums, norms, 
 WIDTHS: dict[type[nn.Module], Callable[[Any], int]] = {
     nn.Linear: lambda layer: layer.in_features,
     nn.LayerNorm: lambda layer: layer.normalized_shape[-1],
+    nn.RMSNorm: lambda layer: layer.normalized_shape[-1],
     nn.MultiheadAttention: lambda layer: layer.embed_dim,
     nn.BatchNorm1d: lambda layer: layer.num_features,
     nn.RNNBase: lambda layer: layer.input_size,

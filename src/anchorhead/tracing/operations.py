@@ -5,7 +5,7 @@ Not in the table is what torch can take apart into operations that are (see `cal
 
 from __future__ import annotations
 
-from anchorhead.tracing import aten, matrices, sums
+from anchorhead.tracing import aten, matrices, ordering, sums
 from anchorhead.tracing.elements import (
     Operation,
     added,
@@ -72,6 +72,11 @@ OPERATIONS: dict[str, Operation] = (
     | dict.fromkeys(("min", "amin"), extreme(-1))
     | {
         "rsub": added(-1, "other", "self"),
+        "sort": ordering.sort,
+        "msort": ordering.msort,
+        "topk": ordering.topk,
+        "median": ordering.median,
+        "kthvalue": ordering.kthvalue,
         "maximum": largest_of_two(1),
         "minimum": largest_of_two(-1),
         "where": chosen,
