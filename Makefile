@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # torch goes first and exactly: a range would pull the CUDA builds, gigabytes of them.
 TORCH  := torch==2.13.0
 
-.PHONY: demo test test-processors fast-test lint bench attack browser clean
+.PHONY: demo test test-processors test-wheel fast-test lint docs bench attack browser clean
 
 $(READY): pyproject.toml requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -29,6 +29,10 @@ test: $(READY) browser
 test-processors: $(READY)
 	$(BIN)/python tests/processors.py
 
+# The package as it is published: built, installed in environments of its own, each extra by itself (tests/wheel.py).
+test-wheel: $(READY)
+	$(BIN)/python tests/wheel.py
+
 fast-test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not heavy"
 
@@ -36,6 +40,16 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site: build/site/index.html, which needs no server. The report of the experiments is made first, unless REPORT names
+# the folder of one: half an hour, or minutes with `make docs QUICK=--quick`; a stopped or finished one goes on where it was.
+REPORT  ?= build/report
+EXPLORE ?= build/explore.html
+docs: $(READY)
+	test -f $(REPORT)/report.html || $(BIN)/anchorhead reproduce $(QUICK) -o $(REPORT)
+	$(BIN)/anchorhead explore -o $(EXPLORE)
+	NO_MKDOCS_2_WARNING=1 PATH="$(abspath $(BIN)):$$PATH" REPORT=$(REPORT) EXPLORE=$(EXPLORE) $(BIN)/mkdocs build
+	@echo "open build/site/index.html"
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
@@ -51,4 +65,4 @@ browser:
 	|| echo "chromium and chromedriver could not be installed: the tests of the interactive page will be skipped"
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo build dist
