@@ -3,6 +3,8 @@
 Examples: each block of `>>>` lines is run, and where it prints something else than the text says, the text is changed.
 Tables: what stands between `<!-- numbers: NAME -->` and `<!-- end -->` is written anew by the function NAME of
 `docs/tables.py`. `tests/test_docs.py` fails if this would change a file.
+Notebooks: every cell is run, and what it gave is stored. Whether a notebook changed is told by its text, since the
+bytes of pictures depend on the machine.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import doctest
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(Path(__file__).parent))
@@ -58,16 +61,71 @@ def regenerated(path: Path) -> str:
     return with_examples_run(with_tables(path.read_text(encoding="utf-8")), path.name)
 
 
+def run_notebook(path: Path) -> tuple[Any, Any]:
+    """The notebook as it is stored, and as it is when it has been run from top to bottom."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    stored, again = nbformat.read(path, 4), nbformat.read(path, 4)
+    NotebookClient(again, timeout=600, kernel_name="python3", store_widget_state=False, record_timing=False).execute()
+    for cell in again.cells:
+        cell.get("outputs", [])[:] = _joined(cell.get("outputs", []))
+    return stored, again
+
+
+def _joined(outputs: list[Any]) -> list[Any]:
+    """Outputs with the parts of one stream together: how it is cut depends on the machine."""
+    found: list[Any] = []
+    for output in outputs:
+        if found and output.output_type == "stream" == found[-1].output_type and output.name == found[-1].name:
+            found[-1].text += output.text
+        else:
+            found.append(output)
+    return found
+
+
+def said(notebook: Any) -> list[list[str]]:
+    """What the cells print, and return where it is shown as text."""
+    return [[_said(output) for output in cell.get("outputs", [])] for cell in notebook.cells]
+
+
+def _said(output: Any) -> str:
+    if output.output_type == "stream":
+        return str(output.text)
+    data = output.get("data", {})
+    return "shown" if {"image/png", "text/html"} & set(data) else str(data.get("text/plain", output))
+
+
+def regenerate_notebook(path: Path) -> bool:
+    """Runs a notebook and stores it; whether it said something else than before."""
+    import nbformat
+
+    stored, again = run_notebook(path)
+    if said(stored) != said(again):
+        nbformat.write(again, path)
+        return True
+    return False
+
+
 def documents() -> list[Path]:
-    """The README and every page of docs/."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """The README, every page of docs/ and every notebook."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "docs").rglob("*.ipynb"))]
+
+
+def regenerate(path: Path) -> bool:
+    """Puts a file right; whether that changed it."""
+    if path.suffix == ".ipynb":
+        return regenerate_notebook(path)
+    text = regenerated(path)
+    if text == path.read_text(encoding="utf-8"):
+        return False
+    path.write_text(text, encoding="utf-8")
+    return True
 
 
 def main() -> None:
     for path in [Path(name) for name in sys.argv[1:]] or documents():
-        text = regenerated(path)
-        if text != path.read_text(encoding="utf-8"):
-            path.write_text(text, encoding="utf-8")
+        if regenerate(path):
             print(f"{path}: changed")
 
 

@@ -40,6 +40,7 @@ CASES: dict[str, Callable[[], ah.CompiledModel]] = {
     "a network": lambda: ah.compile("sin(x)*exp(-y**2) + max(x, y)/2", (-1, 1), tol=1e-4, method="graph"),
     "a perceptron": lambda: ah.compile(perceptron(), (-1, 1), tol=1e-4),
     "of a prompt": lambda: ah.in_context.compile("q*cov(x, y)/(var(x) + 0.5)", SQUARE, {"q": (-1, 1)}, tol=1e-4),
+    "of the gallery": lambda: ah.gallery.load("digits").model,
     "a grid": lambda: ah.compile("sin(x + y)", (-1, 1), tol=1e-3, method="grid"),
 }
 

@@ -8,9 +8,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "anchorhead"
-GROUND = ("errors", "dtypes", "arithmetic", "linear_algebra", "descent")
+GROUND = ("errors", "dtypes", "arithmetic", "linear_algebra", "descent", "progress", "display", "drawing", "view")
 """Beneath everything; files, not folders."""
-SURFACE = ("tables", "cli", "__main__", "__init__")
+SURFACE = ("tables", "options", "cli", "__main__", "__init__")
 """On top of everything."""
 
 

@@ -25,6 +25,7 @@ def files(tmp_path_factory):
         "network": ah.compile("x*y", (-1, 1), tol=1e-3, method="graph"),
         "prompt": ah.in_context.compile("mean(x)*var(x)", {"x": (-1, 1)}, tol=1e-3),
         "grid": ah.compile("x*y", (-1, 1), tol=0.1, method="grid"),
+        "row_map": ah.compile("sin(3*x)", (-1, 1), tol=1e-2, row_map=ah.row_maps.Sparsemax()),
     }
     for kind, model in made.items():
         model.save(folder / kind)
@@ -44,10 +45,11 @@ import anchorhead as ah
 ah.verify(sys.argv[1])
 ah.verify(sys.argv[2])
 ah.verify(sys.argv[3])
+ah.verify(sys.argv[4])
 found = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(*sorted(found - set(sys.stdlib_module_names) - {"anchorhead", "flint"}))
 """
-    done = python(script, files["head"], files["network"], files["prompt"])
+    done = python(script, files["head"], files["network"], files["prompt"], files["row_map"])
     assert done.returncode == 0, done.stderr
     assert not [name for name in done.stdout.split() if "cython" not in name]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -15,6 +16,9 @@ from anchorhead.lab.experiments import rates
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
+PLAIN = [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+"""Pages without examples."""
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 SECTIONS = r"\d+(?:\.\d+)?(?:,\s+\d+(?:\.\d+)?)*"
 """Numbers of sections, as 2.3 or 1.5, 1.6."""
@@ -40,12 +44,32 @@ def test_numbers_are_what_the_software_gives(path: Path) -> None:
     assert module("regenerate").regenerated(path) == path.read_text(encoding="utf-8")
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_notebooks_say_what_they_say(path: Path) -> None:
+    """Each is run as it stands, in a kernel of its own. A failure means that a cell fails, or gives another text than
+    the one stored; if that is meant, `python docs/regenerate.py docs/notebooks/*.ipynb` stores the new one."""
+    stored, again = module("regenerate").run_notebook(path)
+    assert module("regenerate").said(again) == module("regenerate").said(stored)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_notebooks_are_stored_with_their_pictures_and_nothing_of_a_machine(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    outputs = [output for cell in json.loads(text)["cells"] for output in cell.get("outputs", [])]
+    assert len(text) < 600_000
+    assert not [output for output in outputs if output.get("name") == "stderr" or output["output_type"] == "error"]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) >= 3
+    assert sum("text/html" in output.get("data", {}) for output in outputs) >= 1
+    assert not re.search(r"/(?:home|work|root|tmp|usr)/", re.sub(r'"image/png": "[^"]*"', "", text))
+
+
 def test_readme_and_tutorial_have_examples() -> None:
     for name in ("README.md", "docs/tutorial.md", "docs/theorems/single_head.md"):
         assert (ROOT / name).read_text().count(">>> ") > 8
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", [*DOCUMENTS, *PLAIN], ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(path: Path) -> None:
     """To a file that is there, and where it is a page and a section is named, to a heading of it."""
     text = path.read_text(encoding="utf-8")

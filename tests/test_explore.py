@@ -308,6 +308,28 @@ def test_formulas_and_files_compute_what_python_computes(
 
 
 @pytest.mark.heavy
+def test_networks_of_theorems_are_drawn_as_they_run(browser: Any, folder: Path) -> None:
+    weights, bias = torch.ones(4, 2, dtype=torch.float64), [0.0] * 4
+    made = {
+        "single": ah.theorems.single_head(weights, bias, -1, 2, anchors=7),
+        "multi": ah.theorems.multi_head(weights, bias, -1, 2, heads=3),
+        "grid": ah.theorems.two_layer("x1*x2", tokens=1, features=2, levels=3),
+        "prompts": ah.in_context.universal(lambda p, w: w @ p[:, 0], {"z": (0, 1)}, 3, 2, lipschitz=1.0),
+    }
+    for name, model in made.items():
+        model.save(folder / f"{name}.safetensors")
+        write_page(folder / f"{name}.safetensors", folder / f"{name}.html")
+        page = Page(browser, folder / f"{name}.html")
+        for i, entry in enumerate(page_entries(folder / f"{name}.safetensors")):
+            page.choose(function=i)
+            assert page.element("h1").text == f"{entry['name']} as attention"
+            assert page.curve.startswith("M")
+            assert page.claim.startswith("theorem" if name in ("single", "grid") else "trivial")
+            assert_same_as_python(page, attention(entry["heads"][0]))
+        assert browser.get_log("browser") == []
+
+
+@pytest.mark.heavy
 def test_sliders_change_what_is_drawn(browser: Any, presets_page: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 

@@ -270,3 +270,8 @@ def test_what_cannot_be_run_is_refused_with_a_sentence() -> None:
         ah.program(ah.compile("3.7*w*(1-w)", (0, 1), tol=1e-9), turns=500)
     with pytest.warns(ah.OutsideRangeWarning):
         INTERPRETER(program, torch.tensor([2.0], dtype=F64))
+
+
+def test_an_affine_map_has_no_program():
+    with pytest.raises(ah.InputError, match="affine"):
+        ah.program(ah.compile("x + y", (-1, 1)))

@@ -25,7 +25,7 @@ from lab_cases import CASE, RUNS, Contrary
 import anchorhead as ah
 from anchorhead.lab import experiments
 from anchorhead.lab.experiment import Experiment, Rows, Task
-from anchorhead.lab.experiments import ALL, beta, boundaries, cost, length, maps, named, rates, sequences
+from anchorhead.lab.experiments import ALL, beta, boundaries, cost, length, maps, named, rates, sequences, training
 from anchorhead.lab.experiments.rates import fitted_slope
 from anchorhead.lab.folder import results_folder
 from anchorhead.lab.ledger import Ledger
@@ -344,6 +344,7 @@ def test_slopes_of_one_seed_and_of_two_sizes() -> None:
 SMALLER: list[tuple[Any, str, Any]] = [
     (rates, "EPOCHS", 1), (maps, "EPOCHS", 1), (boundaries, "KEYS", 8), (sequences, "FRESH", 200),
     (beta, "POINTS", 201), (length, "HUES", {4: "#000000"}), (cost, "STEPS", 20),
+    (training, "STEPS", 10),
     (cost, "QUICK", {how: sizes[:2] for how, sizes in cost.QUICK.items()}),
 ]  # fmt: skip
 """What takes time, cut down: the figures and sentences are the same."""
@@ -361,9 +362,12 @@ def test_every_experiment_reports(experiment: Experiment, tmp_path: Path, monkey
     assert "NOT KEPT" not in page
     assert "EXCEEDED" not in page
     assert "DID NOT" not in page
-    figures = re.findall(r'href="([a-z_A-Z0-9]+\.png)"', page)
-    assert figures
+    figures = re.findall(r'href="([a-z_A-Z0-9]+\.(?:png|pdf))"', page)
+    assert {name[-4:] for name in figures} == {".png", ".pdf"}
     assert all((tmp_path / name).stat().st_size > 5000 for name in figures)
+    for name in figures[1::2]:  # inches of 72 points
+        (width,) = re.findall(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / name).read_bytes())
+        assert float(width) <= 72 * 3.5
     assert len(re.findall(r"<table>", page)) >= 1
 
 
@@ -412,3 +416,10 @@ def test_report_reads_on_a_phone_and_prints(browser: Any, report: Path) -> None:
 
 def test_task_reads_like_a_sentence() -> None:
     assert str(Task({"how": "trained", "p": 60}, 7)) == "how trained, p 60, seed 7"
+
+
+def test_the_command_names_every_experiment() -> None:
+    text = (Path(__file__).parents[1] / "src/anchorhead/cli.py").read_text(encoding="utf-8")
+    named_there = re.search(r"may be given several times: ([^.]*)\.", text)
+    assert named_there is not None
+    assert re.findall(r"[a-z_]+", named_there[1]) == [experiment.name for experiment in ALL]

@@ -6,6 +6,7 @@ Names are loaded when first used, so that checking a certificate does not wait f
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from anchorhead.errors import (
@@ -28,9 +29,8 @@ from anchorhead.errors import (
 )
 
 if TYPE_CHECKING:
-    from anchorhead import in_context, theorems
+    from anchorhead import in_context, row_maps, theorems
     from anchorhead.compiler.compile import compile
-    from anchorhead.compiler.load import load
     from anchorhead.compiler.method import Fit, HeadMethod, Method
     from anchorhead.compiler.plan import plan
     from anchorhead.compiler.program_route import program
@@ -38,19 +38,30 @@ if TYPE_CHECKING:
     from anchorhead.conversion.feed_forward import feed_forward_as_attention
     from anchorhead.conversion.folder import load_converted, save_converted
     from anchorhead.conversion.trainable import recertify
+    from anchorhead.conversion.walk import walk
+    from anchorhead.export import gallery
+    from anchorhead.export.hooked import to_bridge, to_hooked
     from anchorhead.export.onnx_file import check_onnx, export_onnx
+    from anchorhead.file.distance import Distance
     from anchorhead.file.folder import verify
     from anchorhead.head.head import Head
     from anchorhead.in_context.interpreter import Interpreter, interpreter
+    from anchorhead.in_context.load import load
     from anchorhead.lab.diagnosis import Diagnosis, diagnose
+    from anchorhead.measure.distance import distance
+    from anchorhead.measure.sweep import Sweep, sweep
     from anchorhead.model.compiled import CompiledModel
-    from anchorhead.model.fused import warm
+    from anchorhead.model.mechanism import Mechanism
     from anchorhead.model.outside import OutsideRangeWarning
     from anchorhead.model.program import Program
-    from anchorhead.model.walker import Walk, walk
+    from anchorhead.model.walker import Walk
+    from anchorhead.model.warm import warm
     from anchorhead.proof.certificate import Certificate
+    from anchorhead.proof.piecewise import Piecewise, Table
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
+
+logging.getLogger("anchorhead").addHandler(logging.NullHandler())
 
 _WHERE = {
     "Certificate": "anchorhead.proof.certificate",
@@ -61,16 +72,26 @@ _WHERE = {
     "Method": "anchorhead.compiler.method",
     "Head": "anchorhead.head.head",
     "convert": "anchorhead.conversion.convert",
+    "Distance": "anchorhead.file.distance",
+    "distance": "anchorhead.measure.distance",
+    "sweep": "anchorhead.measure.sweep",
+    "Sweep": "anchorhead.measure.sweep",
+    "Piecewise": "anchorhead.proof.piecewise",
+    "Table": "anchorhead.proof.piecewise",
     "Diagnosis": "anchorhead.lab.diagnosis",
     "diagnose": "anchorhead.lab.diagnosis",
     "check_onnx": "anchorhead.export.onnx_file",
     "export_onnx": "anchorhead.export.onnx_file",
+    "gallery": "anchorhead.export.gallery",
+    "to_bridge": "anchorhead.export.hooked",
+    "to_hooked": "anchorhead.export.hooked",
+    "Mechanism": "anchorhead.model.mechanism",
     "feed_forward_as_attention": "anchorhead.conversion.feed_forward",
     "load_converted": "anchorhead.conversion.folder",
     "save_converted": "anchorhead.conversion.folder",
-    "load": "anchorhead.compiler.load",
+    "load": "anchorhead.in_context.load",
     "recertify": "anchorhead.conversion.trainable",
-    "warm": "anchorhead.model.fused",
+    "warm": "anchorhead.model.warm",
     "OutsideRangeWarning": "anchorhead.model.outside",
     "plan": "anchorhead.compiler.plan",
     "program": "anchorhead.compiler.program_route",
@@ -79,6 +100,7 @@ _WHERE = {
     "Interpreter": "anchorhead.in_context.interpreter",
     "verify": "anchorhead.file.folder",
     "in_context": "anchorhead.in_context",
+    "row_maps": "anchorhead.row_maps",
     "theorems": "anchorhead.theorems",
     "Walk": "anchorhead.model.walker",
     "walk": "anchorhead.conversion.walk",
@@ -89,7 +111,7 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'anchorhead' has no attribute {name!r}")
     module = importlib.import_module(_WHERE[name])
-    return module if name in ("in_context", "theorems") else getattr(module, name)
+    return module if name in ("in_context", "row_maps", "theorems", "gallery") else getattr(module, name)
 
 
 def __dir__() -> list[str]:
@@ -104,6 +126,7 @@ __all__ = [
     "DependencyError",
     "Diagnosis",
     "DiscontinuityError",
+    "Distance",
     "DtypeError",
     "ExpressionError",
     "FileError",
@@ -112,15 +135,19 @@ __all__ = [
     "HeadMethod",
     "InputError",
     "Interpreter",
+    "Mechanism",
     "Method",
     "OutsideRangeError",
     "OutsideRangeWarning",
+    "Piecewise",
     "PrecisionError",
     "Program",
     "ShapeError",
     "SingularityError",
     "SizeError",
     "StructureError",
+    "Sweep",
+    "Table",
     "ToleranceError",
     "VerificationError",
     "Walk",
@@ -129,8 +156,10 @@ __all__ = [
     "compile",
     "convert",
     "diagnose",
+    "distance",
     "export_onnx",
     "feed_forward_as_attention",
+    "gallery",
     "in_context",
     "interpreter",
     "load",
@@ -138,8 +167,12 @@ __all__ = [
     "plan",
     "program",
     "recertify",
+    "row_maps",
     "save_converted",
+    "sweep",
     "theorems",
+    "to_bridge",
+    "to_hooked",
     "verify",
     "walk",
     "warm",

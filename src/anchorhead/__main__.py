@@ -11,26 +11,29 @@ import json
 import sys
 from collections.abc import Sequence
 
-from anchorhead.errors import AnchorheadError, DependencyError
+from anchorhead.errors import AnchorheadError, DependencyError, Stopped
 
 PACKAGES = {"flint": "python-flint", "sklearn": "scikit-learn"}
 """What is installed under another name than it is imported by."""
 
 
 def main() -> None:
-    """Runs the command; an AnchorheadError is one sentence on stderr and exit code 2."""
+    """Runs the command; an AnchorheadError is one sentence on stderr and exit code 2, Ctrl-C one and 130."""
     try:
         try:
             _run(sys.argv[1:])
         except ModuleNotFoundError as missing:
             raise _needed(missing) from missing
+        except KeyboardInterrupt as stop:
+            raise Stopped(str(stop) or "Stopped.") from None
     except AnchorheadError as error:
+        code = 130 if isinstance(error, Stopped) else 2
         if "--json" in sys.argv:
             print(json.dumps({"error": type(error).__name__, "message": str(error)}))
-            sys.exit(2)
+            sys.exit(code)
         sentence = f"anchorhead: {error}"
         print(f"\x1b[31m{sentence}\x1b[0m" if sys.stderr.isatty() else sentence, file=sys.stderr)
-        sys.exit(2)
+        sys.exit(code)
 
 
 def _run(arguments: Sequence[str]) -> None:
@@ -43,7 +46,7 @@ def _run(arguments: Sequence[str]) -> None:
 
         run(arguments[1:])
     else:
-        app()
+        app(prog_name="anchorhead")
 
 
 def _needed(missing: ModuleNotFoundError) -> DependencyError:

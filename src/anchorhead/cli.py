@@ -3,43 +3,53 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
+from typer.core import TyperGroup
 
 import anchorhead as ah
-from anchorhead.errors import AnchorheadError, FileError, InputError
+from anchorhead.errors import FileError, InputError, Stopped
 from anchorhead.file.command import verified
-from anchorhead.tables import plain, print_model, print_parts, print_plan, print_theorem_plan
+from anchorhead.options import (
+    Domain,
+    Dtype,
+    Json,
+    Query,
+    Relative,
+    Tokens,
+    read_domain,
+    read_dtype,
+    read_formulas,
+    read_intervals,
+)
+from anchorhead.tables import print_model, print_parts, print_plan, print_theorem, print_theorem_plan
+
+
+class Commands(TyperGroup):
+    """The commands, whichever is run: Ctrl-C ends it with a sentence."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            raise Stopped(str(stop) or "Stopped.") from None
+
+
+NARROW = 70
+"""Columns of a terminal below which help is plain text: its boxes would cut words and numbers."""
 
 app = typer.Typer(
     name="anchorhead",
+    cls=Commands,
     help="Functions compiled into softmax attention only, with a proved error.",
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None if shutil.get_terminal_size().columns < NARROW else "rich",
     pretty_exceptions_enable=False,
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Domain = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--domain",
-        "-d",
-        help="x=LOW:HIGH, once for each variable, or LOW:HIGH for all. Of one variable inf and -inf are allowed; "
-        "left out: the whole line.",
-    ),
-]
-Tokens = Annotated[list[str] | None, typer.Option(help="Of a function of a prompt: x=LOW:HIGH, once for each variable "
-                   "of a token, over which formulas may say mean, var, std, cov, attend(score, value).")]  # fmt: skip
-Query = Annotated[list[str] | None, typer.Option(help="With --tokens: q=LOW:HIGH, for each variable of a query.")]
-Dtype = Annotated[str, typer.Option(help="float64 or float32.")]
-Relative = Annotated[bool, typer.Option("--relative", help="--tol is a multiple of the function's own size.")]
 
 
 def _version(asked: bool) -> None:
@@ -83,21 +93,20 @@ def compile_(
     as_json: Json = False,
 ) -> None:
     """Compile a formula into attention, prove its error, and save it."""
-    formulas, kind = _read_formulas(expression), _read_dtype(dtype)
+    formulas, kind = read_formulas(expression), read_dtype(dtype)
     if query and not tokens:
         raise InputError("--query is for functions of a prompt, and needs --tokens x=LOW:HIGH for what a token has.")
     if tokens and (domain or relative or keys is not None or method != "auto"):
         raise InputError("With --tokens a formula is of a prompt; leave out --domain, --relative, --keys and --method.")
-    with _progress(as_json) as report:
-        if tokens:
-            asked = _read_intervals(query, "--query") if query else None
-            model: ah.CompiledModel = ah.in_context.compile(
-                formulas, _read_intervals(tokens, "--tokens"), asked, tol=1e-6 if tol is None else tol, dtype=kind,
-                limit=limit, progress=report,
-            )  # fmt: skip
-        else:
-            model = ah.compile(formulas, _read_domain(domain), tol=tol, relative=relative, method=method, dtype=kind,
-                               keys=keys, limit=limit, progress=report)  # fmt: skip
+    if tokens:
+        asked = read_intervals(query, "--query") if query else None
+        model: ah.CompiledModel = ah.in_context.compile(
+            formulas, read_intervals(tokens, "--tokens"), asked, tol=1e-6 if tol is None else tol, dtype=kind,
+            limit=limit, progress=not as_json,
+        )  # fmt: skip
+    else:
+        model = ah.compile(formulas, read_domain(domain), tol=tol, relative=relative, method=method, dtype=kind,
+                           keys=keys, limit=limit, progress=not as_json)  # fmt: skip
     if output is not None:
         model.save(output)
     print_model(model, as_json, str(output) if output else None)
@@ -117,18 +126,27 @@ def verify(
 
 @app.command()
 def show(
-    file: Annotated[Path, typer.Argument(help="A model saved by `anchorhead compile -o`.")],
+    file: Annotated[Path, typer.Argument(help="A model saved by `anchorhead compile -o`, or by a theorem's `save`.")],
     plot: Annotated[
-        Path | None, typer.Option(help="Draw function, approximation, error and attention map to this PNG.")
+        Path | None,
+        typer.Option(
+            help="Draw function, error under its bound and attention to this file, in the format that its name ends "
+            "with: .png, .pdf, .svg or any other that matplotlib writes."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """What a saved model is: its certificate, its cost, its keys."""
-    model = ah.load(file)
+    model: Any = ah.load(file)
     if plot is not None:
-        from anchorhead.lab.portrait import portrait
+        from anchorhead.drawing import write
 
-        portrait(model, plot)
+        if not hasattr(model, "plot"):
+            raise InputError(f"{file} holds a network of whole prompts, of which there is no figure; leave out --plot.")
+        write(model.plot(), plot)
+    if not isinstance(model, ah.CompiledModel):
+        print_theorem(model, as_json, str(file))
+        return
     print_model(model, as_json, str(file))
     if not as_json:
         print_parts(model)
@@ -165,15 +183,8 @@ def plan(
         raise InputError('Plan either a formula, anchorhead plan "gelu(x)", or a construction, --theorem single_head.')
     found: Any
     if not theorem:
-        with _progress(as_json) as report:
-            found = ah.plan(
-                _read_formulas(expression or []),
-                _read_domain(domain),
-                tol=1e-6 if tol is None else tol,
-                relative=relative,
-                dtype=_read_dtype(dtype),
-                progress=report,
-            )
+        found = ah.plan(read_formulas(expression or []), read_domain(domain), tol=1e-6 if tol is None else tol,
+                        relative=relative, dtype=read_dtype(dtype), progress=not as_json)  # fmt: skip
     else:
         if tokens is None or features is None:
             raise InputError(f"Planning {theorem} needs --tokens and --features: the theorem's size depends on both.")
@@ -196,7 +207,9 @@ def convert(
         typer.Argument(help="A folder of the transformers library, config.json and safetensors, or a GGUF file."),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="An empty folder for the converted model.")],
-    tol: Annotated[float, typer.Option(help="The error of an activation.")] = 1e-6,
+    tol: Annotated[
+        float | None, typer.Option(help="The error of an activation; 1e-6, or what its dtype holds, if not given.")
+    ] = None,
     pure: Annotated[
         bool, typer.Option("--pure", help="Norms and softcaps too: affine maps and softmax attention, nothing else.")
     ] = False,
@@ -208,8 +221,7 @@ def convert(
     """Turn every activation of a pretrained model into attention, run it, and report what changed and what remains."""
     from anchorhead.conversion.folder import convert_folder
 
-    with _progress(as_json) as report:
-        found = convert_folder(model, output, tol, report, pure=pure, accept=accept)
+    found = convert_folder(model, output, tol, not as_json, pure=pure, accept=accept)
     print(json.dumps(found.as_dict()) if as_json else found)
 
 
@@ -225,8 +237,7 @@ def compare(
     """How far two models are apart on the same inputs: largest difference, smallest cosine, ratio of times."""
     from anchorhead.conversion.compare import compare_folders
 
-    with _progress(as_json) as report:
-        found = compare_folders(original, converted, texts, report)
+    found = compare_folders(original, converted, texts, not as_json)
     print(json.dumps(vars(found)) if as_json else found)
 
 
@@ -256,8 +267,8 @@ def reproduce(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="One experiment; may be given several times: rates, maps, sequences, beta, boundaries, "
-            "length, in_context, cost."
+            help="One experiment; may be given several times: rates, maps, sequences, beta, boundaries, length, "
+            "in_context, prompts, programs, row_maps, training, cost."
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; as many as cores unless given.")] = None,
@@ -266,17 +277,15 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments and the stress tests, and write one page. A stopped run goes on where it was."""
     from anchorhead.lab.reproduce import reproduce as run
-    from anchorhead.lab.reproduce import shown
 
+    lines = lambda line: print(line, file=sys.stderr)  # where there is no terminal for bars
+    told = False if as_json else True if sys.stderr.isatty() else lines
     try:
-        with shown(Console(stderr=True, quiet=as_json)) as watch:
-            found = run(output, quick=quick, only=only or (), workers=workers, scheduler=scheduler, watch=watch)
+        found = run(output, quick=quick, only=only or (), workers=workers, scheduler=scheduler, progress=told)
     except OSError as error:
         raise FileError(f"{output} cannot be written: {error}.") from error
     except KeyboardInterrupt:
-        raise AnchorheadError(
-            f"Stopped. What was finished is in {output}; the same command goes on from there."
-        ) from None
+        raise Stopped(f"Stopped. What was finished is in {output}; the same command goes on from there.") from None
     print(json.dumps(found.as_dict()) if as_json else found)
 
 
@@ -284,7 +293,7 @@ def reproduce(
 def explore(
     target: Annotated[
         str | None,
-        typer.Argument(help='A formula such as "sin(3*x)", or a file of `anchorhead compile -o`; left out: presets.'),
+        typer.Argument(help='A formula such as "sin(3*x)", or a saved model; left out: presets.'),
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The page.")] = Path("explore.html"),
     domain: Domain = None,
@@ -293,58 +302,37 @@ def explore(
     """Write one interactive page: the function, its attention, the map, the error, with sliders. Needs no server."""
     from anchorhead.explore.page import write_page
 
-    with _progress(as_json) as report:
-        write_page(target, output, _read_domain(domain), report)
+    write_page(target, output, read_domain(domain), not as_json)
     print(json.dumps({"page": str(output)}) if as_json else f"page: {output}")
 
 
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str], None] | None]:
-    """A line on stderr that says what is being tried; nothing for programs or when output is not a terminal."""
-    console = Console(stderr=True)
-    try:
-        if quiet or not console.is_terminal:
-            yield None
-            return
-        with console.status("reading") as status:
-            yield lambda text: status.update(Text(plain(text)))
-    except KeyboardInterrupt as stop:
-        raise AnchorheadError(str(stop) or "Interrupted.") from None
+@app.command()
+def gallery(
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for ten models and their mechanisms.")],
+    as_json: Json = False,
+) -> None:
+    """Write ten models whose mechanism is known: safetensors, and JSON that says what every head computes."""
+    found = ah.gallery.write(output, progress=not as_json)
+    print(json.dumps([str(path) for path in found]) if as_json else f"{len(found)} files: {output}")
 
 
-def _read_formulas(texts: list[str]) -> str | list[str]:
-    return texts[0] if len(texts) == 1 else texts
+@app.command()
+def distance(
+    first: Annotated[str, typer.Argument(help="A formula, or a file: a saved model, a table as .csv or .json.")],
+    second: Annotated[str, typer.Argument(help="Another one: what it is to be.")],
+    domain: Domain = None,
+    relative: Annotated[bool, typer.Option("--relative", help="The largest |f - g|/|g| instead of |f - g|.")] = False,
+    tol: Annotated[float, typer.Option(help="How near the two ends shall be, as a part of the distance.")] = 1e-3,
+    interpolation: Annotated[str, typer.Option(help="How a .csv is read in between: linear or nearest.")] = "linear",
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the distance with its proof.")] = None,
+    as_json: Json = False,
+) -> None:
+    """How far two functions are apart, proved between all samples: formulas, saved models, tables."""
+    from anchorhead.measure.table_file import read_table
 
-
-def _read_domain(parts: list[str] | None) -> dict[str, tuple[float, float]] | tuple[float, float] | None:
-    """--domain x=-1:1 as {"x": (-1.0, 1.0)}, and --domain=-1:1, for all variables, as (-1.0, 1.0)."""
-    if not parts:
-        return None
-    if len(parts) == 1 and "=" not in parts[0]:
-        return _read_intervals([f"x={parts[0]}"])["x"]
-    return _read_intervals(parts)
-
-
-def _read_intervals(parts: list[str], option: str = "--domain") -> dict[str, tuple[float, float]]:
-    found: dict[str, tuple[float, float]] = {}
-    for part in parts:
-        name, equals, interval = part.partition("=")
-        if name.strip() in found:
-            raise InputError(f"{option} gives {name.strip()} twice; give each variable one interval.")
-        low, colon, high = interval.partition(":")
-        try:
-            ends = (float(low), float(high))
-        except ValueError:
-            equals = ""
-        if not (equals and colon and name.strip()):
-            raise InputError(f"{option} {part!r} must read NAME=LOW:HIGH, such as x=-1:1.")
-        found[name.strip()] = ends
-    return found
-
-
-def _read_dtype(name: str) -> Any:
-    import torch
-
-    if name not in ("float64", "float32"):
-        raise InputError(f"--dtype {name!r} must be float64 or float32.")
-    return getattr(torch, name)
+    f, g = (read_table(Path(text), interpolation) if Path(text).suffix in (".csv", ".json", ".safetensors") else text
+            for text in (first, second))  # fmt: skip
+    found = ah.distance(f, g, read_domain(domain), relative, tol=tol, progress=not as_json)
+    if output is not None:
+        found.save(output)
+    print(json.dumps(found.as_dict() | {"file": str(output) if output else None}) if as_json else found)

@@ -15,6 +15,7 @@ from anchorhead.compiler.target import Target
 from anchorhead.errors import AnchorheadError, InputError, SingularityError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.layered_core import LayeredCore
+from anchorhead.progress import LOG
 from anchorhead.proof.certificate import Certificate, rest_above
 from anchorhead.proof.network_claim import PlacedNetwork, argument_ranges
 from anchorhead.proof.rounding import ASSUMPTIONS
@@ -58,11 +59,13 @@ def composed_graph(target: CircuitTarget, wish: Wish, *, apart: bool = False) ->
             circuit, angles = _turned(target, fuse, wish.dtype)
             if apart and len(circuit.steps) < 2:
                 continue
+            LOG.info("%s: through the graph, steps: %d", target.name, len(circuit.steps))
             wish.progress("through the graph" + ("" if fuse else ", a head for every function by itself"))
             composed = compose(circuit, target.box, tol, wish.dtype, wish.progress, wish.limit, literal=wish.literal,
                                hurried=wish.hurried)  # fmt: skip
             found.append((composed, fuse, angles))
         except (ToleranceError, SingularityError) as problem:
+            LOG.info("%s: refused through the graph: %s", target.name, problem)
             refusal = problem if fuse or isinstance(refusal, ToleranceError) else refusal
     if not found:
         raise refusal

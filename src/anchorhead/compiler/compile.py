@@ -7,16 +7,21 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
+from anchorhead.compiler.circuit_target import name_of
 from anchorhead.compiler.head_route import head_model
-from anchorhead.compiler.method import Method, Progress, Wish
+from anchorhead.compiler.method import Method, Wish
 from anchorhead.compiler.methods import named
 from anchorhead.compiler.read import read
-from anchorhead.compiler.search import Interrupted
-from anchorhead.compiler.target import Domain, read_target
+from anchorhead.compiler.refusals import Interrupted
+from anchorhead.compiler.row_map_route import compile_mapped
+from anchorhead.compiler.target import Domain, Target, read_target
 from anchorhead.errors import InputError
 from anchorhead.expression.graph import Expression
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.outside import check_policy
+from anchorhead.model.report import shortened
+from anchorhead.progress import LOG, Progress, telling
+from anchorhead.row_maps import RowMap
 
 
 def compile(
@@ -33,7 +38,9 @@ def compile(
     outside: str = "warn",
     evaluation: str = "fast",
     limit: int | None = None,
-    progress: Progress | None = None,
+    largest_value: float | None = None,
+    row_map: RowMap | None = None,
+    progress: bool | Progress = True,
 ) -> CompiledModel:
     """A function as softmax attention, with a proof of its error.
 
@@ -64,31 +71,51 @@ def compile(
         two keys and lose no digits; or "literal", the softmax written out, for `literal()`, ONNX and other exports,
         which in float32 takes more keys and a larger tol. `model.literal_certificate()` says what that form keeps.
     limit: the most keys that a model may have; what takes more is refused.
-    progress: called with a line of text for each step. Ctrl-C ends with the smallest head that was proved to keep the
-        tolerance, if there is one, and else in a KeyboardInterrupt that says how far the search came.
+    largest_value: for one variable, as one head: no constant or gain of it may be larger, at the price of keys. Small
+        values keep more of a head where its softmax is computed in few bits (docs/row_maps.md).
+    row_map: for a formula in one variable on a bounded domain: another map from scores to weights than softmax, for
+        which the values are solved, such as `ah.row_maps.Sigmoid()`.
+    progress: True shows on a terminal and in a notebook what is tried, once that has taken two seconds; False is
+        silent; a function is called with a line of text for each step. It is the same keyword in every call. Ctrl-C
+        ends with the smallest head that was proved to keep the tolerance, if there is one, and else in a
+        KeyboardInterrupt that says how far the search came.
+
+    >>> model = ah.compile("sin(3*x*y)", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-4)
+    >>> model(torch.tensor([0.5, 0.25], dtype=torch.float64)).shape, model.certificate.bound <= 1e-4
+    (torch.Size([1]), True)
     """
     check_policy(outside)
     if evaluation not in ("fast", "literal"):
         raise InputError(f'evaluation={evaluation!r:.40} must be "fast" or "literal".')
-    chosen, wish = named(method), Wish(tol, keys, dtype, lipschitz, progress or (lambda text: None), limit,
-                                       literal=evaluation == "literal")  # fmt: skip
-    found = read(target, domain, shape, chosen, sampled=lipschitz is not None, relative=relative)
-    with threadpool_limits(1):  # thousands of small least squares: threads would only wait for each other
-        try:
-            model = chosen.compile(found, wish)
-        except Interrupted as stop:
-            if stop.claim is None or stop.target is not found:
-                raise
-            model = head_model(stop.target, stop.claim)
-    if wish.limit is not None:
-        wish.check_limit(model.resources.keys)
+    chosen = named(method)
+    with telling(f"compiling {_named(target)}", progress) as tell:
+        wish = Wish(tol, keys, dtype, lipschitz, tell, limit, literal=evaluation == "literal",
+                    largest_value=largest_value)  # fmt: skip
+        found = read(target, domain, shape, chosen, sampled=lipschitz is not None, relative=relative)
+        if largest_value is not None and not isinstance(found, Target):
+            raise InputError("largest_value= is for functions of one variable, which are one head; leave it out.")
+        with threadpool_limits(1):  # thousands of small least squares: threads would only wait for each other
+            try:
+                model = chosen.compile(found, wish) if row_map is None else compile_mapped(found, row_map, wish)
+            except Interrupted as stop:
+                if stop.claim is None or stop.target is not found:
+                    raise
+                model = head_model(stop.target, stop.claim)
+        if wish.limit is not None:
+            wish.check_limit(model.resources.keys)
+        LOG.info("made by %s, %d keys: %s", model.method, model.resources.keys, model.claimed)
     model.outside = outside
     return model
+
+
+def _named(target: Any) -> str:
+    """What is compiled, for a line of text."""
+    return shortened(target, 60) if isinstance(target, str) else name_of(target) if callable(target) else "formulas"
 
 
 def compile_formula(formula: str | Expression, domain: Domain, *, method: str | Method = "auto",
                     tol: float | None = None, keys: int | None = None,
                     dtype: torch.dtype = torch.float64) -> CompiledModel:  # fmt: skip
     """`compile` of a formula in one variable with one output, which is one head."""
-    with threadpool_limits(1):
-        return named(method).compile(read_target(formula, domain), Wish(tol, keys, dtype))
+    with telling(f"compiling {formula}") as tell, threadpool_limits(1):
+        return named(method).compile(read_target(formula, domain), Wish(tol, keys, dtype, progress=tell))

@@ -10,6 +10,7 @@ import numpy as np
 
 from anchorhead.arithmetic import Array, binary_ceiling
 from anchorhead.circuit.circuit import Circuit
+from anchorhead.circuit.norm import INVERSE_ROOTS
 from anchorhead.circuit.rows import rounded
 from anchorhead.circuit.step import HeadFacts, OutsideDomain, Pair, Use
 from anchorhead.compiler.head_requests import Request, Wanted, assign
@@ -196,8 +197,17 @@ class _Work:
         name = "an output" if wire is None else self.circuit.wire_name(wire)
         return ToleranceError(
             f"The errors before {name} have no finite bound there: the intervals of what it depends on are too wide "
-            "for "
-            "composition. Choose a smaller domain, or rewrite the target so that they stay narrower."
+            "for composition. Choose a smaller domain, or rewrite the target so that they stay narrower"
+            f"{self._norms()}."
+        )
+
+    def _norms(self) -> str:
+        """What to do about norms, where there are any."""
+        if not any(getattr(step, "function", None) in INVERSE_ROOTS for step in self.circuit.steps):
+            return ""
+        return (
+            "; a norm divides by what may be as small as the root of its eps, so that a domain near a point at which "
+            "its entries differ, or a larger eps, such as nn.LayerNorm(d, eps=1e-2), is what helps"
         )
 
     def composed(self, choices: list[Choice], sharpness: float) -> Composed:
@@ -276,5 +286,5 @@ class _Work:
         step, (low, high) = self.circuit.steps[reached.step], reached.needed
         return ToleranceError(
             f"The errors before {step.label} may push its argument out to [{low:.6g}, {high:.6g}], past where its head "
-            "is proved. Use a smaller tol, which keeps it inside."
+            f"is proved. Use a smaller tol, which keeps it inside{self._norms()}."
         )

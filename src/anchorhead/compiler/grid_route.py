@@ -17,6 +17,7 @@ from anchorhead.head.grid_head import GridFunction, GridHead
 from anchorhead.head.grid_module import GridModule
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.grid_core import GridCore
+from anchorhead.progress import LOG
 from anchorhead.proof.certificate import Certificate, sum_above
 from anchorhead.proof.grid_lipschitz import conditional_bound
 from anchorhead.proof.grid_proof import GridProof, GridRefutation, prove_grid
@@ -127,6 +128,7 @@ def _sampled(target: Opaque, tol: float, wish: Wish) -> CompiledModel:
 
 def _fitted(f: GridFunction, box: tuple[tuple[float, float], ...], goal: float, tol: float, dtype: str,
             progress: Progress, most: int = MOST_KEYS) -> GridHead:  # fmt: skip
+    LOG.info("over a grid of keys, to within %.3g", goal)
     progress(f"grid: fitting to {goal:.2g}")
     head = smallest_grid(f, box, goal, limit=LIMIT[dtype], most=most)
     if head is None:

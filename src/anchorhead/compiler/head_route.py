@@ -28,7 +28,8 @@ MOST_PROOFS = 6
 def compile_head(target: Target, fit: Fit, wish: Wish) -> CompiledModel:
     """The smallest head that is proved to keep the tolerance, or the best that is proved with so many keys."""
     tol = FIRST_GOAL if wish.keys is not None else wish.tolerance(1e-6)
-    search = Search(target, fit, tol, wish.dtype, wish.progress, wish.limit, hurried=wish.hurried)
+    search = Search(target, fit, tol, wish.dtype, wish.progress, wish.limit, hurried=wish.hurried,
+                    largest=wish.largest_value)  # fmt: skip
     found = search.run() if wish.keys is None else _at_size(search, wish.keys)
     return head_model(target, found)
 

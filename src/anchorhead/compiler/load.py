@@ -8,15 +8,18 @@ from typing import Any
 
 from anchorhead.compiler.two_layer_route import stored_two_layer
 from anchorhead.errors import FileError
+from anchorhead.expression.graph import Expression
 from anchorhead.file.container import ModelFile, read
 from anchorhead.file.stored import certificate_of, dtype_of, head_claim, method_of, stored_network
 from anchorhead.file.stored_grid import grid_claim, shapes_of
+from anchorhead.file.stored_mapped import stored_mapped
 from anchorhead.head.evaluation import TORCH
 from anchorhead.head.grid_module import GridModule
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.grid_core import GridCore
 from anchorhead.model.head_core import HeadCore
 from anchorhead.model.layered_core import LayeredCore
+from anchorhead.model.mapped_core import MappedCore
 from anchorhead.model.outside import check_policy
 from anchorhead.model.prompt_core import PromptCore, PromptModel
 from anchorhead.proof.certificate import Certificate
@@ -24,23 +27,36 @@ from anchorhead.proof.certificate import Certificate
 MOST_CELLS = 1 << 24
 
 
-def load(path: str | os.PathLike[str], *, outside: str = "warn") -> CompiledModel:
-    """A saved model. The file's form and digest are checked; `ah.verify` checks the proof itself.
-
-    outside: what an input outside the domain does, "warn", "error" or "ignore", as for `ah.compile`.
-    """
+def load_compiled(path: str | os.PathLike[str], *, outside: str = "warn") -> CompiledModel:
+    """A saved model that was compiled. The file's form and digest are checked; `ah.verify` checks the proof itself."""
     check_policy(outside)
-    found = read(path)
-    kinds = {"head": _head, "network": _network, "grid": _grid, "two_layer": _two_layer}
-    if found.record["kind"] not in kinds:
-        raise FileError(f"{path} holds a program for an interpreter; read it with ah.Program.load.")
-    model = kinds[found.record["kind"]](found, certificate_of(found))
+    return compiled(read(path), path, outside)
+
+
+def compiled(found: ModelFile, path: str | os.PathLike[str], outside: str) -> CompiledModel:
+    """The model that a file holds; outside: what an input outside the domain does."""
+    kinds = {"head": _head, "network": _network, "grid": _grid, "two_layer": _two_layer, "row_map": _mapped}
+    kind = found.record["kind"]
+    other = {
+        "theorem": "the network of a theorem, not a compiled model; ah.load reads it",
+        "program": "a program for an interpreter; read it with ah.Program.load",
+        "distance": "the distance of two functions; ah.verify checks and returns it",
+    }
+    if kind in other:
+        raise FileError(f"{path} holds {other[kind]}.")
+    model = kinds[kind](found, certificate_of(found))
     model.outside = outside
     return model
 
 
 def _head(found: ModelFile, certificate: Certificate) -> CompiledModel:
     return CompiledModel(HeadCore(head_claim(found)), certificate, method_of(found.record))
+
+
+def _mapped(found: ModelFile, certificate: Certificate) -> CompiledModel:
+    claim, row_map = stored_mapped(found)
+    target = Expression((claim.function,), (claim.variable,))
+    return CompiledModel(MappedCore(claim.head, row_map, target, claim.edges), certificate, claim.method)
 
 
 def _network(found: ModelFile, certificate: Certificate) -> CompiledModel:

@@ -24,12 +24,12 @@ from anchorhead.arithmetic import Array
 from anchorhead.errors import InputError, PrecisionError, ToleranceError
 from anchorhead.expression.domain import shown
 from anchorhead.head.head import Head
+from anchorhead.progress import Progress, tell_outer
 
 if TYPE_CHECKING:
     from anchorhead.compiler.target import Target
     from anchorhead.model.compiled import CompiledModel
 
-Progress = Callable[[str], None]
 DTYPES = {torch.float64: "float64", torch.float32: "float32"}
 LARGEST_TOL = 1e100
 
@@ -42,13 +42,15 @@ class Wish:
     keys: int | None = None
     torch_dtype: torch.dtype = torch.float64
     lipschitz: float | None = None
-    progress: Progress = field(default=lambda text: None)
+    progress: Progress = tell_outer
     limit: int | None = None
     hurried: bool = False
     """Whether other routes wait: a large head that hardly gains by more keys is then given up, and so is a graph with a
     function that takes pieces."""
     literal: bool = False
     """Whether the bound is to hold for the softmax written out."""
+    largest_value: float | None = None
+    """The largest constant or gain that a head may have."""
 
     def __post_init__(self) -> None:
         if self.keys is not None and self.tol is not None:
@@ -61,6 +63,10 @@ class Wish:
             check_tol(self.tol)
         if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
             raise InputError(f"limit={shown(self.limit)} must be a whole number of at least 1, the most keys to use.")
+        if self.largest_value is not None and not (
+            isinstance(self.largest_value, int | float | np.floating) and 0 < self.largest_value < LARGEST_TOL
+        ):
+            raise InputError(f"largest_value={shown(self.largest_value)} must be a positive number.")
         if self.lipschitz is not None and not (
             isinstance(self.lipschitz, int | float) and 0 <= self.lipschitz < LARGEST_TOL
         ):
@@ -87,7 +93,7 @@ class Wish:
 
 def check_tol(tol: Any) -> float:
     """A tolerance as a positive finite number."""
-    if not (isinstance(tol, int | float | np.floating) and 0 < tol < LARGEST_TOL):
+    if isinstance(tol, bool) or not (isinstance(tol, int | float | np.floating) and 0 < tol < LARGEST_TOL):
         raise InputError(
             f"tol={shown(tol)} must be a positive number below {LARGEST_TOL:g}, the error that you can accept."
         )
@@ -112,6 +118,10 @@ class Fit:
     are then not built. size: how many keys a goal takes, where the fit knows it; only that size is then built.
     exact: whether keys= asks for just that number. large_values: whether values may be much larger than the target, as
     where affine values cancel.
+
+    >>> head = ah.Head.of(slopes=[-1.0, 1.0], intercepts=[0.0, 0.0], constants=[-1.0, 1.0], horner=True)
+    >>> ah.Fit("pair", 2, 2, lambda keys, goal: head).build(2, None).keys
+    2
     """
 
     method: str
@@ -133,7 +143,15 @@ class Fit:
 
 
 class Method(ABC):
-    """A way to make models; `name` is its short name, `takes` the kinds of targets."""
+    """A way to make models; `name` is its short name, `takes` the kinds of targets.
+
+    >>> class Careful(ah.Method):
+    ...     name, takes = "careful", ("one",)
+    ...     def compile(self, target, wish):                      # half of what was asked for
+    ...         return ah.compile(str(target.expression), (target.low, target.high), tol=wish.tol / 2, method="smooth")
+    >>> ah.compile("sin(3*x)", (-1, 1), tol=1e-4, method=Careful()).certificate.bound <= 5e-5
+    True
+    """
 
     name: ClassVar[str]
     takes: ClassVar[tuple[str, ...]]
@@ -146,7 +164,20 @@ class Method(ABC):
 
 
 class HeadMethod(Method):
-    """A way to fit one head to a function of one variable."""
+    """A way to fit one head to a function of one variable.
+
+    >>> class Steps(ah.HeadMethod):
+    ...     name = "steps"
+    ...     def fit(self, target):
+    ...         anchors = lambda keys: [target.low + (k + 0.5) * (target.high - target.low) / keys for k in range(keys)]
+    ...         def build(keys, goal):
+    ...             near, beta = anchors(keys), 8.0 * keys**2
+    ...             return ah.Head.of(slopes=[2 * beta * a for a in near], intercepts=[-beta * a * a for a in near],
+    ...                               constants=[target.function()(a) for a in near], horner=False)
+    ...         return ah.Fit(self.name, 2, 64, build)
+    >>> ah.compile("sin(x)", (0, 1), tol=0.05, method=Steps()).method
+    'steps'
+    """
 
     takes = ("one",)
 

@@ -15,10 +15,12 @@ from anchorhead.compiler.circuit_route import Graph
 from anchorhead.compiler.circuit_target import elementwise
 from anchorhead.compiler.head_methods import Pieces, usual
 from anchorhead.compiler.method import Wish
-from anchorhead.compiler.search import BelowDtype, Search
+from anchorhead.compiler.refusals import BelowDtype
+from anchorhead.compiler.search import Search
 from anchorhead.compiler.target import Target
 from anchorhead.errors import AnchorheadError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
+from anchorhead.progress import LOG
 
 ENOUGH = 16
 """A head of so few keys is taken without looking further."""
@@ -30,7 +32,7 @@ WORTH = 64
 
 def best_route(target: Target, wish: Wish) -> CompiledModel:
     """The model with the fewest keys, or a single head where it is not much larger."""
-    if wish.keys is not None or not target.bounded:
+    if wish.keys is not None or wish.largest_value is not None or not target.bounded:
         return usual(target).compile(target, wish)
     refusals: list[AnchorheadError] = []
 
@@ -38,6 +40,7 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
         try:
             return route()
         except AnchorheadError as refusal:
+            LOG.info("%s: a route is refused: %s", target.expression, refusal)
             refusals.append(refusal)
         except KeyboardInterrupt:
             if in_hand is None:

@@ -16,14 +16,15 @@ from threadpoolctl import threadpool_limits
 from anchorhead.circuit.apply import Apply, U
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.line import Line
-from anchorhead.circuit.operands import substituted
 from anchorhead.circuit.step import OutsideDomain, Pair
 from anchorhead.compiler.compose import compose
-from anchorhead.compiler.method import Progress, check_tol
+from anchorhead.compiler.method import check_tol
 from anchorhead.errors import InputError, StructureError, ToleranceError
+from anchorhead.expression.graph import substituted
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.head_core import HeadCore
 from anchorhead.model.program import Program, certificate_of
+from anchorhead.progress import Progress, telling
 from anchorhead.proof.instructions import instructions, laid_out
 from anchorhead.proof.interpretation import Interpreted, LeakError, TurnsOutside, network_circuit, output_bounds
 
@@ -45,7 +46,7 @@ class Repeated(Protocol):
 
 
 def program(model: CompiledModel | Repeated, *, turns: int | None = None, tol: float | None = None,
-            progress: Progress | None = None) -> Program:  # fmt: skip
+            progress: bool | Progress = True) -> Program:  # fmt: skip
     """The program of a compiled model: tokens that `ah.interpreter(...)` runs.
 
     model: of formulas, modules, or functions of a prompt whose attention is means; or gradient descent in context, a
@@ -55,6 +56,11 @@ def program(model: CompiledModel | Repeated, *, turns: int | None = None, tol: f
         1e-9, or what the model keeps, if that is more. What leaks and is rounded in an interpreter, and what turns make
         of it, is stated in the certificate. Products, squares and whatever else the model computes with values that
         depend on its inputs is composed anew with constant ones, which takes more keys.
+
+    >>> program = ah.program(ah.compile("x*y", (-1, 1), tol=1e-4))
+    >>> x = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    >>> (ah.interpreter()(program, x) - 0.25).abs().item() <= program.certificate.bound
+    True
     """
     if not isinstance(model, CompiledModel) and not hasattr(model, "turn"):
         raise InputError(
@@ -68,10 +74,12 @@ def program(model: CompiledModel | Repeated, *, turns: int | None = None, tol: f
         raise InputError("The number of turns is that of the algorithm's steps; leave turns= out.")
     else:
         (name, circuit, box), turns = model.turn(), model.steps
+    if not circuit.steps:
+        raise InputError(f"{name} is an affine map: it has no head, and so no instruction that a program could hold.")
     if tol is None:
         tol = max(USUAL, model.claimed.bound) if isinstance(model, CompiledModel) else USUAL
-    with threadpool_limits(1):
-        found = _interpreted(circuit, box, check_tol(tol), turns, progress or (lambda text: None))
+    with telling(f"writing the program of {name}", progress) as tell, threadpool_limits(1):
+        found = _interpreted(circuit, box, check_tol(tol), turns, tell)
     return Program(found, certificate_of(found, name + ("" if turns is None else f", {turns} times")))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from anchorhead.arithmetic import decades, geometric
 from anchorhead.compiler.target import Target
+from anchorhead.dtypes import UNIT
 from anchorhead.errors import InputError
 from anchorhead.head.head import Head
 from anchorhead.proof.approximation import Refutation, prove
@@ -41,7 +42,16 @@ def sampled_error(target: Target, head: Head, cuts: Sequence[float], goal: float
     u = u[(u >= target.low) & (u <= target.high)]
     exact = target.function()(u)
     errors = np.abs(head(u) - exact)
+    if not (target.bounded or target.relative) and errors.max() > goal:
+        left, right = (_drift(target, head, sign) for sign in (-1, 1))
+        errors = errors - np.where(u < 0, left, right) * np.abs(u)
     return float((errors / np.abs(exact) if target.relative else errors).max())
+
+
+def _drift(target: Target, head: Head, sign: int) -> float:
+    """What the dtype's nearest slope is off by on an infinite side, for each unit: that counts as rounding."""
+    bounded = math.isfinite(target.high if sign > 0 else target.low)
+    return 0.0 if bounded else far(_claim(target, head, ""), sign, FAR[-1]).drift
 
 
 def prove_head(
@@ -82,6 +92,17 @@ def prove_head(
 def shown_rounding(target: Target, head: Head) -> float:
     """What evaluating the head may round at some points of a bounded target: about what a proof will find."""
     return rounding_at(_claim(target, head, ""), target.low, target.high) if target.bounded else 0.0
+
+
+def offset_rounding(target: Target, dtype: str) -> float:
+    """About what scores round on a narrow domain far from zero, however small slopes are.
+
+    Scores s·x round by ρ s|x|, and to bend by b over a width w values lie at least b/(s w) apart: ρ b|x|/w.
+    """
+    low, high = target.window
+    f = target.function()(np.linspace(low, high, 129))
+    bend = np.abs(f - f[0] - (f[-1] - f[0]) * np.linspace(0, 1, 129))
+    return 0.1 * UNIT[dtype] * float(bend.max()) * max(abs(low), abs(high)) / (high - low)
 
 
 def _claim(target: Target, head: Head, method: str) -> HeadClaim:

@@ -15,7 +15,8 @@ from anchorhead.compiler.head_requests import Request
 from anchorhead.compiler.method import Progress
 from anchorhead.compiler.odd_model import odd_claim
 from anchorhead.compiler.prove import prove_head
-from anchorhead.compiler.search import BelowDtype, Search
+from anchorhead.compiler.refusals import BelowDtype
+from anchorhead.compiler.search import Search
 from anchorhead.compiler.target import Target
 from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.singularities import singularities

@@ -77,8 +77,18 @@ def _function(target: Any, domain: Any, shape: Any) -> Target | CircuitTarget:
             return replace(read_target(target, domain), digest=source_digest(target))
         except ExpressionError as error:
             found = inferred_shape(target)
+            if found is None and _gives_several(target):
+                return of_arguments(target, domain, names)
             if found is None:
                 raise ExpressionError(
                     f"{error} If it takes a tensor of several numbers, give shape=, such as (3,)."
                 ) from None
     return of_module(target, domain, found)
+
+
+def _gives_several(target: Any) -> bool:
+    """Whether a callable gives several results for each number."""
+    try:
+        return len(expression_of(target).outputs) > 1
+    except ExpressionError:
+        return False

@@ -7,27 +7,27 @@ show where; the search goes there and walks to the smallest number that is prove
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from flint import arb
 
 from anchorhead.arithmetic import geometric, log_of
 from anchorhead.compiler.method import Fit, Goal, Progress
-from anchorhead.compiler.prove import prove_head, sampled_error, shown_rounding
+from anchorhead.compiler.prove import offset_rounding, prove_head, sampled_error, shown_rounding
+from anchorhead.compiler.refusals import PATIENCE, BelowDtype, Interrupted, best_so_far, refusal
 from anchorhead.compiler.target import Target
 from anchorhead.dtypes import BITS, UNIT
 from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.precision import precision
-from anchorhead.errors import InputError, ToleranceError
+from anchorhead.errors import InputError
 from anchorhead.head.head import EVEN, Head
 from anchorhead.head.symmetry import symmetric
+from anchorhead.progress import LOG
 from anchorhead.proof.approximation import Refutation
 from anchorhead.proof.head_claim import HeadClaim
 
 LARGEST_VALUE = 1e3
-PATIENCE = 3
-"""How many sizes whose heads keep the goal on samples may fail to be proved: rounding is then what prevents it. A size
-after one of them that does not keep it counts as half of one."""
 SMALL = 12
 """Up to so many keys a fit costs no more than a closer look at estimates."""
 LARGE = 20
@@ -36,32 +36,24 @@ SHOWN = 1.1
 """By how much rounding on boxes is above what points show, about."""
 STEEP = 10.0
 """Rounding of a large head that is this many times the tolerance does not come from its values, which are limited."""
+SHRINKS = 5
+"""How often a fit whose values are too large is done again for smaller ones."""
 HOPE = 100.0
 """A size whose estimate is this many times the goal is fitted."""
-
-
-class BelowDtype(ToleranceError):
-    """Rounding in the dtype is what prevents a tolerance, so that no other route would keep it."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in a search; `claim` is the smallest head that was proved to keep the tolerance by then, if any."""
-
-    def __init__(self, target: Target, claim: HeadClaim | None, best: str) -> None:
-        super().__init__(f"Interrupted while a head for {target.expression} was searched for. {best}")
-        self.target, self.claim = target, claim
 
 
 class Search:
     """Heads of growing size for one target, dtype and tolerance, each tried once.
 
     unit: what scores round by relative to one, where that is more than the dtype's own: values are kept small then.
+    largest: no head may have a larger value, where it is given.
     """
 
     def __init__(self, target: Target, fit: Fit, tol: float, dtype: str, progress: Progress,
-                 most: int | None = None, *, hurried: bool = False, unit: float = 0.0) -> None:  # fmt: skip
+                 most: int | None = None, *, hurried: bool = False, unit: float = 0.0,
+                 largest: float | None = None) -> None:  # fmt: skip
         self.target, self.fit, self.tol, self.dtype, self.progress = target, fit, tol, dtype, progress
-        scale = self._scale()
+        scale = 1.0 if target.relative else float(np.abs(target.function()(np.linspace(*target.window, 1001))).max())
         width = target.window[1] - target.window[0]
         if not (1e-100 < width < 1e100 and scale < 1e100):
             raise InputError(
@@ -71,9 +63,13 @@ class Search:
         # Rounding costs about a dozen units of the largest value that has weight: leave it room.
         self.rounding = 8 * UNIT[dtype] * scale if target.bounded else 0.0
         if target.bounded and not target.relative:
-            self.rounding = max(self.rounding, self._offset_rounding())
+            self.rounding = max(self.rounding, offset_rounding(target, dtype))
         floor = 2.0 if fit.large_values else 1.5 * scale
-        self.goal = Goal(tol - self.rounding, min(LARGEST_VALUE, max(floor, tol / (40 * (unit or UNIT[dtype])))))
+        ceiling = max(LARGEST_VALUE, 2 * scale)
+        self.goal = Goal(tol - self.rounding, min(ceiling, max(floor, tol / (40 * (unit or UNIT[dtype])))))
+        self.largest = largest
+        if largest is not None:
+            self.goal.limit = min(self.goal.limit, largest)
         self.allowed = self.goal.error, self.goal.limit
         """Of the goal, before an attempt asks for smaller values."""
         self.tried: dict[int, HeadClaim | None] = {}
@@ -84,16 +80,6 @@ class Search:
         self.needed = 0
         self.best = math.inf
         self.best_keys = 0
-
-    def _offset_rounding(self) -> float:
-        """About what scores round on a narrow domain far from zero, however small slopes are.
-
-        Scores s·x round by ρ s|x|, and to bend by b over a width w values lie at least b/(s w) apart: ρ b|x|/w.
-        """
-        low, high = self.target.window
-        f = self.target.function()(np.linspace(low, high, 129))
-        bend = np.abs(f - f[0] - (f[-1] - f[0]) * np.linspace(0, 1, 129))
-        return 0.1 * UNIT[self.dtype] * float(bend.max()) * max(abs(low), abs(high)) / (high - low)
 
     def _check_values(self) -> None:
         """Refuses a formula whose own values float64 gives with larger errors than the tolerance."""
@@ -110,27 +96,24 @@ class Search:
                     "tol, or rewrite it so that large terms do not cancel, as by taking whole turns off an angle."
                 )
 
-    def _scale(self) -> float:
-        if self.target.relative:
-            return 1.0
-        return float(np.abs(self.target.function()(np.linspace(*self.target.window, 1001))).max())
-
     def run(self) -> HeadClaim:
         """The smallest proved head; ToleranceError with the best that was found if there is none."""
         try:
-            return self._run()
+            found, name = self._run(), self.target.expression
+            LOG.info("%s: %s, %d keys, proved %.3g", name, self.fit.method, found.head.keys, found.bound)
+            return found
         except KeyboardInterrupt:
             proved = [claim for claim in self.tried.values() if claim is not None]
             smallest = min(proved, key=lambda claim: claim.head.keys, default=None)
-            raise Interrupted(self.target, smallest, self._best_so_far()) from None
+            raise Interrupted(self.target, smallest, best_so_far(self)) from None
 
     def _run(self) -> HeadClaim:
         if self.goal.error <= 0:
-            raise self._refusal()
+            raise refusal(self)
         self._check_values()
         keys = self._known_size() if self.fit.size is not None else self._first_success()
         if keys is None:
-            raise self._refusal()
+            raise refusal(self)
         if self.fit.size is not None:
             return self._proved(keys)
         failed = max((k for k, proved in self.tried.items() if k < keys and proved is None), default=self.fit.least - 1)
@@ -153,7 +136,7 @@ class Search:
     def _proved(self, keys: int) -> HeadClaim:
         found = self.tried[keys]
         if found is None:
-            raise self._refusal()
+            raise refusal(self)
         return found
 
     def _known_size(self) -> int | None:
@@ -234,10 +217,10 @@ class Search:
         if self.fit.size is None:
             self.goal.error, self.goal.limit = self.allowed
         proved: HeadClaim | None = None
-        rounding = math.inf
+        rounding, share = math.inf, 1.0
         for _ in range(6):
             try:
-                head = self.head(keys)
+                head = self.head(keys, share)
             except (np.linalg.LinAlgError, FloatingPointError):
                 self.errors[keys] = math.inf
                 break
@@ -245,7 +228,10 @@ class Search:
             self.errors[keys] = sampled_error(self.target, head, cuts, self.goal.error)
             if not self.errors[keys] <= self.goal.error:
                 self._note(self.errors[keys] + self.tol - self.goal.error, head)
-                break
+                if self.fit.size is None or share < 1 or self.errors[keys] > 2 * self.goal.error:
+                    break
+                share = 0.5  # the numbers of the dtype take the rest
+                continue
             self.progress(f"{self.fit.method}: {keys} keys, proving {self.errors[keys]:.2e}")
             found = self._examined(head, cuts, self.errors[keys])
             if isinstance(found, Refutation):
@@ -288,9 +274,20 @@ class Search:
         self.goal.error = min(self.goal.error, max(room, 0.1 * self.tol))
         return True
 
-    def head(self, keys: int) -> Head:
-        """The fitted head with numbers of the dtype, exactly symmetric where the target is."""
-        head = self.fit.build(keys, self.goal)
+    def head(self, keys: int, share: float = 1.0) -> Head:
+        """The head fitted to a share of the error, with numbers of the dtype, and values that may be so large."""
+        head, limit = self._fitted(keys, share), self.goal.limit
+        for _ in range(SHRINKS):
+            if self.largest is None or head.largest_value <= self.largest:
+                return head
+            self.goal.limit *= 0.8 * self.largest / head.largest_value
+            head = self._fitted(keys, share)
+        self.goal.limit = limit
+        raise FloatingPointError(f"the head of {keys} keys has values up to {head.largest_value:g}")
+
+    def _fitted(self, keys: int, share: float) -> Head:
+        """The head fitted to a share of the error, in numbers of the dtype, exactly symmetric where the target is."""
+        head = self.fit.build(keys, self.goal if share == 1 else replace(self.goal, error=share * self.goal.error))
         if not isinstance(head, Head):
             raise InputError(f"The method {self.fit.method!r} gave a {type(head).__name__} in place of an ah.Head.")
         if not all(np.isfinite(numbers).all() for numbers in head.arrays.values()):
@@ -311,36 +308,3 @@ class Search:
     def _note(self, error: float, head: Head) -> None:
         if error < self.best:
             self.best, self.best_keys = error, head.keys
-
-    def _refusal(self) -> ToleranceError:
-        what = f"tol={self.tol:g} for {self.target.expression} in {self.dtype}"
-        what = f"A relative {what}" if self.target.relative else what
-        if self.rounding >= self.tol:
-            return BelowDtype(
-                f"{what} is below what the dtype can hold: evaluating alone may round by {self.rounding:.3g}. Use a "
-                "larger tol or a wider dtype."
-            )
-        if self.unproved >= PATIENCE:
-            return BelowDtype(
-                f"{what} could not be proved: heads keep it on samples, but evaluating them may round by more than is "
-                f"left. {self._best_so_far()} Use a larger tol or a wider dtype."
-            )
-        if self.needed:
-            return ToleranceError(
-                f"{what} takes {self.needed} keys with method {self.fit.method!r}, and {self.most} may be used. "
-                "Use a larger tol, a smaller domain, or another method."
-            )
-        if self.fit.size is not None:
-            return ToleranceError(
-                f"{what} is not reached with method {self.fit.method!r}, however the domain is cut, as far as was "
-                f"looked. {self._best_so_far()} Use a larger tol or a smaller domain."
-            )
-        return ToleranceError(
-            f"{what} takes more than {self.most} keys with method {self.fit.method!r}, the most that may be used. "
-            f"{self._best_so_far()} Use a larger tol, a smaller domain, or method='auto', which tries other routes too."
-        )
-
-    def _best_so_far(self) -> str:
-        if not self.best_keys:
-            return "No head came close."
-        return f"The best found is {self.best:.3g} with {self.best_keys} keys."

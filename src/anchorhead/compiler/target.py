@@ -170,7 +170,7 @@ def read_target(target: Any, domain: Domain) -> Target:
         )
     if not expression.variables:
         expression = Expression(expression.outputs, ("x",))
-    low, high = _read_domain(domain, expression.variables[0])
+    low, high = read_interval(domain, expression.variables[0])
     singularities(expression.outputs[0], expression.variables[0], low, high)
     return Target(expression, low, high, _checked(target, expression, low, high))
 
@@ -223,7 +223,8 @@ def expression_of(target: Any) -> Expression:
     )
 
 
-def _read_domain(domain: Domain, variable: str) -> tuple[float, float]:
+def read_interval(domain: Domain, variable: str) -> tuple[float, float]:
+    """The two ends of a domain of one variable; the whole line for None."""
     if domain is None:
         return -math.inf, math.inf
     if isinstance(domain, Mapping):

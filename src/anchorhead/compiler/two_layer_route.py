@@ -23,7 +23,8 @@ from anchorhead.model.two_layer_core import TwoLayerCore
 from anchorhead.proof.certificate import Certificate, sum_above
 from anchorhead.proof.rounding import ASSUMPTIONS
 from anchorhead.theorems.grid import require_memory
-from anchorhead.theorems.two_layer import GridNetwork, two_layer
+from anchorhead.theorems.grid_network import GridNetwork
+from anchorhead.theorems.two_layer import two_layer
 from anchorhead.tracing.opaque import Opaque
 
 SAMPLES = 20_000

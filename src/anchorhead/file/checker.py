@@ -25,7 +25,15 @@ from anchorhead.enclosure.precision import precision
 from anchorhead.enclosure.singularities import singularities
 from anchorhead.errors import AnchorheadError, DependencyError, VerificationError
 from anchorhead.file.container import ModelFile, read
-from anchorhead.file.stored import certificate_of, head_claim, shapes_text, stored_network, too_much
+from anchorhead.file.distance import Distance, check_distance
+from anchorhead.file.stored import (
+    certificate_of,
+    head_claim,
+    shapes_text,
+    stored_network,
+    too_much,
+)
+from anchorhead.file.stored_mapped import check_mapped, stored_mapped
 from anchorhead.file.stored_program import stored_program
 from anchorhead.head.near_keys import MANY
 from anchorhead.proof.approximation import MOST_WORK, box_error, box_work
@@ -41,7 +49,7 @@ from anchorhead.proof.rounding_on import rounding_on
 Progress = Callable[[int, int], None]
 
 
-def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Certificate:
+def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Certificate | Distance:
     """Checks the proof in a saved model and returns its certificate, every part of which was checked.
 
     Raises `VerificationError` with the first claim that does not hold, or `FileError` if the file is damaged. A model
@@ -49,6 +57,19 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     progress: called with boxes done and boxes in all.
     """
     found = read(path)
+    if found.record["kind"] == "distance":
+        return check_distance(found)
+    return verify_model(found, path, progress)
+
+
+def verify_model(found: ModelFile, path: object, progress: Progress | None) -> Certificate:
+    """The certificate of a model that was read, checked."""
+    if found.record["kind"] == "theorem":
+        raise VerificationError(
+            f"{path} holds a theorem's network, whose bound is proved on paper for all networks of its form "
+            "(docs/mathematics.md): a file has no proof of it to go through. ah.load compares its numbers with the "
+            "construction's, and print(ah.load(path)) says what holds."
+        )
     claimed = certificate_of(found)
     if claimed.level not in ("proved", "unproved"):
         raise VerificationError(f"{path} is {claimed.level}, not proved: there is no proof to check.")
@@ -80,6 +101,16 @@ def _check_head_file(found: ModelFile, claimed: Certificate, progress: Progress 
     if claimed.outputs:
         raise VerificationError("A head has one output, and the file claims bounds for several.")
     return _checked(claimed, len(claim.edges) - 1)
+
+
+def _check_mapped_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
+    claim, row_map = stored_mapped(found)
+    _check_cover(claim)
+    _check_defined(claim)
+    check_mapped(claim, row_map)
+    if claimed.outputs:
+        raise VerificationError("A head has one output, and the file claims bounds for several.")
+    return replace(_checked(claimed, len(claim.edges) - 1), assumptions=row_map.assumptions)
 
 
 def _check_network_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
@@ -148,6 +179,7 @@ CHECKS: dict[str, Callable[[ModelFile, Certificate, Progress | None], Certificat
     "grid": _check_grid_file,
     "two_layer": _refuse_file,
     "program": _check_program_file,
+    "row_map": _check_mapped_file,
 }
 
 

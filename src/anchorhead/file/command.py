@@ -23,7 +23,7 @@ def run(arguments: Sequence[str]) -> None:
 
 def verified(file: str, *, as_json: bool) -> str:
     """Checks a file or a folder, and what there is to say of it; raises where its claim does not hold."""
-    found = verify(file)
+    found = verify(file, progress=not as_json)
     if as_json:
         name = "heads" if isinstance(found, VerifiedFolder) else "certificate"
         return json.dumps({"file": file, "verified": True, name: found.as_dict()})

@@ -28,8 +28,9 @@ MOST_HEADER = 1 << 25
 MOST_DIGITS = 4000
 """Of a whole number in the record."""
 CODES = {"F64": ("d", "float64"), "F32": ("f", "float32"), "I32": ("i", "int32")}
-KINDS = ("head", "network", "grid", "two_layer", "program")
-"""What a file may hold: a head, a network of heads, a layer over a tensor grid, the paper's two layers, a program."""
+KINDS = ("head", "network", "grid", "two_layer", "program", "theorem", "row_map", "distance")
+"""What a file may hold: a head, a network of heads, a layer over a tensor grid, the paper's two layers, a program, a
+theorem's network, a head under another row map, the distance of two functions."""
 NAME = re.compile(r"([a-z]+\.(0|[1-9][0-9]{0,5})\.)?[a-z_]+")
 
 

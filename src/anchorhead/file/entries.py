@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from anchorhead.errors import FileError
@@ -35,3 +36,19 @@ def real(value: Any, name: str, *, negative: bool = False) -> float:
     if value < 0 and not negative:
         raise FileError(f"The file's {name} is {value!r:.60}, and cannot be negative.")
     return float(value)
+
+
+def count(record: dict[str, Any], name: str, most: int) -> int:
+    """An entry of the record that counts something: a whole number from 1 to `most`."""
+    value = record.get(name)
+    if type(value) is not int or not 1 <= value <= most:
+        raise FileError(f"The file's {name} is {value!r:.40}, and must be a whole number from 1 to {most}.")
+    return value
+
+
+def one_of(record: dict[str, Any], name: str, known: Sequence[str]) -> str:
+    """An entry of the record that is one of these words."""
+    value = record.get(name)
+    if value not in known:
+        raise FileError(f"The file's {name} is {value!r:.40}, and must be {' or '.join(known)}.")
+    return str(value)

@@ -17,7 +17,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from anchorhead.errors import FileError
+from anchorhead.errors import FileError, InputError
 from anchorhead.file.container import FORMAT, digest
 from anchorhead.proof.certificate import Certificate, end_text
 
@@ -28,8 +28,7 @@ def save(
     record: dict[str, Any], arrays: dict[str, np.ndarray], claimed: Certificate, path: str | os.PathLike[str]
 ) -> None:
     """Writes the numbers, the boxes of the proof, and the record with the claim."""
-    record = record | {
-        "format": FORMAT,
+    claim = {
         "dtype": claimed.dtype,
         "domain": [[end_text(end) for end in pair] for pair in claimed.domain],
         "certificate": {
@@ -43,8 +42,15 @@ def save(
             "assumptions": list(claimed.assumptions),
         },
         "source": claimed.source,
-        "versions": _versions(),
     }
+    write(record | claim, arrays, path)
+
+
+def write(record: dict[str, Any], arrays: dict[str, np.ndarray], path: str | os.PathLike[str]) -> None:
+    """Writes numbers and a record, with the versions and the digest that every file has."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"A file is named by a path, not by {path!r:.60}.")
+    record = record | {"format": FORMAT, "versions": _versions()}
     little = {name: np.ascontiguousarray(a, dtype=TYPES[str(a.dtype)]) for name, a in arrays.items()}
     try:
         record["digest"] = digest(record, {name: a.tobytes() for name, a in little.items()})

@@ -6,7 +6,6 @@ file returns, and the checker proves just that. Where parts of a file contradict
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +24,7 @@ from anchorhead.errors import AnchorheadError, FileError, VerificationError
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.parse import parse
 from anchorhead.file.container import ModelFile, printable
+from anchorhead.file.domain import domain_of
 from anchorhead.file.entries import flag, listed, number, real
 from anchorhead.head.head import NUMBERS, Head
 from anchorhead.head.near_keys import MANY
@@ -70,7 +70,7 @@ def head_claim(found: ModelFile) -> HeadClaim:
     if len(expression.outputs) != 1 or len(expression.variables) != 1 or len(box) != 1:
         raise FileError("A head is one function of one variable on one interval, and the file says otherwise.")
     certificate = certificate_of(found)
-    head = _head(found, "", found.record)
+    head = stored_head(found, "", found.record, dtype)
     claim = HeadClaim(expression.outputs[0], expression.variables[0], *box[0], head, method_of(found.record),
                       found.numbers["edges"], certificate.approximation, certificate.rounding,
                       certificate.relative, certificate.evaluation)  # fmt: skip
@@ -216,14 +216,13 @@ def _stored_head(found: ModelFile, index: int, part: Any) -> HeadClaim:
     approximation, rounding = number(part, "approximation"), number(part, "rounding")
     if not low < high:
         raise FileError(f"The interval of head {index} in the file is empty.")
-    head, edges = _head(found, f"heads.{index}.", part), found.numbers[f"heads.{index}.edges"]
+    head, edges = stored_head(found, f"heads.{index}.", part, dtype_of(found)), found.numbers[f"heads.{index}.edges"]
     return HeadClaim(target, "u", low, high, head, method_of(part), edges, approximation, rounding,
                      flag(part, "relative"), evaluation_of(part))  # fmt: skip
 
 
-def _head(found: ModelFile, prefix: str, part: dict[str, Any]) -> Head:
+def stored_head(found: ModelFile, prefix: str, part: dict[str, Any], dtype: str) -> Head:
     """The head of the numbers under a prefix, once they fit each other."""
-    dtype = dtype_of(found)
     numbers = {name: found.numbers[prefix + name] for name in NUMBERS}
     sizes, keys = part.get("sizes"), len(numbers["slopes"])
     if not (isinstance(sizes, list) and sizes and all(type(s) is int and s > 0 for s in sizes) and sum(sizes) == keys):
@@ -329,24 +328,3 @@ def shapes_text(circuit: Circuit) -> str:
     """Shapes of one input and one output, as titles have them."""
     sizes = (" x ".join(map(str, shape)) or "1" for shape in (circuit.input_shape, circuit.output_shape))
     return ("n x " if circuit.tokens else "") + " -> ".join(sizes)
-
-
-def domain_of(record: dict[str, Any]) -> tuple[tuple[float, float], ...]:
-    """The domain: a pair for each input."""
-    pairs = record.get("domain")
-    if not isinstance(pairs, list) or not pairs:
-        raise FileError("The domain in the file is not a list of intervals.")
-    return tuple(_ends(pair) for pair in pairs)
-
-
-def _ends(ends: Any) -> tuple[float, float]:
-    if not isinstance(ends, list) or len(ends) != 2:
-        raise FileError(f"The domain {ends!r:.80} in the file is not a pair of numbers.")
-    infinite = {"-inf": -math.inf, "inf": math.inf}
-    low, high = (
-        infinite[end] if isinstance(end, str) and end in infinite else real(end, "an end of the domain", negative=True)
-        for end in ends
-    )
-    if not low <= high:
-        raise FileError(f"The domain {ends!r:.80} in the file is empty.")
-    return low, high

@@ -11,7 +11,8 @@ import numpy as np
 from anchorhead.errors import FileError, VerificationError
 from anchorhead.expression.graph import Expression
 from anchorhead.file.container import ModelFile
-from anchorhead.file.stored import domain_of, dtype_of, expression_of
+from anchorhead.file.domain import domain_of
+from anchorhead.file.stored import dtype_of, expression_of
 from anchorhead.head.grid_head import MOST_AXES, GridHead
 from anchorhead.proof.certificate import Certificate, sum_above
 from anchorhead.proof.grid_proof import GridRefutation, prove_grid

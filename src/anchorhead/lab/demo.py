@@ -11,7 +11,8 @@ from rich.table import Table
 
 import anchorhead as ah
 from anchorhead.compiler.compile import compile_formula
-from anchorhead.lab.portrait import portrait
+from anchorhead.drawing import write
+from anchorhead.progress import telling
 
 COMPILED = [
     ("gelu(x)", None, 1e-7),
@@ -33,7 +34,7 @@ def compile_and_verify(console: Console, output: Path) -> None:
     for name in ("target", "domain", "tol", "method", "keys", "measured", "proved", "boxes", "verified"):
         table.add_column(name, justify="left" if name in ("target", "domain", "method") else "right")
     for expression, domain, tol in COMPILED:
-        with console.status(f"{expression} to {tol:g}"):
+        with telling(f"compiling {expression} to {tol:g}"):
             model = compile_formula(expression, domain, tol=tol)
             path = output / f"{_file_name(expression)}.safetensors"
             model.save(path)
@@ -45,7 +46,7 @@ def compile_and_verify(console: Console, output: Path) -> None:
                       f"{(model(x) - model.exact(x)).abs().max():.1e}", f"{certificate.bound:.1e}",
                       str(certificate.boxes), certificate.level)  # fmt: skip
     console.print(table)
-    portrait(ah.compile("gelu(x)", tol=1e-7), output / "gelu.png")
+    write(ah.compile("gelu(x)", tol=1e-7).plot(), output / "gelu.png")
 
 
 def whole_function(console: Console, output: Path) -> None:
@@ -55,7 +56,7 @@ def whole_function(console: Console, output: Path) -> None:
     ah.verify(output / "two_variables.safetensors")
     console.print("a formula in two variables, through its graph, saved and verified:", highlight=False)
     console.print(str(model), highlight=False, markup=False)
-    portrait(model, output / "two_variables.png")
+    write(model.plot(), output / "two_variables.png")
 
 
 def _file_name(expression: str) -> str:

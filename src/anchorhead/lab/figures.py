@@ -1,4 +1,4 @@
-"""How figures look: one size that a phone can show, one colour for each way of building a network."""
+"""How figures look: as wide as a column of a paper, which a phone can show; a colour for each way of building one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from anchorhead.drawing import SMALL, USUAL, Drawing
 from anchorhead.lab.experiment import Rows
 
 COLOURS = {
@@ -34,13 +32,13 @@ class Figures(dict[str, Figure]):
     """Figures by name, in the order in which they are drawn."""
 
     @contextmanager
-    def panel(self, name: str, title: str, xlabel: str, ylabel: str, *, log: str = "xy", height: float = 3.6,
+    def panel(self, name: str, title: str, xlabel: str, ylabel: str, *, log: str = "xy", height: float = 2.7,
               columns: int = 2, ticks: Iterable[float] = ()) -> Iterator[Axes]:  # fmt: skip
         """One figure with one pair of axes. In the end the names of its curves are put below them, so that they hide
         none, in so many columns; and marks exactly at `ticks`, the sizes that were run, if any are given."""
-        figure = self[name] = Figure(figsize=(4.6, height), layout="constrained")
+        figure = self[name] = Drawing(height)
         axes = figure.subplots()
-        axes.set_title(title, fontsize=10.5, loc="left")
+        axes.set_title(title, fontsize=USUAL, loc="left")
         axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
         if "x" in log:
@@ -52,7 +50,7 @@ class Figures(dict[str, Figure]):
         yield axes
         handles, labels = axes.get_legend_handles_labels()
         if labels:
-            figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+            figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=SMALL)
         at = sorted(set(ticks))
         if at:
             axes.set_xticks(at, [f"{s:,g}" for s in at])
@@ -69,7 +67,7 @@ def spread(axes: Axes, rows: Rows, x: str, y: str, label: str, **style: Any) -> 
     groups = sorted(rows.by(x), key=lambda group: group[0])
     at = [value for value, _ in groups]
     found = [group.column(y) for _, group in groups]
-    style = {"color": COLOURS.get(label, "0.3"), "marker": "o", "ms": 3.5, "lw": 1.4, **style}
+    style = {"color": COLOURS.get(label, "0.3"), "marker": "o", "ms": 3, "lw": 1.1, **style}
     axes.plot(at, [float(sorted(f)[len(f) // 2]) for f in found], label=label, **style)
     if max(len(f) for f in found) > 1:
         axes.fill_between(

@@ -14,20 +14,24 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from anchorhead.drawing import SMALL, USUAL
 from anchorhead.lab.experiment import Experiment, Rows, Table
 
-STYLE: Any = {"svg.hashsalt": "anchorhead", "font.size": 9.5}
+STYLE: Any = {"svg.hashsalt": "anchorhead", "pdf.fonttype": 42, "font.size": USUAL, "xtick.labelsize": SMALL,
+              "ytick.labelsize": SMALL, "lines.linewidth": 1.1, "lines.markersize": 3.5}  # fmt: skip
+"""Fonts in PDF files stay text, which publishers ask for."""
 NUMBER = re.compile(r"-?[\d.]+")
 LONG = 14
 """Tables of more rows are folded away."""
 
 
 def section(number: int, experiment: Experiment, rows: Rows, tasks: int, folder: Path) -> str:
-    """One experiment's part of the page; its figures are drawn, as PNG files too."""
+    """One experiment's part of the page; its figures are drawn, as PNG and PDF files too."""
     name, figures = experiment.name, ""
     with rc_context(STYLE):
         for title, figure in experiment.figures(rows).items():
-            figure.savefig(folder / f"{title}.png", dpi=150)
+            figure.savefig(folder / f"{title}.png", dpi=200)
+            figure.savefig(folder / f"{title}.pdf", metadata={"CreationDate": None})
             figures += _figure(title, _svg(figure))
     findings = "".join(_table(f) if isinstance(f, Table) else f"<p>{_marked(f)}</p>" for f in experiment.findings(rows))
     files_ = f'<a href="{name}.csv">{name}.csv</a>'
@@ -81,7 +85,7 @@ def _figure(name: str, svg: str) -> str:
     said = _escape("Figure: " + name.replace("_", " "))
     return (
         f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{said}">'
-        f'<figcaption><a href="{name}.png">{name}.png</a></figcaption></figure>'
+        f'<figcaption>{name}: <a href="{name}.png">PNG</a>, <a href="{name}.pdf">PDF</a></figcaption></figure>'
     )
 
 

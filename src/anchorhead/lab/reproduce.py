@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -18,6 +20,8 @@ from anchorhead.lab.folder import results_folder, stamp
 from anchorhead.lab.ledger import Ledger
 from anchorhead.lab.report import page, section
 from anchorhead.lab.sweep import State, Watch, crew, sweep
+from anchorhead.progress import Progress as Told
+from anchorhead.progress import telling
 
 PAGE = "report.html"
 
@@ -49,15 +53,18 @@ def reproduce(
     only: Sequence[str] = (),
     workers: int | None = None,
     scheduler: str | None = None,
-    watch: Watch | None = None,
+    progress: bool | Told = True,
 ) -> Reproduction:
-    """Runs the experiments (all, or those named) into a folder; a run that was stopped goes on from where it was."""
+    """Runs the experiments (all, or those named) into a folder; a run that was stopped goes on from where it was.
+
+    progress: as for `ah.compile`; on a terminal there is a bar for each experiment.
+    """
     chosen = _chosen(only)
     with results_folder(output) as folder:
         ledgers = [Ledger(folder, experiment, experiment.tasks(quick)) for experiment in chosen]
         missing = sum(len(ledger.missing()) for ledger in ledgers)
         if missing or not (workers is None and scheduler is None):
-            with crew(workers, scheduler) as found:
+            with shown(progress) as watch, crew(workers, scheduler) as found:
                 sweep(ledgers, found, watch)
         sections = [_section(number, ledger, folder) for number, ledger in enumerate(ledgers, 1)]
         text = page(chosen, sections, command_line(output, quick, only), stamp(), quick)
@@ -90,13 +97,15 @@ def _chosen(only: Sequence[str]) -> list[Experiment]:
 
 
 @contextmanager
-def shown(console: Console) -> Iterator[Watch]:
-    """A function to tell how a sweep stands: bars, or plain lines where there is no terminal."""
-    if console.is_terminal:
-        with _bars(console) as watch:
+def shown(progress: Any) -> Iterator[Watch]:
+    """A function to tell how a sweep stands: bars on a terminal, or a line when an experiment is a tenth further."""
+    bars = progress is True and sys.stderr is not None and sys.stderr.isatty()
+    with telling("running experiments", False if bars else progress) as tell:
+        if not bars:
+            yield _lines(tell)
+            return
+        with _bars(Console(stderr=True)) as watch:
             yield watch
-    else:
-        yield _lines(console)
 
 
 @contextmanager
@@ -121,7 +130,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= 44 else text[:43] + "…"
 
 
-def _lines(console: Console) -> Watch:
+def _lines(tell: Told) -> Watch:
     """One line when an experiment is done, or a tenth of all."""
     said: dict[str, int] = {}
 
@@ -131,6 +140,6 @@ def _lines(console: Console) -> Watch:
             if state.done[name] and tenth > said.get(name, 0):
                 said[name] = tenth
                 left = sum(state.total.values()) - sum(state.done.values())
-                console.print(f"{name}: {state.done[name]} of {total}; {left} tasks remain", highlight=False)
+                tell(f"{name}: {state.done[name]} of {total}; {left} tasks remain")
 
     return watch

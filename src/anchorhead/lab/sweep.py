@@ -23,6 +23,7 @@ from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.lab.experiment import Row, Setting, Task
 from anchorhead.lab.folder import stamp
 from anchorhead.lab.ledger import Ledger
+from anchorhead.progress import telling
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def work(name: str, setting: Setting, seed: int) -> list[Row]:
     from anchorhead.lab.experiments import named
 
     torch.set_num_threads(1)
-    with threadpool_limits(1):
+    with telling(f"running {name}", False), threadpool_limits(1):  # the parent shows how the sweep stands
         return named(name).run(setting, seed)
 
 
@@ -77,6 +78,19 @@ def _until_told(told: Connection) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Ctrl-C waits for a moment: a worker that is started now never hears it, not even while it imports."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -136,7 +150,8 @@ def sweep(ledgers: list[Ledger], crew: Crew, watch: Watch | None = None) -> None
         while waiting or running:
             while waiting and len(running) < crew.size:
                 ledger, task = waiting.pop(0)
-                future = crew.executor.submit(work, ledger.experiment.name, task.setting, task.seed)
+                with _unheard():
+                    future = crew.executor.submit(work, ledger.experiment.name, task.setting, task.seed)
                 running[future] = ledger, task
             say()
             for future in wait(running, return_when=FIRST_COMPLETED).done:

@@ -21,10 +21,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from anchorhead.head.parameters import CHUNK_ENTRIES, constant
+from anchorhead.head.parameters import CHUNK_ENTRIES, Shaped, constant
 
 
-class Attention(nn.Module):
+class Attention(Shaped):
     """Softmax attention from `(..., N, D)` to `(..., n, rows)`.
 
     query, key: (H or 1, d_k, D); value: (H or 1, d_v, D). A leading 1 means that all heads share it.
@@ -82,6 +82,14 @@ class Attention(nn.Module):
             heads = self.output.mT @ heads
         heads = heads.expand(*heads.shape[:-3], self.heads, *heads.shape[-2:])
         return heads.transpose(-3, -2).flatten(-2) if self.stack else heads.sum(-3)
+
+    def shapes(self, columns: int) -> dict[str, tuple[int, ...]]:
+        """The shapes of `matrices`, none of which are made."""
+        (_, d_k, width), d_v = self.query.shape, self.value.shape[1]
+        rows = d_v * self.heads if self.stack else d_v
+        kept = len(range(columns)[self.keep]) if self.output is None else self.output.shape[-1]
+        each = {"W_Q": (d_k, width), "W_K": (d_k, width), "W_V": (rows, width), "W_O": (columns, kept)}
+        return {name: (self.heads, *shape) for name, shape in each.items()}
 
     def matrices(self, columns: int) -> dict[str, Tensor]:
         """W_Q, W_K, W_V, W_O of every head for sequences of that many columns, with H in front."""

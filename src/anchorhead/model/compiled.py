@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from anchorhead.circuit.circuit import Circuit
+from anchorhead.display import beside, facts, page, sentence
 from anchorhead.errors import InputError, PrecisionError, VerificationError
+from anchorhead.expression.graph import Expression
 from anchorhead.file.save import save
 from anchorhead.head.module import HeadModule
 from anchorhead.model.core import Core
+from anchorhead.model.mapped_core import MappedCore, mapped
+from anchorhead.model.mechanism import Mechanism
 from anchorhead.model.network import Network, Resources
 from anchorhead.model.outside import Watched
 from anchorhead.model.probe import Probe, probe
@@ -21,6 +25,10 @@ from anchorhead.model.report import Report
 from anchorhead.model.stock import to_stock_attention
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.head_claim import HeadClaim
+from anchorhead.row_maps import RowMap
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ADVICE = "Compile it on a domain that holds the inputs, or clip them to it"
 
@@ -39,6 +47,12 @@ class CompiledModel(Watched):
     `certificate` says how far it is from the target; `resources` what it costs; `method` how it was built; `network`
     what it computes with (`core.py`); `outside` what an input outside the domain does: "warn", once, unless it is set
     to "error" or "ignore".
+
+    >>> model = ah.compile("tanh(x)")
+    >>> model.resources.keys, model.certificate.level
+    (2, 'proved')
+    >>> model.attention(torch.zeros(1, dtype=torch.float64))[0].sum().item()
+    1.0
     """
 
     def __init__(self, network: Core, certificate: Certificate, method: str) -> None:
@@ -78,6 +92,19 @@ class CompiledModel(Watched):
     def attention(self, x: Tensor) -> list[Tensor]:
         """The attention weights, one entry a layer: (..., heads, keys), summing to one over keys."""
         return self.network.attention(x)
+
+    def with_row_map(self, row_map: RowMap) -> CompiledModel:
+        """The same head with another map from scores to weights than softmax (`ah.row_maps`), on its bounded domain.
+
+        Its certificate is proved where the map has a proof; otherwise it is measured, and says why. The values stay
+        those that were solved for softmax: `ah.compile(..., row_map=)` solves them for the map.
+        """
+        if isinstance(self.network, MappedCore):
+            head, target = self.network.numbers, self.network.target
+        else:
+            head, target = self.head.numbers, Expression((self.claim.function,), (self.claim.variable,))
+        core, certificate = mapped(head, row_map, target, self._claimed.domain[0])
+        return CompiledModel(core, certificate, self.method)
 
     def as_self_attention(self, tokens: int) -> Network:
         """The same function of every token of a sequence, as literal W_Q, W_K, W_V, W_O matrices."""
@@ -127,12 +154,17 @@ class CompiledModel(Watched):
         return self.network.report
 
     @property
+    def mechanism(self) -> Mechanism:
+        """What every head reads, computes and writes, by name: to print, or `.as_dict()` for JSON."""
+        return self.network.mechanism(self._claimed)
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input; empty for a function of one variable, which takes every element."""
         return self.network.input_shape
 
     def exact(self, x: Tensor) -> Tensor:
-        """The target itself, in torch, at the same inputs: no heads, no approximation."""
+        """The target itself, in torch, at the same inputs, in their dtype or in float64: no heads, no approximation."""
         return self.network.exact(x)
 
     def probe(self, x: Tensor) -> Probe:
@@ -156,8 +188,49 @@ class CompiledModel(Watched):
         claimed = replace(self._claimed, level=self.certificate.level)
         save(record | {"method": self.method}, arrays, claimed, path)
 
+    def plot(self) -> Figure:
+        """A figure of the function, of the error under its bound and of the attention, with no file and no window.
+
+        Of two inputs both are maps, of more slices through the middle of the domain. `.savefig(path)` writes it.
+        """
+        from anchorhead.model.portrait import view
+
+        return view(self).figure()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from anchorhead.model.portrait import view
+        from anchorhead.view import sketched
+
+        certificate = self.certificate
+        nodes = "" if self.report is None else self.report.html()
+        return page(f"{certificate.expression} as attention", sentence(str(certificate)),
+                    beside(facts(self.facts()), sketched(view(self))), nodes)  # fmt: skip
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What it is, costs and keeps, as names and values for tables."""
+        certificate, cost = self.certificate, self.resources
+        scale = " |target|" if certificate.relative else "" if certificate.bounded else " (1 + |x|)"
+        whole = scale if certificate.relative else ""
+        found = [
+            ("method", self.method),
+            ("layers, heads", f"{cost.layers}, {cost.heads}"),
+            ("keys", f"{cost.keys}"),
+            ("parameters", f"{cost.parameters}"),
+            ("beta", f"{cost.beta:.6g}"),
+            ("logit range" + ("" if certificate.bounded else ", |x| <= 100"), f"±{cost.logit_range:.4g}"),
+            ("largest value", f"{self.largest_value:.4g}"),
+            ("dtype", certificate.dtype),
+            ("approximation", f"{certificate.approximation:.3e}{whole}"),
+            ("rounding", f"{certificate.rounding:.3e}{scale}"),
+            ("bound", f"{certificate.bound:.3e}{whole}"),
+            ("level", f"{certificate.level}, {certificate.boxes} boxes"),
+        ]
+        literal = f"{self.literal_certificate().bound:.3e}"
+        return found + [("bound of the literal form", literal)] * bool(certificate.evaluation)
+
     def __repr__(self) -> str:
-        return f"CompiledModel({self.network!r}; {self.certificate})"
+        return f"{type(self).__name__}({self.network!r}; {self.certificate})"
 
     def __str__(self) -> str:
         cost = self.resources

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from anchorhead.errors import InputError
 from anchorhead.head.parameters import check_tensor
 from anchorhead.model.layered import flattened
+from anchorhead.model.mechanism import Mechanism
 from anchorhead.model.network import Network, Resources
 from anchorhead.model.report import Report
 from anchorhead.proof.certificate import Certificate
@@ -78,6 +79,13 @@ class Core(nn.Module):
     def report(self) -> Report | None:
         """Where a network's error comes from, node by node; None for what is one node."""
         return None
+
+    def mechanism(self, certificate: Certificate) -> Mechanism:
+        """What every head does."""
+        raise InputError(
+            "This model is one lookup over a grid of keys whose values are the target's there: it has no heads with a "
+            "meaning of their own. Compile with method='graph' for a network of named heads."
+        )
 
     @abstractmethod
     def payload(self, certificate: Certificate) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

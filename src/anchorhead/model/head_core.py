@@ -12,6 +12,7 @@ from torch import Tensor
 from anchorhead.expression.tensors import evaluate
 from anchorhead.head.module import HeadModule, LiteralHead
 from anchorhead.model.core import Core
+from anchorhead.model.mechanism import Mechanism, single_head
 from anchorhead.model.network import Resources
 from anchorhead.model.self_attention import SelfAttention, head_on_sequences
 from anchorhead.proof.certificate import Certificate
@@ -64,6 +65,11 @@ class HeadCore(Core):
 
     def on_sequences(self, tokens: int) -> SelfAttention:
         return head_on_sequences(self.head, tokens)
+
+    def mechanism(self, certificate: Certificate) -> Mechanism:
+        return single_head(
+            self.claim.function, self.variable, certificate.expression, self.head.keys, certificate.bound
+        )
 
     def resources(self, certificate: Certificate) -> Resources:
         low, high = max(-UNBOUNDED, self.claim.low), min(UNBOUNDED, self.claim.high)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from anchorhead.circuit.circuit import Circuit
@@ -17,9 +18,11 @@ from anchorhead.errors import FileError, VerificationError
 from anchorhead.head.evaluation import TORCH
 from anchorhead.head.head import Head
 from anchorhead.head.module import HeadModule
+from anchorhead.head.parameters import check_tensor
 from anchorhead.model.affine import TokenWise
 from anchorhead.model.core import FlatCore, shaped
 from anchorhead.model.layered import LayeredNetwork, build, exact_wires
+from anchorhead.model.mechanism import Mechanism, mechanism
 from anchorhead.model.network import Resources
 from anchorhead.model.report import Report, report
 from anchorhead.model.self_attention import SelfAttention, layers_on_sequences
@@ -54,7 +57,8 @@ class LayeredCore(FlatCore):
         return self.layered
 
     def exact(self, x: Tensor) -> Tensor:
-        self.check(x)
+        double = isinstance(x, Tensor) and x.dtype == torch.float64
+        check_tensor(x, torch.float64 if double else self.dtype, self.input_shape)
         return shaped(exact_wires(self.circuit, x)[1], self.output_shape)
 
     def literal_certificate(self, certificate: Certificate) -> Certificate:
@@ -81,6 +85,9 @@ class LayeredCore(FlatCore):
                 f"No errors can be told node by node: with the model's numbers the argument of {label} leaves the "
                 "domain of its head, so that its claim does not hold."
             ) from None
+
+    def mechanism(self, certificate: Certificate) -> Mechanism:
+        return mechanism(self.placed, self.report.wire_errors)
 
     def literal_wire_errors(self) -> tuple[float, ...]:
         """About the errors of all wires in the literal evaluation, for a diagnosis.

@@ -25,7 +25,14 @@ WHOLE = (-math.inf, math.inf)
 
 
 class OutsideRangeWarning(UserWarning):
-    """An input left the range on which a model or a head is proved."""
+    """An input left the range on which a model or a head is proved.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings(record=True) as said:
+    ...     _ = ah.compile("exp(x)", (-1, 1))(torch.full((1,), 2.0, dtype=torch.float64))
+    >>> said[0].category.__name__
+    'OutsideRangeWarning'
+    """
 
 
 def check_policy(outside: Any) -> str:

@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from torch import Tensor
 
+from anchorhead.display import shortened
 from anchorhead.model.core import Core
 from anchorhead.model.layered import exact_wires
 from anchorhead.model.layered_core import LayeredCore
-from anchorhead.model.report import shortened
 from anchorhead.proof.certificate import Certificate
 
 
@@ -48,6 +48,8 @@ class Probe:
             for p in self.layers
         ]
         return "\n".join(lines)
+
+    __repr__ = __str__
 
 
 def probe(core: Core, certificate: Certificate, x: Tensor) -> Probe:

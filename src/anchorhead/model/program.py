@@ -16,6 +16,7 @@ from torch import Tensor
 
 from anchorhead.circuit.program import circuit_digest, to_program
 from anchorhead.circuit.rows import StoredMap
+from anchorhead.display import facts, page, sentence
 from anchorhead.errors import FileError, InputError, OutsideRangeError
 from anchorhead.file.container import read
 from anchorhead.file.save import save
@@ -48,6 +49,9 @@ class Program(Watched):
 
     `keys`, `biases` and `values` are the numbers of its tokens, `instruction` says of which each is. `certificate`
     bounds how far what an interpreter makes of it is from the target: heads, leak and rounding.
+
+    >>> ah.program(ah.compile("x*y", (-1, 1), tol=1e-4)).certificate.level
+    'proved'
     """
 
     keys: Tensor
@@ -100,6 +104,7 @@ class Program(Watched):
 
     @property
     def instructions(self) -> int:
+        """How many there are."""
         return len(self.code.layout.planned)
 
     @property
@@ -220,6 +225,12 @@ class Program(Watched):
                        f"{name}.0.columns": np.array(rows.columns, dtype=np.int32),
                        f"{name}.0.starts": np.array(rows.starts, dtype=np.int32)}  # fmt: skip
         save(record, arrays, self.certificate, path)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = [("tokens", self.tokens), ("instructions", self.instructions), ("registers", self.registers),
+                ("steps of an interpreter", self.steps), ("pointer entries", self.bits)]  # fmt: skip
+        return page(f"{self.certificate.expression} as a program", sentence(str(self.certificate)), facts(rows))
 
     def __repr__(self) -> str:
         turns = f", {self.code.turns} turns" if self.code.turns is not None else ""

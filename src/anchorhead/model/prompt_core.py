@@ -109,6 +109,10 @@ class PromptModel(CompiledModel):
 
     tokens are (..., n, t) for any n from 1, query is (..., m, k), and mask is (..., n), True for tokens that count. The
     result is (..., m, outputs), or (..., outputs) of a model without a query.
+
+    >>> spread = ah.in_context.compile("var(x)", {"x": (-1, 1)}, tol=1e-4)
+    >>> [round(spread(torch.linspace(-1, 1, n, dtype=torch.float64)[:, None]).item(), 3) for n in (2, 3, 101)]
+    [1.0, 0.667, 0.34]
     """
 
     network: PromptCore

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anchorhead.circuit.step import size
+from anchorhead.display import bars, page, shortened, table
 from anchorhead.proof.flow import Flow, Tracker
 from anchorhead.proof.network_claim import NetworkClaim, flows, worst
 from anchorhead.proof.sensitivity import sensitivities
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS = ("layer", "node", "function of u", "method", "heads", "keys", "error", "arrives")
+"""Of a table of nodes."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +45,42 @@ class Report:
     wire_errors: tuple[float, ...]
     logit_range: float
 
-    def __str__(self) -> str:
-        head = ("layer", "node", "function of u", "method", "heads", "keys", "error", "arrives")
-        rows = [
-            (str(n.layer), shortened(n.label, 36), shortened(n.function, 24), n.method, str(n.heads), str(n.keys),
-             f"{n.error:.2e}", f"{n.contribution:.2e}")
+    def rows(self) -> list[tuple[str, ...]]:
+        """The nodes as text, in the order of `COLUMNS`."""
+        return [
+            (str(n.layer), n.label, n.function, n.method, str(n.heads), str(n.keys), f"{n.error:.2e}",
+             f"{n.contribution:.2e}")
             for n in self.nodes
         ]  # fmt: skip
-        widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+
+    def __str__(self) -> str:
+        rows = [(r[0], shortened(r[1], 36), shortened(r[2], 24), *r[3:]) for r in self.rows()]
+        widths = [max(len(row[i]) for row in (COLUMNS, *rows)) for i in range(len(COLUMNS))]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-                         for row in (head, *rows))  # fmt: skip
+                         for row in (COLUMNS, *rows))  # fmt: skip
+
+    def plot(self) -> Figure:
+        """What arrives at the output of each node's error, layer by layer: a figure with no file and no window."""
+        from anchorhead.drawing import dots, dress, listed
+
+        figure = listed(len(self.nodes))
+        axes = figure.subplots()
+        dress(axes)
+        dots(axes, [n.label for n in self.nodes], [n.contribution for n in self.nodes],
+             [f"layer {n.layer}" for n in self.nodes], "error that arrives at the output")  # fmt: skip
+        return figure
+
+    def html(self) -> str:
+        """The nodes as a table."""
+        return table(COLUMNS, self.rows(), f"{len(self.nodes)} nodes") if self.nodes else ""
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        arriving = sorted(((n.label, n.contribution) for n in self.nodes), key=lambda pair: -pair[1])
+        return page("Nodes, and what of their errors arrives at the output",
+                    bars(arriving[:8], "the largest, on a logarithmic scale"), self.html())  # fmt: skip
+
+    __repr__ = __str__
 
 
 def report(claim: NetworkClaim) -> Report:
@@ -96,7 +129,3 @@ def _node(claim: NetworkClaim, layer: int, members: list[int], arrives: float) -
     error = max(claim.circuit.steps[i].own_error(claim.heads, use, wiring.values[i]) for i in members)
     function, method = step.described(claim.heads, use)
     return NodeReport(layer, label, function, method, len(members), step.keys(claim.heads, use), error, error * arrives)
-
-
-def shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."

@@ -132,8 +132,12 @@ def _stages(model: nn.Module, tokens: int | None) -> tuple[list[nn.Module], int,
     network = model if make is None else make(1 if tokens is None else tokens)
     if not isinstance(network, Network) or network.size is None:
         raise InputError(
-            f"A {type(model).__name__} is not something that anchorhead built; give a result of ah.compile, of a "
-            "model's as_self_attention, or of ah.theorems."
+            f"{type(model).__name__} has no form as layers of nn.MultiheadAttention on sequences of a fixed length; "
+            + (
+                "give its .model."
+                if isinstance(getattr(model, "model", None), nn.Module)
+                else "give a result of ah.compile, of a model's as_self_attention, or of ah.theorems."
+            )
         )
     own, features = network.size
     if tokens is not None and tokens != own:

@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from anchorhead.display import beside, facts, gauge, page, sentence
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -26,6 +28,10 @@ class Certificate:
     evaluation: `fast` where the bounds hold for what the model computes, and the softmax written out has others
         (`literal_certificate`); `literal` where they are those; empty where they hold for both.
     source: for a module the digest of its parameters when it was traced (`source_digest`); no checker can confirm it.
+
+    >>> certificate = ah.compile("exp(x)", (-1, 1), tol=1e-6).certificate
+    >>> certificate.level, certificate.bound <= 1e-6, certificate.domain
+    ('proved', True, ((-1.0, 1.0),))
     """
 
     expression: str
@@ -74,6 +80,27 @@ class Certificate:
         """The same claim of numbers that it was not proved for: no bound is known."""
         unknown = (math.inf,) * len(self.outputs)
         return replace(self, level="unproved", approximation=math.inf, rounding=math.inf, outputs=unknown)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        scale = " |target|" if self.relative else "" if self.bounded else " (1 + |x|)"
+        rows = [
+            ("target", self.expression),
+            ("domain", _where(self.domain, self.variables)),
+            ("level", f"{self.level}, {self.boxes} boxes"),
+            ("bound", f"{self.bound:.3g}" + (scale if self.relative else "")),
+            ("approximation", f"{self.approximation:.3g}" + (scale if self.relative else "")),
+            ("rounding", f"{self.rounding:.3g}{scale}, {self.dtype}"),
+        ]
+        each = [(f"bound of output {i + 1}", f"{bound:.3g}") for i, bound in enumerate(self.outputs)]
+        marks = [("approximation", self.approximation), ("rounding", self.rounding)]
+        drawn = gauge(marks, "the parts of the bound, on a logarithmic scale")
+        several = facts(each) if len(each) > 1 else ""
+        assumed = sentence("\n".join(f"Assuming that {a}." for a in self.assumptions))
+        return page("Certificate", sentence(str(self)), beside(facts(rows), drawn), several, assumed)
+
+    def __repr__(self) -> str:
+        return f"Certificate({self})"
 
     def __str__(self) -> str:
         if self.level == "unproved" and self.evaluation == "literal":

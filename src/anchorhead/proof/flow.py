@@ -9,14 +9,14 @@ is multiplied once and added to k - 1 others, and zeros change nothing. Where al
 wire that is scaled by one is exact. A wire by itself is passed on as it is. Long lines: `long_lines.py`.
 
 *Steps.* Each kind of step knows how ranges and errors pass through it: `circuit/apply.py`, `largest.py`, `attend.py`.
-Of the steps of a norm, and of a covariance over a prompt's tokens, more is known together than one by one:
-`circuit/norm.py`, `spread.py`.
+Of the steps of a norm, of a variance, and of a covariance over a prompt's tokens, more is known together than one by
+one: `circuit/norm.py`, `variance.py`, `spread.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flint import arb
@@ -28,6 +28,7 @@ from anchorhead.circuit.norm import norms
 from anchorhead.circuit.rows import Row, Wiring
 from anchorhead.circuit.spread import spreads
 from anchorhead.circuit.step import TINY, Computed, Kept, OutsideDomain, Pair, Step, Valued, gamma, widened
+from anchorhead.circuit.variance import Variance, squares, variance_of
 from anchorhead.dtypes import LARGEST, UNIT
 from anchorhead.enclosure.exact import as_ball
 from anchorhead.enclosure.precision import above, ball, below, upper
@@ -35,6 +36,9 @@ from anchorhead.errors import SingularityError
 from anchorhead.proof.long_lines import LongLine
 from anchorhead.proof.norms import joint
 from anchorhead.proof.spreads import joint_spread
+
+Key = tuple[int, ...]
+"""Tells a line from others: the step that reads it, its number there, and more where it stands for one."""
 
 
 def _roundings(row: Row) -> int:
@@ -90,16 +94,17 @@ class Tracker:
         self.circuit, self.dtype, self.wiring, self.facts = circuit, dtype, wiring, facts
         self.rounding, self.literal = rounding and wiring is not None, literal
         self.unit = UNIT[dtype] if self.rounding else 0.0
-        self._numbers: dict[tuple[int, int], list[_Term]] = {}
-        self._long_lines: dict[tuple[int, int], LongLine | None] = {}
-        self._norms, self._spreads = norms(circuit), spreads(circuit)
+        self._numbers: dict[Key, list[_Term]] = {}
+        self._long_lines: dict[Key, LongLine | None] = {}
+        self._variances: dict[Key, Variance | None] = {}
+        self._norms, self._spreads, self._squares = norms(circuit), spreads(circuit), squares(circuit)
 
     def follow(self, cell: Sequence[Pair], given: Sequence[float] | None = None) -> Flow:
         """Ranges and errors for inputs in a box, which may have errors themselves."""
         ranges, errors = list(cell), [0.0] * len(cell) if given is None else list(given)
         arguments = []
         for i, step in enumerate(self.circuit.steps):
-            lines, argument, computed = self._read(i, step, ranges, errors)
+            lines, argument, computed = self._read(i, step, ranges, errors, self._kept)
             try:
                 found = step.follow(lines, argument, computed)
             except OutsideDomain as reached:
@@ -117,29 +122,29 @@ class Tracker:
         last: Sequence[Row | None] = [None] * len(self.circuit.outputs)
         if self.wiring is not None:
             last = self.wiring.outputs
-        outputs = [self.line((-1, k), line, row, ranges, errors)
+        outputs = [self._kept((-1, k), line, row, ranges, errors)
                    for k, (line, row) in enumerate(zip(self.circuit.outputs, last, strict=True))]  # fmt: skip
         return Flow(ranges, errors, [r for r, _ in outputs], [e for _, e in outputs], arguments)
 
     def step(self, i: int, ranges: Sequence[Pair], errors: Sequence[float]) -> list[Valued]:
         """Ranges and errors of the results of one step by itself."""
         step = self.circuit.steps[i]
-        return step.follow(*self._read(i, step, ranges, errors))
+        return step.follow(*self._read(i, step, ranges, errors, self.line))
 
     def _read(
-        self, i: int, step: Step, ranges: Sequence[Pair], errors: Sequence[float]
+        self, i: int, step: Step, ranges: Sequence[Pair], errors: Sequence[float], read: Callable[..., Valued]
     ) -> tuple[list[Valued], Pair, Computed | None]:
         """A step's lines with their errors, the range of its first as the target has it, and how it is computed."""
         if self.wiring is None:
-            exact = [self.line((i, k), line, None, ranges, errors) for k, line in enumerate(step.lines())]
+            exact = [read((i, k), line, None, ranges, errors) for k, line in enumerate(step.lines())]
             return exact, exact[0][0], None
         use = self.wiring.uses[i]
         pairs = enumerate(zip(step.read_lines(use), self.wiring.rows[i], strict=True))
-        lines = [self.line((i, k), line, row, ranges, errors) for k, (line, row) in pairs]
+        lines = [read((i, k), line, row, ranges, errors) for k, (line, row) in pairs]
         facts = self.facts[use.head] if use.head >= 0 else None
         argument = lines[0][0]
         if (use.centre, use.radius) != (0.0, 1.0) or use.kind in ("identity", "square"):
-            argument = self.line((i, -1), next(step.lines()), None, ranges, errors)[0]
+            argument = read((i, -1), next(step.lines()), None, ranges, errors)[0]
         return lines, argument, Computed(use, self.wiring.values[i], facts, self.dtype, self.unit, self.literal)
 
     def _singular(self, step: Step, interval: Pair) -> SingularityError:
@@ -151,7 +156,19 @@ class Tracker:
             "rewrite the formula so that this interval keeps away from the singularity."
         )
 
-    def line(self, key: tuple[int, int], line: Line, row: Row | None, ranges: Sequence[Pair],
+    def _kept(self, key: Key, line: Line, row: Row | None, ranges: Sequence[Pair],
+              errors: Sequence[float]) -> Valued:  # fmt: skip
+        """`line` where the ranges are the target's own: a variance is no larger than what it is of allows."""
+        (low, high), error = self.line(key, line, row, ranges, errors)
+        if key not in self._variances:
+            self._variances[key] = variance_of(line, self._squares)
+        found = self._variances[key]
+        if found is not None:
+            moved = [self.line((*key, j), part, None, ranges, errors)[0] for j, part in enumerate(found.moved)]
+            high = min(high, found.most(moved))
+        return (low, high), error
+
+    def line(self, key: Key, line: Line, row: Row | None, ranges: Sequence[Pair],
              errors: Sequence[float]) -> Valued:  # fmt: skip
         """The range of a line, and the error of the row that stands for it."""
         if len(line.terms) == 1 and line.bias == 0:
@@ -181,7 +198,7 @@ class Tracker:
             error = error + size * gamma(_roundings(row), self.unit) + TINY[self.dtype]
         return found, upper(error) if upper(size) < LARGEST[self.dtype] else math.inf
 
-    def _long(self, key: tuple[int, int], line: Line, row: Row | None) -> LongLine | None:
+    def _long(self, key: Key, line: Line, row: Row | None) -> LongLine | None:
         if key not in self._long_lines:
             self._long_lines[key] = LongLine.of(line, row)
         return self._long_lines[key]
@@ -195,7 +212,7 @@ class Tracker:
             error = upper(arb(error) + arb(size) * gamma(_roundings(row), self.unit) + TINY[self.dtype])
         return found, error if size < LARGEST[self.dtype] else math.inf
 
-    def _terms(self, key: tuple[int, int], line: Line, row: Row | None) -> list[_Term]:
+    def _terms(self, key: Key, line: Line, row: Row | None) -> list[_Term]:
         """Every wire that the line or its row has, which may be another."""
         found = self._numbers.get(key)
         if found is None:

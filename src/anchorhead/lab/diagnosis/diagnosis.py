@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anchorhead.compiler.load import load
+from anchorhead.compiler.load import load_compiled
 from anchorhead.errors import InputError, PrecisionError
 from anchorhead.expression.domain import window
 from anchorhead.lab.diagnosis.compiled import ExaminedGrid, ExaminedHead
@@ -29,9 +29,9 @@ from anchorhead.model.head_core import HeadCore
 from anchorhead.model.layered_core import LayeredCore
 from anchorhead.model.two_layer_core import TwoLayerCore
 from anchorhead.theorems.anchors import check_count
+from anchorhead.theorems.grid_network import GridNetwork
 from anchorhead.theorems.precision import DTYPES
 from anchorhead.theorems.ramps import Ramps
-from anchorhead.theorems.two_layer import GridNetwork
 
 FAR = 8.0
 """How much of an unbounded domain is laid with points."""
@@ -57,6 +57,10 @@ def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, beta: float = 1.
     model: a network of `ah.theorems`, or what `ah.compile` or `ah.load` returns. It is examined as it is, in its
     literal form, edited weights included. x: inputs as the model takes them. dtype: run it in float64, float32,
     bfloat16 or float16 instead, whether or not the model would accept that. beta: multiply all scores by this.
+
+    >>> model = ah.compile("exp(x)", (-1, 1))
+    >>> ah.diagnose(model, torch.tensor([1.0, 1.5], dtype=torch.float64)).findings[0].kind
+    'boundary artefacts'
     """
     part: Any = model.network if isinstance(model, CompiledModel) else model
     kind = next((found for known, found in KNOWN.items() if isinstance(part, known)), None)
@@ -89,7 +93,7 @@ def diagnose_file(
     count = check_count(points, "points", 2)
     if count > MOST:
         raise InputError(f"points={count:,} is more than {MOST:,}; a few thousand show what there is to see.")
-    model = load(path)
+    model = load_compiled(path)
     return diagnose(model, laid(model, count), dtype=dtype, beta=beta)
 
 

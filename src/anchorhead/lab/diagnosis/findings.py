@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+from anchorhead.display import gauge, page, sentence, table
+
 Kind = Literal["uniform attention", "boundary artefacts", "interpolation drift", "underflow or saturation"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -22,6 +24,8 @@ class Finding:
     def __str__(self) -> str:
         return f"{self.kind} ({self.where}): {self.evidence} {self.advice}"
 
+    __repr__ = __str__
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -31,6 +35,10 @@ class Diagnosis:
     into, from what `against` says. bound: what was promised there.
     examined: how many inputs were looked at. dtype, beta: how the network was run; beta multiplies the
     scores.
+
+    >>> model = ah.compile("exp(x)", (-1, 1))
+    >>> ah.diagnose(model, torch.linspace(-1, 1, 9, dtype=torch.float64)).healthy
+    True
     """
 
     findings: tuple[Finding, ...]
@@ -59,6 +67,13 @@ class Diagnosis:
             "findings": [asdict(finding) for finding in self.findings],
         }
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        first, rows = str(self).partition("\n")[0], [(f.kind, f.where, f.evidence, f.advice) for f in self.findings]
+        return page("Diagnosis", sentence(first),
+                    gauge([("error", self.error), ("bound", self.bound)], "on a logarithmic scale"),
+                    table(("finding", "where", "evidence", "advice"), rows) if rows else "")  # fmt: skip
+
     def __str__(self) -> str:
         how = f"{self.dtype}" + (f", scores times {self.beta:g}" if self.beta != 1 else "")
         figures = f"error {self.error:.3g}, bound {self.bound:.3g}, {self.examined:,} inputs, {how}"
@@ -68,6 +83,8 @@ class Diagnosis:
             return f"healthy: {figures}"
         count = "1 finding" if len(self.findings) == 1 else f"{len(self.findings)} findings"
         return "\n".join([f"{count}: {figures}", *(f"- {finding}" for finding in self.findings)])
+
+    __repr__ = __str__
 
 
 def _plain(value: float) -> float | str:

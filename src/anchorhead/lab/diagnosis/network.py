@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anchorhead.display import shortened
 from anchorhead.lab.diagnosis.compiled import near_ends, near_seams, seams_of
 from anchorhead.lab.diagnosis.criteria import examine
 from anchorhead.lab.diagnosis.examined import CHUNK, Examined, Run, altered, joined, observe
@@ -23,7 +24,6 @@ from anchorhead.lab.diagnosis.findings import Finding
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.group import Group
 from anchorhead.model.layered import Layer, LayeredNetwork, exact_wires
-from anchorhead.model.report import shortened
 
 SLACK = 2**-48
 """What the target itself is rounded by in float64, relative to 1 + its size."""

@@ -27,10 +27,10 @@ from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.network import Network
 from anchorhead.theorems.anchors import beta_for
 from anchorhead.theorems.grid import WIDENED, saturation
+from anchorhead.theorems.grid_network import GridNetwork
 from anchorhead.theorems.lookup import SoftmaxReadOut
 from anchorhead.theorems.precision import AnchorHead
 from anchorhead.theorems.ramps import Ramps
-from anchorhead.theorems.two_layer import GridNetwork
 
 
 class ExaminedRamps(Examined):

@@ -14,10 +14,12 @@ from anchorhead.lab.experiments import (
     programs,
     prompts,
     rates,
+    row_maps,
     sequences,
+    training,
 )
 
-FILES = (rates, maps, sequences, beta, boundaries, length, in_context, prompts, programs, cost)
+FILES = (rates, maps, sequences, beta, boundaries, length, in_context, prompts, programs, row_maps, training, cost)
 ALL: tuple[Experiment, ...] = tuple(Experiment.of(file) for file in FILES)
 
 

@@ -64,7 +64,7 @@ def figures(rows: Rows) -> Figures:
     for how, width, part in rows.by("how", "width"):
         name, title = f"maps_{how}_{str(width).replace('.', '_')}", f"{how}, |b - a| = {width:g}"
         xlabel = "key" if how == "trained" else "anchor"
-        with found.panel(name, title, xlabel, "query, by u", log="", height=4.0) as axes:
+        with found.panel(name, title, xlabel, "query, by u", log="", height=3.0) as axes:
             axes.grid(False)
             grid = part.column("weight").reshape(TOKENS, -1)
             image = axes.imshow(grid, origin="lower", cmap="magma_r", vmin=0, vmax=1, aspect="auto")

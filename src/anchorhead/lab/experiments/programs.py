@@ -99,7 +99,7 @@ def _repeated(step: Callable[[Tensor], Tensor], x: Tensor, turns: int) -> Tensor
 
 def figures(rows: Rows) -> Figures:
     found = Figures()
-    with found.panel("programs_turns", "Error of a repeated map, by turns", "turns", "sup error") as axes:
+    with found.panel("programs_turns", "Error of a repeated map, bounds dashed", "turns", "sup error") as axes:
         for what, hue in MAPS.items():
             mine = rows.where(what=what).ordered("turns")
             curve(axes, mine, "turns", "sup", "o-", floor=1e-17, ms=3.5, lw=1.4, color=hue, label=what)

@@ -140,12 +140,13 @@ def _prompts(cells: int, seed: int) -> Iterator[Tensor]:
 
 def figures(rows: Rows) -> Figures:
     found, kernels = Figures(), rows.where(cells=0)
-    with found.panel("prompts_length", "Functions of a prompt, by length", "tokens n", "sup error") as axes:
+    with found.panel("prompts_length", "Functions of a prompt, bounds dashed", "tokens n", "sup error") as axes:
         for what, part in kernels.by("what"):
             mine = part.ordered("n")
             curve(axes, mine, "n", "sup", "o-", floor=1e-17, ms=3.5, lw=1.4, color=HUES[what], label=_words(what))
             curve(axes, mine, "n", "bound", "--", lw=1, color=HUES[what])
-    with found.panel("prompts_universal", "The universal network", "keys", "largest error") as axes:
+    with found.panel("prompts_universal", "The universal network, bounds dashed", "keys", "largest error",
+                     ticks=[float(row["keys"]) for row in rows if row["what"] in FORMS]) as axes:  # fmt: skip
         for what, part in rows.by("what"):
             if what in FORMS:
                 mine = part.ordered("keys")

@@ -1,0 +1,66 @@
+"""Options that several commands share, and how their texts are read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from anchorhead.errors import InputError
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Domain = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--domain",
+        "-d",
+        help="x=LOW:HIGH, once for each variable, or LOW:HIGH for all. Of one variable inf and -inf are allowed; "
+        "left out: the whole line.",
+    ),
+]
+Tokens = Annotated[list[str] | None, typer.Option(help="Of a function of a prompt: x=LOW:HIGH, once for each variable "
+                   "of a token, over which formulas may say mean, var, std, cov, attend(score, value).")]  # fmt: skip
+Query = Annotated[list[str] | None, typer.Option(help="With --tokens: q=LOW:HIGH, for each variable of a query.")]
+Dtype = Annotated[str, typer.Option(help="float64 or float32.")]
+Relative = Annotated[bool, typer.Option("--relative", help="--tol is a multiple of the function's own size.")]
+
+
+def read_formulas(texts: list[str]) -> str | list[str]:
+    """One formula, or a list of several."""
+    return texts[0] if len(texts) == 1 else texts
+
+
+def read_domain(parts: list[str] | None) -> dict[str, tuple[float, float]] | tuple[float, float] | None:
+    """--domain x=-1:1 as {"x": (-1.0, 1.0)}, and --domain=-1:1, for all variables, as (-1.0, 1.0)."""
+    if not parts:
+        return None
+    if len(parts) == 1 and "=" not in parts[0]:
+        return read_intervals([f"x={parts[0]}"])["x"]
+    return read_intervals(parts)
+
+
+def read_intervals(parts: list[str], option: str = "--domain") -> dict[str, tuple[float, float]]:
+    """NAME=LOW:HIGH, once for each name."""
+    found: dict[str, tuple[float, float]] = {}
+    for part in parts:
+        name, equals, interval = part.partition("=")
+        if name.strip() in found:
+            raise InputError(f"{option} gives {name.strip()} twice; give each variable one interval.")
+        low, colon, high = interval.partition(":")
+        try:
+            ends = (float(low), float(high))
+        except ValueError:
+            equals = ""
+        if not (equals and colon and name.strip()):
+            raise InputError(f"{option} {part!r} must read NAME=LOW:HIGH, such as x=-1:1.")
+        found[name.strip()] = ends
+    return found
+
+
+def read_dtype(name: str) -> Any:
+    """The dtype by its name."""
+    import torch
+
+    if name not in ("float64", "float32"):
+        raise InputError(f"--dtype {name!r} must be float64 or float32.")
+    return getattr(torch, name)

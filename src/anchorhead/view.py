@@ -1,0 +1,230 @@
+"""A network and its target over a box of inputs, and the figure of them.
+
+Of one input the figure has the function, the error under its bound and the attention of every key; of two it has both
+as maps; of more it goes from the lower to the upper end of each input while the others are in the middle of theirs.
+Attention of several inputs is along the diagonal of the box.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from anchorhead.display import BLUE, GREY, RED, sketch
+from anchorhead.drawing import COLUMN, CYCLE, NETWORK, SMALL, TARGET, Drawing, dress, errors, image, label, legend
+
+Array = np.ndarray
+POINTS, SIDE, ATTENDED = 1001, 81, 335
+"""Places on a line, on a side of a map, and of attention."""
+MOST_WEIGHTS = 2e7
+"""Attention weights that are computed for a figure; of a network with more there is no panel."""
+SPAN = 16.0
+"""How much of an unbounded domain is drawn."""
+MOST_INPUTS, MOST_OUTPUTS, MOST_HEADS, MOST_KEYS = 6, 4, 6, 128
+"""How many are drawn, the first ones."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Places (points,), the network and its target there (points, outputs), the error that is kept (points,)."""
+
+    x: Array
+    values: Array
+    exact: Array | None
+    allowed: Array | None
+    relative: bool
+
+    @property
+    def error(self) -> Array:
+        """The largest of all outputs, (points,); not a number where the target is not known."""
+        if self.exact is None:
+            return np.full(self.x.shape, np.nan)
+        error = np.abs(self.values - self.exact)
+        return np.max(error / np.abs(self.exact) if self.relative else error, axis=-1)
+
+
+@dataclass(frozen=True)
+class View:
+    """What is drawn. Functions take inputs (points, inputs) to (points, outputs).
+
+    target: None where it cannot be looked into. allowed: the error that is kept at places of the only input, or
+    anywhere; None where no bound is known; a multiple of |target| where it is relative. attention: of every head the
+    weights (points, keys). last: what the last panel has instead of it. outputs: how many are drawn, where there are
+    so many.
+    """
+
+    title: str
+    names: Sequence[str]
+    box: Sequence[tuple[float, float]]
+    network: Callable[[Array], Array]
+    target: Callable[[Array], Array] | None
+    allowed: Callable[[Array], Array | float] | None = None
+    relative: bool = False
+    level: str = "proved"
+    label: str = "attention"
+    attention: Callable[[Array], list[Array]] | None = None
+    last: Callable[[Axes], None] | None = None
+    outputs: int = MOST_OUTPUTS
+
+    @property
+    def low(self) -> Array:
+        """The lower ends of what is drawn of the box."""
+        return np.array([_part(*pair)[0] for pair in self.box])
+
+    @property
+    def high(self) -> Array:
+        """The upper ends."""
+        return np.array([_part(*pair)[1] for pair in self.box])
+
+    def along(self, i: int, points: int = POINTS) -> Line:
+        """Input i from end to end, the others in the middle."""
+        x = np.linspace(self.low[i], self.high[i], points)
+        inputs = np.tile((self.low + self.high) / 2, (points, 1))
+        inputs[:, i] = x
+        return self.at(x, inputs)
+
+    def at(self, x: Array, inputs: Array) -> Line:
+        """The numbers at some inputs, at places x of a line."""
+        exact = None if self.target is None else self.target(inputs)
+        allowed = None if self.allowed is None else np.broadcast_to(self.allowed(x), x.shape)
+        return Line(x, self.network(inputs), exact, allowed, self.relative)
+
+    def figure(self) -> Drawing:
+        """See the file."""
+        maps = len(self.box) == 2
+        middle = [] if self.target is None else ["error"]
+        bottom = [] if self.attention is None and self.last is None else ["last"]
+        if maps:
+            rows: list[Any] = [["values", *middle], *([name] * (1 + len(middle)) for name in bottom)]
+            found = Drawing((3.1 if middle else 3.6) + 2.0 * len(bottom), COLUMN * (2 if middle else 1))
+        else:
+            rows = [["values"], *([name] for name in (*middle, *bottom))]
+            found = Drawing(0.2 + 1.75 * len(rows) + 0.4 * len(bottom))
+        axes = found.subplot_mosaic(rows, height_ratios=[1.4 if row[0] == "last" else 1.3 for row in rows])
+        (self._maps if maps else self._lines)(found, axes)
+        if bottom:
+            self._last(found, axes["last"])
+        return found
+
+    def _lines(self, figure: Drawing, axes: dict[str, Axes]) -> None:
+        """Values and errors along every input, or along the only one."""
+        alone = len(self.box) == 1
+        lines = [self.along(i) for i in range(min(len(self.box), MOST_INPUTS))]
+        t = lines[0].x if alone else np.linspace(0, 1, POINTS)
+        xlabel = label(self.names[0]) if alone else "one input from end to end, others in the middle"
+        dress(axes["values"], ylabel=_output(lines[0], self.outputs if alone else 1))
+        for i, line in enumerate(lines):
+            _curves(axes["values"], t, line, self, i)
+        legend(axes["values"])
+        shared = ["values"]
+        if "error" in axes:
+            dress(axes["error"], ylabel=self._error())
+            error = np.stack([line.error for line in lines], axis=-1)
+            names = ["measured"] if alone else [label(self.names[i], 10) for i in range(len(lines))]
+            errors(axes["error"], t, error, lines[0].allowed, names, self.level)
+            shared.append("error")
+        for name in shared:
+            axes[name].set_xlim(t[0], t[-1])
+            axes[name].tick_params(labelbottom=name == shared[-1])
+        axes[shared[-1]].set_xlabel(xlabel, fontsize=SMALL)
+
+    def _maps(self, figure: Drawing, axes: dict[str, Axes]) -> None:
+        """The first output and the largest error as colours over the two inputs."""
+        x, y = (np.linspace(a, b, SIDE) for a, b in zip(self.low, self.high, strict=True))
+        inputs = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+        line = self.at(inputs[:, 0], inputs)
+        sides = {"xlabel": label(self.names[0], 20), "ylabel": label(self.names[1], 20)}
+        for panel in axes.values():
+            panel.locator_params(nbins=5)
+        dress(axes["values"], label(self.title, 40), **sides)
+        image(figure, axes["values"], x, y, line.values[:, 0].reshape(SIDE, SIDE),
+              f"the network: {_output(line, 1)}")  # fmt: skip
+        if "error" not in axes:
+            return
+        bound = "" if line.allowed is None else f", {self.level} bound {line.allowed.max():.2e}"
+        dress(axes["error"], f"at most {np.nanmax(line.error):.2e}{bound}", **sides)
+        image(figure, axes["error"], x, y, line.error.reshape(SIDE, SIDE), self._error(), colours="magma_r")
+
+    def _error(self) -> str:
+        return "|error| / |target|" if self.relative else "|error|"
+
+    def _last(self, figure: Drawing, axes: Axes) -> None:
+        """Who attends to what along the only input, or along the diagonal of the box; or what is to be there."""
+        dress(axes)
+        if self.last is not None:
+            self.last(axes)
+        elif self.attention is not None:
+            alone = len(self.box) == 1
+            t = np.linspace(0, 1, ATTENDED)
+            heads = self.attention(self.low + t[:, None] * (self.high - self.low))
+            dress(axes, ylabel="key", xlabel=label(self.names[0]) if alone else "along the diagonal of the box")
+            axes.xaxis.label.set_fontsize(SMALL)
+            _attention(figure, axes, self.low[0] + t * (self.high[0] - self.low[0]) if alone else t, heads)
+
+
+def _curves(axes: Axes, t: Array, line: Line, view: View, i: int) -> None:
+    """Target and network along input i: of the only input several outputs, else the first."""
+    alone = len(view.box) == 1
+    for k in range(min(line.values.shape[1], view.outputs) if alone else 1):
+        first = k == 0 and i == 0
+        if line.exact is not None:
+            axes.plot(t, line.exact[:, k], color=TARGET, lw=3, label=label(view.title, 30) if first else None)
+        colour = NETWORK if alone else CYCLE[i % len(CYCLE)]
+        named = view.label if alone else label(view.names[i], 10)
+        once = k == 0 and (alone or view.target is None)
+        axes.plot(t, line.values[:, k], color=colour, lw=1, label=named if once else None)
+
+
+def _attention(figure: Drawing, axes: Axes, x: Array, heads: list[Array]) -> None:
+    """Keys in the order in which the query meets them, head above head, with lines between."""
+    rows: list[Array] = []
+    for weights in heads[:MOST_HEADS]:
+        own = weights[:, weights.max(axis=0) > 0]  # of heads side by side some have fewer keys
+        met = np.where(own.max(axis=0) > 1e-3, own.argmax(axis=0), len(x))
+        rows.append(own[:, np.argsort(met, kind="stable")[:MOST_KEYS]].T)
+    shown = np.concatenate(rows)
+    image(figure, axes, x, np.arange(len(shown)), shown, "attention weight", colours="magma_r", most=1.0)
+    for edge in np.cumsum([len(row) for row in rows])[:-1]:
+        axes.axhline(edge - 0.5, color="white", lw=1.5)
+    axes.set_yticks(range(0, len(shown), max(1, math.ceil(len(shown) / 6))))
+    if len(heads) > 1:
+        said = f"{len(heads)} heads" if len(heads) <= MOST_HEADS else f"the first {MOST_HEADS} of {len(heads)} heads"
+        axes.set_ylabel(f"keys of {said}", fontsize=SMALL)
+
+
+def _output(line: Line, drawn: int) -> str:
+    count = line.values.shape[1]
+    if count == 1:
+        return "value"
+    return f"output 1 of {count}" if drawn == 1 else f"outputs 1 to {min(count, drawn)} of {count}"
+
+
+def _part(low: float, high: float) -> tuple[float, float]:
+    """A finite part of an interval: the interval itself, or what is nearest to zero or to its end."""
+    if math.isinf(low) and math.isinf(high):
+        return -SPAN / 2, SPAN / 2
+    if math.isinf(high):
+        return low, low + SPAN
+    return (high - SPAN, high) if math.isinf(low) else (low, high)
+
+
+def sketched(view: View) -> str:
+    """Two small drawings for a notebook: the function with its network, and the error under the bound."""
+    line = view.along(0, 121)
+    x, values = line.x.tolist(), line.values[:, 0].tolist()
+    where = f"for {view.names[0]} from {x[0]:.4g} to {x[-1]:.4g}"
+    where += ", the other inputs in the middle" if len(view.box) > 1 else ""
+    if line.exact is None:
+        return sketch(x, [(RED, values)], f"the network {where}")
+    top = sketch(x, [(GREY, line.exact[:, 0].tolist()), (RED, values)], f"the target, broad, and the network {where}")
+    if line.allowed is None:
+        return top
+    floor = float(line.allowed.min()) * 1e-4 or 1e-18
+    curves = [(BLUE, line.error.clip(floor).tolist()), (RED, line.allowed.tolist())]
+    said = f"the error, at most {line.error.max():.2e} here, under the {view.level} bound, on a logarithmic scale"
+    return top + sketch(x, curves, said, log=True)

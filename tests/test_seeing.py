@@ -1,0 +1,251 @@
+"""What is seen of models, theorems, reports and plans: figures that belong to nobody, and pages for notebooks."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from torch import nn
+
+import anchorhead as ah
+from anchorhead import display
+from anchorhead.drawing import write
+from anchorhead.errors import FileError, InputError
+from anchorhead.model.portrait import view as model_view
+from anchorhead.theorems.portrait import view as theorem_view
+
+SOURCE = Path(ah.__file__).parent
+HOSTILE = '<script>alert("&")</script> $x$ \x1b[2K'
+
+
+class Page(HTMLParser):
+    """Tags that are open, and all text; refuses what is closed otherwise than it was opened."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+        self.tags: set[str] = set()
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def module() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.GELU(), nn.Linear(4, 2)).double()
+
+
+def ramps() -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    return torch.randn(4, 3, generator=draw, dtype=torch.float64), torch.randn(4, generator=draw, dtype=torch.float64)
+
+
+MODELS = {
+    "a head on the line": lambda: ah.compile("gelu(x)", tol=1e-4),
+    "a head far from zero": lambda: ah.compile("softplus(x)", (30, float("inf")), tol=1e-3),
+    "relative": lambda: ah.compile("exp(x)", (0, 20), tol=1e-3, relative=True),
+    "float32": lambda: ah.compile("x*y", (-1, 1), tol=1e-2, dtype=torch.float32),
+    "a constant": lambda: ah.compile("2 + 0*x", (-1, 1), tol=1e-3),
+    "two inputs": lambda: ah.compile(["sin(x)*y", "x + y"], (-1, 1), tol=1e-3),
+    "many inputs": lambda: ah.compile(module(), (-1, 1), tol=1e-3),
+    "a grid": lambda: ah.compile("sin(x)*y", (-1, 1), tol=1e-1, method="grid"),
+    "a black box": lambda: ah.compile(lambda x: torch.special.bessel_j0(x).sum(-1, keepdim=True), [(-1, 1), (-2, 2)],
+                                      tol=0.5, lipschitz=1.0),
+    "a prompt": lambda: ah.in_context.compile("mean(x*y)", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-3),
+    "a prompt and a query": lambda: ah.in_context.compile("q*mean(x)", {"x": (-1, 1)}, {"q": (-1, 1)}, tol=1e-3),
+}  # fmt: skip
+THEOREMS = {
+    "single head": lambda: ah.theorems.single_head(*ramps(), low=-2, high=3, anchors=16),
+    "causal, two rows": lambda: ah.theorems.single_head(*ramps(), low=-2, high=3, anchors=16, causal=True,
+                                                        output_features=2, output_row=lambda k: k % 2),
+    "multi head": lambda: ah.theorems.multi_head(*ramps(), low=-2, high=3, heads=3),
+    "two layers, one input": lambda: ah.theorems.two_layer(torch.sin, tokens=1, features=1, levels=6),
+    "two layers, two inputs": lambda: ah.theorems.two_layer(torch.sin, tokens=2, features=1, levels=4),
+    "softmax, four inputs": lambda: ah.theorems.attention_then_softmax(torch.sin, tokens=2, features=2, levels=3),
+    "own columns": lambda: ah.theorems.two_layer(torch.sin, tokens=3, features=1, levels=3, columns="own"),
+}  # fmt: skip
+
+
+def drawn(figure: Any) -> Figure:
+    """A figure that is drawn to the end: panels with axes, and something in every one."""
+    assert isinstance(figure, Figure)
+    assert figure.canvas.manager is None  # no window
+    assert len(figure._repr_png_()) > 5000
+    assert all(axes.has_data() for axes in figure.axes)
+    return figure
+
+
+def errors(figure: Figure) -> tuple[np.ndarray, float] | None:
+    """The largest measured error, and the least of the bound, of the panel that has both."""
+    for axes in figure.axes:
+        bounds = [line for line in axes.lines if line.get_linestyle() == "--"]
+        if bounds:
+            found = [np.max(line.get_ydata()) for line in axes.lines if line not in bounds]
+            return np.max(found), float(np.min(bounds[0].get_ydata()))
+    return None
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_are_drawn_with_the_error_under_the_bound(name: str) -> None:
+    model = MODELS[name]()
+    figure = drawn(model.plot())
+    shown = Page(model._repr_html_())
+    assert "svg" in shown.tags
+    assert model.certificate.expression in shown.text
+    assert f"{model.certificate.bound:.3e}" in shown.text
+    found = errors(figure)
+    assert found is None or found[0] <= found[1]
+    assert (found is None) == (name in ("two inputs", "float32", "a grid", "a black box"))
+    if model.report is not None and model.report.nodes:
+        drawn(model.report.plot())
+        assert "table" in Page(model.report._repr_html_()).tags
+
+
+@pytest.mark.parametrize("name", THEOREMS)
+def test_theorems_are_drawn_with_the_error_under_the_bound(name: str) -> None:
+    network = THEOREMS[name]()
+    declared = {} if hasattr(network, "anchors") else {"lipschitz": 1.0}
+    figure = drawn(network.plot(**declared))
+    found = errors(figure)
+    assert found is None or found[0] <= found[1]
+    assert (found is None) == (name == "two layers, two inputs")
+    shown = Page(network._repr_html_())
+    assert f"{network.resources.keys:,}" in shown.text
+    assert "svg" in shown.tags
+
+
+def test_a_view_has_the_numbers_of_its_model() -> None:
+    model = MODELS["two inputs"]()
+    line = model_view(model).along(1, 33)
+    x = torch.stack([torch.zeros(33, dtype=torch.float64), torch.linspace(-1, 1, 33, dtype=torch.float64)], dim=-1)
+    assert np.array_equal(line.values, model(x).numpy())
+    assert np.array_equal(line.exact, model.exact(x).numpy())
+    assert line.allowed.max() == model.certificate.bound
+    head = THEOREMS["single head"]()
+    line = theorem_view(head).along(0, 33)
+    assert line.values.shape == (33, 4)
+    assert np.abs(line.values - line.exact).max() <= head.sum_bound
+
+
+def test_numbers_that_were_changed_have_no_bound_in_the_figure() -> None:
+    model, head = MODELS["a head on the line"](), THEOREMS["single head"]()
+    for module_ in (model, head):
+        with torch.no_grad():
+            next(module_.parameters()).add_(0.001)
+        assert errors(drawn(module_.plot())) is None
+        Page(module_._repr_html_())
+    assert "unproved" in model._repr_html_()
+
+
+def test_what_cannot_be_drawn_is_a_sentence() -> None:
+    with pytest.raises(InputError, match="All weights of this network are zero"):
+        ah.theorems.single_head(torch.zeros(2, 3), torch.zeros(2), -1, 1, anchors=4).plot()
+    with pytest.raises(InputError, match="needs no Lipschitz constant"):
+        THEOREMS["single head"]().plot(lipschitz=1.0)
+    found = ah.plan("sin(x)", (-1, 1), tol=1e-2)
+    with pytest.raises(InputError, match="No method keeps the tolerance"):
+        replace(found, options=tuple(o for o in found.options if o.keys is None)).plot()
+    with pytest.raises(InputError, match="Nothing was converted"):
+        ah.convert(nn.Linear(2, 2)).report.plot()
+
+
+def test_reports_plans_diagnoses_and_programs_are_shown() -> None:
+    converted = ah.convert(nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 3), nn.Tanh()))
+    drawn(converted.report.plot())
+    shown = Page(converted.report._repr_html_())
+    assert "gelu(x)" in shown.text
+    assert "tanh(x)" in shown.text
+    plan = ah.plan("sin(3*x)", (-1, 1), tol=1e-3)
+    drawn(plan.plot())
+    assert all(option.method in Page(plan._repr_html_()).text for option in plan.options)
+    model, x = ah.compile("sin(3*x)", (-1, 1), tol=1e-3), torch.linspace(-1, 1, 101, dtype=torch.float64)
+    assert "healthy" in Page(ah.diagnose(model, x)._repr_html_()).text
+    assert "advice" in Page(ah.diagnose(model, x, beta=30.0)._repr_html_()).text
+    assert "registers" in Page(ah.program(ah.compile("x*y", (-1, 1), tol=1e-2))._repr_html_()).text
+    sizes = ah.theorems.plan("single_head", tol=1e-2, tokens=2, features=1)
+    assert f"{sizes.anchors:,}" in Page(sizes._repr_html_()).text
+    descent = ah.in_context.gradient_descent("squared", features=2, examples=8, steps=3, learning_rate=0.1)
+    assert "steps" in Page(descent._repr_html_()).text
+
+
+@given(text=st.text(max_size=40), number=st.floats())
+def test_pages_escape_everything(text: str, number: float) -> None:
+    parts = [
+        display.sentence(text),
+        display.facts([(text, number)]),
+        display.table((text, "b"), [(text, str(number))] * 14, text),
+        display.gauge([(text, number), (text, 1e-300), (text, 1e300)], text),
+        display.bars([(text, number), (text, 2.0)], text),
+        display.sketch([0.0, 1.0], [(display.RED, [number, 1.0]), (display.BLUE, [2.0, number])], text, log=True),
+    ]
+    shown = Page(display.page(text, *parts))
+    assert shown.tags <= {"div", "br", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "svg",
+                          "polyline", "line", "circle", "rect", "text"}  # fmt: skip
+
+
+def test_hostile_names_are_shown_as_text(tmp_path: Path) -> None:
+    model = MODELS["two inputs"]()
+    model._claimed = replace(model._claimed, expression=HOSTILE, variables=(HOSTILE, "$"))
+    for text in (model._repr_html_(), model.certificate._repr_html_()):
+        assert "script" not in Page(text).tags
+        assert HOSTILE.replace("\x1b", "\\x1b") in Page(text).text
+    write(model.plot(), tmp_path / "hostile.svg")
+
+
+def test_a_figure_is_written_in_any_format_that_matplotlib_has(tmp_path: Path) -> None:
+    figure = MODELS["a head on the line"]().plot()
+    for name in ("a.png", "b.SVG", "c.pdf", "d.eps", "e.webp"):
+        write(figure, tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 1000
+    for name, said in (("f.doc", "ends with .doc"), ("g", "has no ending")):
+        with pytest.raises(FileError, match=f"{said}, and the format is read off it; matplotlib writes .*png.*svg"):
+            write(figure, tmp_path / name)
+    with pytest.raises(FileError, match="cannot be written"):
+        write(figure, tmp_path / "nowhere" / "h.png")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.png", "b.SVG", "c.pdf", "d.eps", "e.webp"]
+
+
+def test_nothing_touches_what_matplotlib_keeps_for_all() -> None:
+    """No file calls matplotlib.use or imports pyplot, and drawing neither imports it nor changes a setting."""
+    for path in SOURCE.rglob("*.py"):
+        tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        said = {ast.unparse(node) for node in tree if isinstance(node, ast.Call | ast.Import | ast.ImportFrom)}
+        assert not [line for line in said if re.search(r"matplotlib\.use\(|pyplot|rcParams", line)], path
+    code = """
+import sys, anchorhead as ah, matplotlib
+before = matplotlib.rcParams.copy()
+model = ah.compile("x*y", (-1, 1), tol=1e-2)
+assert "matplotlib.figure" not in sys.modules
+model._repr_html_(); model.plot(); model.plot()._repr_png_()
+import anchorhead.lab.reproduce
+assert "matplotlib.pyplot" not in sys.modules
+assert matplotlib.rcParams.copy() == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
