@@ -74,9 +74,12 @@ def run_notebook(path: Path) -> tuple[Any, Any]:
 
 
 def _joined(outputs: list[Any]) -> list[Any]:
-    """Outputs with the parts of one stream together: how it is cut depends on the machine."""
+    """Outputs with the parts of one stream together, without those that a call wiped when it ended: how a stream is cut,
+    and whether a call took long enough to show its progress, depends on the machine."""
     found: list[Any] = []
     for output in outputs:
+        if output.get("data") == {"text/plain": ""}:
+            continue
         if found and output.output_type == "stream" == found[-1].output_type and output.name == found[-1].name:
             found[-1].text += output.text
         else:

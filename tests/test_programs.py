@@ -275,3 +275,10 @@ def test_what_cannot_be_run_is_refused_with_a_sentence() -> None:
 def test_an_affine_map_has_no_program():
     with pytest.raises(ah.InputError, match="affine"):
         ah.program(ah.compile("x + y", (-1, 1)))
+
+
+def test_an_affine_map_that_is_repeated_has_one() -> None:
+    model = ah.compile(["(3*x - 4*y)/5", "(4*x + 3*y)/5"], {"x": (-1.5, 1.5), "y": (-1.5, 1.5)}, tol=1e-9)
+    program, x = ah.program(model, turns=7), torch.rand(50, 2, dtype=torch.float64) - 0.5
+    exact = x @ torch.linalg.matrix_power(torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64), 7).T
+    assert (ah.interpreter()(program, x) - exact).abs().max().item() <= program.certificate.bound <= 1e-7

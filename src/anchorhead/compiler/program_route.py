@@ -74,8 +74,11 @@ def program(model: CompiledModel | Repeated, *, turns: int | None = None, tol: f
         raise InputError("The number of turns is that of the algorithm's steps; leave turns= out.")
     else:
         (name, circuit, box), turns = model.turn(), model.steps
-    if not circuit.steps:
-        raise InputError(f"{name} is an affine map: it has no head, and so no instruction that a program could hold.")
+    if not circuit.steps and turns is None:  # turns of one have heads, which carry the state over
+        raise InputError(
+            f"{name} is an affine map: it has no head, and so no instruction that a program could hold. With turns= it "
+            "is applied again and again, and that is a program."
+        )
     if tol is None:
         tol = max(USUAL, model.claimed.bound) if isinstance(model, CompiledModel) else USUAL
     with telling(f"writing the program of {name}", progress) as tell, threadpool_limits(1):
