@@ -74,8 +74,8 @@ def run_notebook(path: Path) -> tuple[Any, Any]:
 
 
 def _joined(outputs: list[Any]) -> list[Any]:
-    """Outputs with the parts of one stream together, without those that a call wiped when it ended: how a stream is cut,
-    and whether a call took long enough to show its progress, depends on the machine."""
+    """Outputs with the parts of one stream together, without those that a call wiped when it ended: how a stream is
+    cut, and whether a call took long enough to show its progress, depends on the machine."""
     found: list[Any] = []
     for output in outputs:
         if output.get("data") == {"text/plain": ""}:

@@ -32,8 +32,8 @@ WORTH_COMPILING = 1 << 14
 _by_numbers: dict[Hashable, Kernel | None] = {}
 _by_evaluation: WeakKeyDictionary[Kernel, Kernel | None] = WeakKeyDictionary()
 _when: ContextVar[str] = ContextVar("when", default="large")
-SIZES = (6, 40, 5000)
-"""The sizes for which a kernel is made, and with which it is worth while to share the work among threads."""
+SIZES = {1: (1 << 16,), 2: (2048, 640), 3: (3, 2048, 640)}
+"""The sizes, by dimensions, for which a kernel is made: such that torch shares all of its loops among threads."""
 _VECTORS = {"AVX512": 512, "AVX2": 256, "NEON": 128, "SVE256": 256}
 """Bits of a vector, by what torch calls the processor's capability."""
 
@@ -185,18 +185,17 @@ def _kernel(evaluation: Kernel, options: dict[str, Any], *like: Tensor) -> Kerne
     torch.compile makes it, and hands to its backend what is kept here: a function of the tensors and of some of their
     sizes, in some order, that gives a list of results. Which is which is seen when it is first called.
     """
-    from torch._inductor.compile_fx import compile_fx  # takes longer than all of torch
-
-    few = tuple(torch.zeros(SIZES[len(SIZES) - t.dim() :], dtype=t.dtype) for t in like)
+    sizes = SIZES[max(t.dim() for t in like)]
+    few = tuple(torch.zeros(sizes[len(sizes) - t.dim() :], dtype=t.dtype) for t in like)
     seen: list[tuple[Kernel, list[tuple[int, int | None]], Any]] = []
 
     def backend(graph: torch.fx.GraphModule, given: list[Any]) -> Kernel:
-        run: Any = compile_fx(graph, given, config_patches=options)
+        whole, innermost = _lowered(graph, given, options)
         meant = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
 
         def first(*flat: Any) -> Any:
-            found = run(*flat)
-            seen.append((run, _places(few, flat, meant), found))
+            found = whole(*flat)
+            seen.append((innermost(found, flat) or whole, _places(few, flat, meant), found))
             return found
 
         return first
@@ -214,6 +213,36 @@ def _kernel(evaluation: Kernel, options: dict[str, Any], *like: Tensor) -> Kerne
         return found[wanted[0]] if isinstance(whole, Tensor) else [found[i] for i in wanted]
 
     return call
+
+
+def _lowered(
+    graph: torch.fx.GraphModule, given: list[Any], options: dict[str, Any]
+) -> tuple[Kernel, Callable[..., Any]]:
+    """A graph compiled; and of its first results and arguments, the loop within, if it gives the same for them.
+
+    What stands around the loop marks every result as one of varying size, for compilers that might follow: that takes
+    longer than the loop.
+    """
+    from torch._functorch import config
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner  # take longer than all of torch
+
+    loops: list[Any] = []
+
+    def kept(*args: Any, **named: Any) -> Any:
+        loops.append(compile_fx_inner(*args, **named))
+        return loops[-1]
+
+    with config.patch(enable_autograd_cache=False):  # it would hold what stands around the loop
+        whole: Any = compile_fx(graph, given, kept, options)
+
+    def innermost(found: Any, flat: tuple[Any, ...]) -> Kernel | None:
+        if len(loops) != 1:
+            return None
+        again = loops[0](list(flat))
+        same = len(again) == len(found) and all(map(torch.equal, again, found))
+        return (lambda *flat: loops[0](list(flat))) if same else None
+
+    return whole, innermost
 
 
 def _places(few: tuple[Tensor, ...], flat: tuple[Any, ...], meant: list[Any]) -> list[tuple[int, int | None]]:
