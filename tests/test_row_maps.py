@@ -1,6 +1,7 @@
 """Heads under other row maps than softmax: what is proved of them holds, and what is compiled for them is proved."""
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import anchorhead as ah
+from anchorhead.cli import app
 from anchorhead.enclosure.precision import precision
 from anchorhead.head.head import Head
-from anchorhead.row_maps import MAPS, row_map_of
+from anchorhead.row_maps import MAPS, row_map_named, row_map_of
 from anchorhead.row_maps.row_map import RowMap
 
 maps = ah.row_maps
@@ -229,3 +232,20 @@ def test_a_file_names_a_map_that_exists() -> None:
     for record in ({"name": "nothing"}, None, {"name": "polynomial"}, {"name": "polynomial", "degree": -1}):
         with pytest.raises(ah.FileError):
             row_map_of(record)
+
+
+@pytest.mark.parametrize(("name", "level"), [("sigmoid", "proved"), ("fixed_point:16,12", "proved"),
+                                             ("polynomial:9", "proved"), ("hardmax", "measured")])  # fmt: skip
+def test_the_command_names_maps(name: str, level: str, tmp_path: Path) -> None:
+    """Those with a construction have their values solved for them, under the others the head for softmax runs."""
+    file = tmp_path / "mapped.safetensors"
+    found = CliRunner().invoke(app, ["compile", "sin(x)", "-d", "x=-1:1", "--tol", "1e-3", "--row-map", name,
+                                     "--json", "-o", str(file)])  # fmt: skip
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["certificate"]["level"] == ah.load(file).certificate.level == level
+
+
+@pytest.mark.parametrize("name", ["softmin", "polynomial", "sigmoid:3", "fixed_point:8,__import__('os')", "relu:["])
+def test_a_command_that_names_no_map_is_refused(name: str) -> None:
+    with pytest.raises(ah.InputError, match=r"is no row map|takes"):
+        row_map_named(name)

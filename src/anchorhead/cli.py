@@ -18,14 +18,18 @@ from anchorhead.options import (
     Domain,
     Dtype,
     Json,
+    LargestValue,
+    MethodName,
     Query,
     Relative,
+    RowMapName,
     Tokens,
     read_domain,
     read_dtype,
     read_formulas,
     read_intervals,
 )
+from anchorhead.row_maps import row_map_named
 from anchorhead.tables import print_model, print_parts, print_plan, print_theorem, print_theorem_plan
 
 
@@ -77,18 +81,14 @@ def compile_(
     query: Query = None,
     tol: Annotated[float | None, typer.Option(help="The error to keep; 1e-6 unless --keys is given.")] = None,
     relative: Relative = False,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="auto; of one variable gated, smooth, gamma, kinked, pieces, nearest or graph; of several graph or "
-            "grid."
-        ),
-    ] = "auto",
+    method: MethodName = "auto",
     dtype: Dtype = "float64",
     keys: Annotated[
         int | None, typer.Option(help="A number of keys instead of --tol: the best error with at most so many.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="The most keys that the model may have.")] = None,
+    largest_value: LargestValue = None,
+    row_map: RowMapName = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Save the model to this file.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -96,8 +96,11 @@ def compile_(
     formulas, kind = read_formulas(expression), read_dtype(dtype)
     if query and not tokens:
         raise InputError("--query is for functions of a prompt, and needs --tokens x=LOW:HIGH for what a token has.")
-    if tokens and (domain or relative or keys is not None or method != "auto"):
-        raise InputError("With --tokens a formula is of a prompt; leave out --domain, --relative, --keys and --method.")
+    if tokens and (domain or relative or keys is not None or method != "auto" or largest_value or row_map):
+        raise InputError(
+            "With --tokens a formula is of a prompt; leave out --domain, --relative, --keys, --method, --largest-value "
+            "and --row-map."
+        )
     if tokens:
         asked = read_intervals(query, "--query") if query else None
         model: ah.CompiledModel = ah.in_context.compile(
@@ -105,8 +108,13 @@ def compile_(
             limit=limit, progress=not as_json,
         )  # fmt: skip
     else:
+        chosen = row_map_named(row_map) if row_map else None
+        solved = chosen is not None and chosen.sizes is not None
         model = ah.compile(formulas, read_domain(domain), tol=tol, relative=relative, method=method, dtype=kind,
-                           keys=keys, limit=limit, progress=not as_json)  # fmt: skip
+                           keys=keys, limit=limit, largest_value=largest_value, row_map=chosen if solved else None,
+                           progress=not as_json)  # fmt: skip
+        if chosen is not None and not solved:
+            model = model.with_row_map(chosen)
     if output is not None:
         model.save(output)
     print_model(model, as_json, str(output) if output else None)
@@ -170,6 +178,9 @@ def plan(
         float | None, typer.Option(help="The error to keep: 1e-6 for a formula, 1e-2 for a theorem.")
     ] = None,
     relative: Relative = False,
+    largest_value: Annotated[
+        list[float] | None, typer.Option(help="Heads with values up to this, too; may be given several times.")
+    ] = None,
     tokens: Annotated[int | None, typer.Option(help="Theorem: length of the sequence, n.")] = None,
     features: Annotated[int | None, typer.Option(help="Theorem: features of a token, d.")] = None,
     lipschitz: Annotated[float | None, typer.Option(help="Theorem: Lipschitz constant of f, for the last two.")] = None,
@@ -184,7 +195,8 @@ def plan(
     found: Any
     if not theorem:
         found = ah.plan(read_formulas(expression or []), read_domain(domain), tol=1e-6 if tol is None else tol,
-                        relative=relative, dtype=read_dtype(dtype), progress=not as_json)  # fmt: skip
+                        relative=relative, dtype=read_dtype(dtype), largest_value=largest_value or (),
+                        progress=not as_json)  # fmt: skip
     else:
         if tokens is None or features is None:
             raise InputError(f"Planning {theorem} needs --tokens and --features: the theorem's size depends on both.")

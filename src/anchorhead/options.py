@@ -24,6 +24,26 @@ Query = Annotated[list[str] | None, typer.Option(help="With --tokens: q=LOW:HIGH
 Dtype = Annotated[str, typer.Option(help="float64 or float32.")]
 Relative = Annotated[bool, typer.Option("--relative", help="--tol is a multiple of the function's own size.")]
 
+MethodName = Annotated[
+    str,
+    typer.Option(
+        help="auto; of one variable gated, smooth, gamma, kinked, pieces, nearest or graph; of several graph or grid."
+    ),
+]
+RowMapName = Annotated[
+    str | None,
+    typer.Option(
+        "--row-map",
+        help="Something else than softmax: sigmoid, relu, sparsemax or polynomial:DEGREE, for which values are solved; "
+        "or fixed_point:ARGUMENT_BITS,EXP_BITS, linear_attention:DEGREE, rexp, lut_2d, entmax15, hardmax, "
+        "gated_recurrence, under which the head for softmax is evaluated.",
+    ),
+]
+LargestValue = Annotated[
+    float | None,
+    typer.Option(help="Of one head: no value larger than this, at the price of keys, for a softmax in few bits."),
+]
+
 
 def read_formulas(texts: list[str]) -> str | list[str]:
     """One formula, or a list of several."""

@@ -7,6 +7,8 @@ FixedPoint(argument_bits=8, exp_bits=8, reciprocal_bits=None)
 
 from __future__ import annotations
 
+from ast import literal_eval
+from inspect import signature
 from typing import Any
 
 from anchorhead.errors import FileError, InputError
@@ -39,6 +41,24 @@ def row_map_of(record: Any) -> RowMap:
         return found(**{name: value for name, value in record.items() if name != "name"})
     except (TypeError, InputError) as error:
         raise FileError(f"The file's row map is none: {error}") from error
+
+
+def row_map_named(text: str) -> RowMap:
+    """The map that a command names: NAME, or NAME:NUMBER,NUMBER with the numbers in the order of its arguments.
+
+    >>> row_map_named("fixed_point:16,8")
+    FixedPoint(argument_bits=16, exp_bits=8, reciprocal_bits=None)
+    """
+    name, _, numbers = text.partition(":")
+    found = {kind.name: kind for kind in MAPS}.get(name.strip())
+    if found is None:
+        raise InputError(f"{text!r:.60} is no row map; there are {', '.join(kind.name for kind in MAPS)}.")
+    arguments = ", ".join(signature(found).parameters)
+    try:
+        return found(*(literal_eval(part.strip()) for part in numbers.split(",") if part.strip()))
+    except (TypeError, ValueError, SyntaxError) as error:
+        takes = f"takes {arguments}: write {name}:NUMBER,NUMBER in this order" if arguments else "takes no numbers"
+        raise InputError(f"{text!r:.60}: {name} {takes}.") from error
 
 
 __all__ = [
