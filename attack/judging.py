@@ -11,6 +11,7 @@ from typing import Any
 
 import anchorhead as ah
 from attack import files, points
+from attack.beside import row_maps
 from attack.compiling import compiled
 from attack.measuring import CHECK, Result, TimeLimit, limit, measure, run
 from attack.oracle import Formula, Module, Program
@@ -21,10 +22,12 @@ FILES = 40
 def mutated_files(seed: int, result: Result, report: Callable[[str], None]) -> None:
     """Forty mutations of one model's file."""
     rng = random.Random(f"files:{seed}")
-    kind, base = rng.choice(("heads", "heads", "networks", "networks", "modules", "grids")), Result("")
+    kind, base = rng.choice(("heads", "heads", "networks", "networks", "modules", "grids", "row_maps")), Result("")
     for other in range(20):  # the first that compiles
         with contextlib.suppress(ah.AnchorheadError, TimeLimit):
-            model, truth, data = compiled(kind, 10**9 + 20 * seed + other, base, 60)
+            number = 10**9 + 20 * seed + other
+            made = row_maps(number, base, 60) if kind == "row_maps" else compiled(kind, number, base, 60)
+            model, truth, data = made
             if model.certificate.level == "proved":
                 break
     else:

@@ -9,13 +9,17 @@ from pathlib import Path
 
 import anchorhead as ah
 from attack.algorithms import in_context, theorems
+from attack.beside import distances, row_maps
 from attack.compiling import compiled
 from attack.judging import mutated_files
 from attack.measuring import Result, TimeLimit
 from attack.prompts import prompts
 
-KINDS = {"heads": 6, "networks": 6, "modules": 3, "grids": 3, "in_context": 2, "prompts": 2, "theorems": 2, "files": 3}
+KINDS = {"heads": 6, "networks": 6, "modules": 3, "grids": 3, "in_context": 2, "prompts": 2, "theorems": 2,
+         "row_maps": 2, "distances": 2, "files": 3}  # fmt: skip
 """The kinds, and how many of each come in a round."""
+OWN: dict[str, Callable[[int, Result], object]] = {"in_context": in_context, "prompts": prompts, "theorems": theorems,
+                                                   "row_maps": row_maps, "distances": distances}  # fmt: skip
 
 
 def chain(name: str, report: Callable[[str], None] = lambda step: None) -> Result:
@@ -25,8 +29,8 @@ def chain(name: str, report: Callable[[str], None] = lambda step: None) -> Resul
     try:
         if kind == "files":
             mutated_files(int(seed), result, report)
-        elif kind in ("in_context", "prompts", "theorems"):
-            {"in_context": in_context, "prompts": prompts, "theorems": theorems}[kind](int(seed), result)
+        elif kind in OWN:
+            OWN[kind](int(seed), result)
         else:
             compiled(kind, int(seed), result)
     except ah.AnchorheadError as error:

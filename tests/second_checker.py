@@ -35,6 +35,11 @@ confirmed but for a thousandth of it, by which slopes on a whole interval are en
 
 *A grid.* As a head, with Taylor polynomials in several variables (`Jet`).
 
+*Other row maps.* Weights are smooth functions of the scores, or affine in x between rational places (`MAP_PIECES`), so
+that the head under them is followed as above. What a softmax in few bits does is compared at points.
+
+*A distance.* Its upper end as a claim on |f - g|, piece by piece; its lower end at the place that is named.
+
 Left out, and said so in the verdict: rounding, of results and of queries (no simple bound comes near the claims). That
 the circuit of a network is its formulas is compared at 30 points to more than 200 digits: a test, not a proof.
 """
@@ -1487,6 +1492,283 @@ def grid_keeps(target: Any, domain: list[list[arb]], claim: arb, what: str) -> i
     return count
 
 
+# Heads under other row maps than softmax. A map's head is, piece by piece, a function that series can follow.
+
+Piece = tuple[Fraction, Fraction, Callable[[Any, Branches], Any]]
+POINTS = 400
+
+
+def check_row_map(record: dict[str, Any], tensors: Tensors, verdict: Verdict) -> None:
+    ((low, high),), claim, _ = claims(record)
+    (text,), (name,), described = formulas(record), record["variables"], dict(record["row_map"])
+    head, tree, kind = Head.read(tensors, "", record), parse(text, [name]), described.pop("name")
+    count_boxes(record, [head])
+    if not (low.is_finite() and high.is_finite()) or [head.edges[0], head.edges[-1]] != [low, high]:
+        raise Refused("the boxes of the head do not cover its domain, or that is not bounded")
+    if any(not a < b for a, b in itertools.pairwise(head.edges)):
+        raise Refused("the edges of the head do not increase")
+    if kind == "fixed_point":
+        quantised_at_points(tree, name, head, described, claim)
+        verdict.left_out.append("the bound of a softmax in few bits is compared at points: a test, not a proof")
+        verdict.checked.append(f"|{text} - head| <= {float(claim):.3g} at {POINTS} points")
+        return
+    if kind not in MAP_PIECES:
+        raise Refused(f"nothing can be proved of heads under {kind}")
+    boxes = 0
+    for start, end, value in MAP_PIECES[kind](head, exactly(low), exactly(high), **described):
+        error = lambda x, choose, value=value: evaluate(tree, {name: x}, choose) - value(x, choose)
+        boxes += keeps(error, number(start), number(end), claim, f"the head under {kind}")
+    verdict.checked.append(f"|{text} - head| <= {float(claim):.3g} on the domain, proved on {boxes} boxes")
+
+
+def exactly(x: arb) -> Fraction:
+    """A stored number, which is a ball without radius."""
+    mantissa, exponent = x.mid().man_exp()
+    return Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
+
+
+def lines(head: Head) -> list[tuple[Fraction, Fraction]]:
+    """Slope and level of every score."""
+    return [(exactly(s), exactly(c)) for s, c in zip(head.slopes, head.levels, strict=True)]
+
+
+def weighed(head: Head, weight: Callable[[Any], Any], scale: arb | None, shift: tuple[arb, arb] | None = None) -> Any:
+    """The sum of weight(score) times value, times a scale or over the sum of weights; scores less a line."""
+    a, b = shift or (arb(0), arb(0))
+
+    def value(x: Any, _: Branches) -> Any:
+        over, under = arb(0) * x, arb(0) * x
+        for slope, level, constant, gain in zip(head.slopes, head.levels, head.constants, head.gains, strict=True):
+            w = weight((slope - a) * x + (level - b))
+            over, under = over + w * (gain * x + constant), under + w
+        return over * scale if scale is not None else over / under
+
+    return value
+
+
+def exponential(head: Head, low: Fraction, high: Fraction) -> list[Piece]:
+    return [(low, high, lambda x, _: head(x))]
+
+
+def logistic(head: Head, low: Fraction, high: Fraction) -> list[Piece]:
+    return [(low, high, weighed(head, lambda s: primitive("sigmoid", s), arb(1)))]
+
+
+def powers(head: Head, low: Fraction, high: Fraction, degree: int) -> list[Piece]:
+    if type(degree) is not int or not 1 <= degree <= 64:
+        raise Refused("the degree of the row map is none")
+    scale = 1 / arb(len(head.slopes)).sqrt()
+    return [(low, high, weighed(head, lambda s: math.prod([s] * (degree - 1), start=s), scale))]
+
+
+def taylor(head: Head, low: Fraction, high: Fraction, degree: int) -> list[Piece]:
+    if type(degree) is not int or degree % 2 or not 2 <= degree <= 64:
+        raise Refused("the degree of the row map is none")
+
+    def weight(s: Any) -> Any:
+        term = total = arb(0) * s + 1
+        for j in range(1, degree + 1):
+            term = term * s / j
+            total = total + term
+        return total
+
+    keys = len(head.slopes)
+    means = tuple(sum(part, arb(0)) / keys for part in (head.slopes, head.levels))
+    return [(low, high, weighed(head, weight, None, means))]
+
+
+def affine_weights(head: Head, weights: list[tuple[Fraction, Fraction]]) -> Callable[[Any, Branches], Any]:
+    """The sum of affine weights times affine values."""
+    pairs = [(number(a), number(b)) for a, b in weights]
+    return lambda x, _: sum(((a * x + b) * (gain * x + constant) for (a, b), constant, gain
+                             in zip(pairs, head.constants, head.gains, strict=True)), arb(0) * x)  # fmt: skip
+
+
+def ramps(head: Head, low: Fraction, high: Fraction) -> list[Piece]:
+    """max(score, 0)/n: cut where a score is zero."""
+    scores, keys = lines(head), len(head.slopes)
+    cuts = sorted({low, high, *(-c / s for s, c in scores if s and low < -c / s < high)})
+    pieces = []
+    for a, b in itertools.pairwise(cuts):
+        middle = (a + b) / 2
+        on = [(s / keys, c / keys) if s * middle + c > 0 else (Fraction(0), Fraction(0)) for s, c in scores]
+        pieces.append((a, b, affine_weights(head, on)))
+    return pieces
+
+
+def simplex(head: Head, low: Fraction, high: Fraction) -> list[Piece]:
+    """The nearest point of the simplex: score - tau over a support, which is right where no sign of that changes."""
+    scores, waiting, pieces = lines(head), [(low, high)], []
+    while waiting:
+        a, b = waiting.pop()
+        if len(pieces) > 4 * BOXES:
+            raise Refused("the head under sparsemax has too many pieces")
+        middle = (a + b) / 2
+        ranked, total, support = sorted(((s * middle + c, k) for k, (s, c) in enumerate(scores)), reverse=True), 0, []
+        for count, (score, k) in enumerate(ranked, 1):
+            total += score
+            if 1 + count * score > total:
+                support.append(k)
+        slope = sum(scores[k][0] for k in support) / len(support)
+        level = (sum(scores[k][1] for k in support) - 1) / len(support)
+        start, end = a, b
+        for k, (s, c) in enumerate(scores):
+            sign = 1 if k in support else -1  # sign·((s - slope) x + c - level) >= 0 must hold
+            rate, rest = sign * (s - slope), sign * (c - level)
+            start, end = (
+                (max(start, -rest / rate), end) if rate > 0 else (start, min(end, -rest / rate) if rate else end)
+            )
+        zero = (Fraction(0), Fraction(0))
+        on = [(s - slope, c - level) if k in support else zero for k, (s, c) in enumerate(scores)]
+        pieces.append((start, end, affine_weights(head, on)))
+        waiting += [pair for pair in ((a, start), (end, b)) if pair[0] < pair[1]]
+    return pieces
+
+
+MAP_PIECES: dict[str, Callable[..., list[Piece]]] = {
+    "softmax": exponential,
+    "sigmoid": logistic,
+    "polynomial": powers,
+    "linear_attention": taylor,
+    "relu": ramps,
+    "sparsemax": simplex,
+}
+
+
+def quantised_at_points(tree: Tree, name: str, head: Head, described: dict[str, Any], claim: arb) -> None:
+    """A softmax whose arguments have f bits behind the point and whose exponentials have w bits, at points of the
+    domain: refused where the error is certainly above the claim. Ties are passed over."""
+    f, w, r = described["argument_bits"], described["exp_bits"], described.get("reciprocal_bits")
+    low, high, draw = exactly(head.edges[0]), exactly(head.edges[-1]), random.Random(0)
+    scores, step, top = lines(head), Fraction(2) ** -f, 2**w - 1
+    for _ in range(POINTS):
+        x = low + (high - low) * Fraction(draw.random())
+        at = [s * x + c for s, c in scores]
+        parts = [(s - max(at)) / step for s in at]
+        rounded = [math.floor(part + Fraction(1, 2)) for part in parts]
+        raised = [(number(n * step).exp() * top + arb(0.5)).floor() for n in rounded]
+        tie = any(abs(part - n) == Fraction(1, 2) for part, n in zip(parts, rounded, strict=True))
+        if tie or any(not e.is_exact() for e in raised):
+            continue
+        exps = [e / top for e in raised]
+        values = [g * number(x) + c for c, g in zip(head.constants, head.gains, strict=True)]
+        over, under = sum((e * v for e, v in zip(exps, values, strict=True)), arb(0)), sum(exps, arb(0))
+        if r is None:
+            slack = arb(0)
+        else:  # any table whose entries are right to half a step
+            slack = abs(over / under) * arb(2) ** -(r - 1)
+        found = abs(evaluate(tree, {name: number(x)}, Branches()) - over / under) - slack
+        if found > claim:
+            raise Refused(f"the head under fixed_point errs by {float(found.mid()):.3g} at {float(x):.6g}")
+
+
+# Distances.
+
+
+def curve_pieces(part: dict[str, Any], tensors: Tensors, prefix: str) -> tuple[Any, list[Any], Callable[..., Any]]:
+    """A stored function: its breaks (None where it has none), its pieces, and a function of a far side."""
+    kind = part["kind"]
+    if kind == "formula":
+        tree, name = parse(part["formula"], [part["variable"]]), part["variable"]
+        value = lambda x, choose: evaluate(tree, {name: x}, choose)
+        return None, [value], lambda start, side: value(Tail(start, [arb(0), arb(side)]), Branches())
+    if kind == "head":
+        tensors[prefix + "edges"] = []  # a head of a distance has none
+        head = Head.read(tensors, prefix, part)
+        return None, [lambda x, _: head(x)], head.tail
+    if kind == "table":
+        values = [Fraction(v) for v in tensors[prefix + "values"]]
+        low, high = Fraction(part["low"]), Fraction(part["high"])
+        step = (high - low) / (len(values) - 1)
+        places = [low + i * step for i in range(len(values))]
+        if part["interpolation"] == "nearest":
+            cuts = [low, *((a + b) / 2 for a, b in itertools.pairwise(places)), high]
+            return cuts, [polynomial([v]) for v in values], no_tail
+        rows = [[v - (b - v) / step * x, (b - v) / step] for (v, b), x
+                in zip(itertools.pairwise(values), places, strict=False)]  # fmt: skip
+        return places, [polynomial(row) for row in rows], no_tail
+    if kind != "piecewise":
+        raise Refused(f"a function of the kind {kind} is not known")
+    sides = [math.inf if side == "inf" else -math.inf for side in part["infinite"] if side]
+    finite = [Fraction(b) for b in tensors[prefix + "breaks"]]
+    breaks: list[Any] = sorted([*finite, *sides])
+    numbers = iter([Fraction(c) for c in tensors[prefix + "coefficients"]])
+    rows = [[next(numbers) for _ in range(length)] for length in part["lengths"]]
+    if next(numbers, None) is not None or len(rows) != len(breaks) - 1:
+        raise Refused("the pieces of a function do not fit its breaks")
+    from_where = [b if part["local"] and b != -math.inf else Fraction(0) for b in breaks[:-1]]
+    found = [polynomial(row, at) for row, at in zip(rows, from_where, strict=True)]
+    end = lambda start, side: found[-1 if side > 0 else 0](Tail(start, [arb(0), arb(side)]), Branches())
+    return breaks, found, end
+
+
+def no_tail(start: arb, side: int) -> Any:
+    raise Refused("a table has no far side")
+
+
+def polynomial(row: list[Fraction], at: Fraction = Fraction(0)) -> Callable[[Any, Branches], Any]:
+    def value(x: Any, _: Branches) -> Any:
+        total = arb(0) * x
+        for coefficient in reversed(row):
+            total = total * (x - number(at)) + number(coefficient)
+        return total
+
+    return value
+
+
+def check_distance(record: dict[str, Any], tensors: Tensors, verdict: Verdict) -> None:
+    claim, curves = record["claim"], record["curves"]
+    lower, upper = arb(claim["lower"]), arb(claim["upper"])
+    if not (0 <= lower <= upper) or type(claim["relative"]) is not bool:
+        raise Refused("the distance that is claimed is no interval, or neither relative nor not")
+    if record["apart"] != 0:
+        raise NotChecked("a distance that rests on a certificate which the file does not hold")
+    if curves[0]["kind"] == "formulas":
+        raise NotChecked("a distance of functions of several variables")
+    ((low, high),), relative = [[float(end) for end in pair] for pair in claim["domain"]], claim["relative"]
+    (breaks_f, f, far_f), (breaks_g, g, far_g) = (
+        curve_pieces(part, tensors, f"curves.{i}.") for i, part in enumerate(curves)
+    )
+    edges = [Fraction(e) for e in tensors["edges"]]
+    for end, edge in ((low, edges[0]), (high, edges[-1])):
+        if math.isfinite(end) and Fraction(end) != edge:
+            raise Refused("the boxes do not cover the domain")
+    cuts = sorted({edges[0], edges[-1], *(b for breaks in (breaks_f, breaks_g) for b in breaks or ()
+                                          if edges[0] < b < edges[-1])})  # fmt: skip
+    boxes, at, seen = 0, float(claim["at"]), arb(0)
+    for a, b in itertools.pairwise(cuts):
+        here = [pieces[place(breaks, (a + b) / 2)] for breaks, pieces in ((breaks_f, f), (breaks_g, g))]
+        error = partial(apart, *here, relative)
+        boxes += keeps(error, number(a), number(b), upper, "the difference")
+        if math.isfinite(at) and a <= Fraction(at) <= b:
+            seen = seen.max(abs(error(number(Fraction(at)), Branches())))
+    for side, end in ((-1, low), (1, high)):
+        if not math.isfinite(end):
+            start = abs(number(edges[0 if side < 0 else -1]))
+            rest = Tail(start, [arb(0)]) + far_f(start, side) - far_g(start, side)
+            if relative or len(rest.terms) > 1 or not abs(rest.terms[0]) + rest.size <= upper:
+                raise NotChecked("the difference could not be bounded on an unbounded side")
+            seen = seen.max(abs(rest.terms[0])) if at == side * math.inf else seen
+    if not seen >= lower:
+        raise Refused(f"at {at:.6g} the difference is {float(seen.mid()):.6g}, and {float(lower):.6g} is claimed")
+    verdict.checked.append(f"the distance is in [{float(lower):.6g}, {float(upper):.6g}], proved on {boxes} boxes")
+
+
+def place(breaks: list[Any] | None, x: Fraction) -> int:
+    """Which piece x is in."""
+    if breaks is None:
+        return 0
+    found = next((i for i, (a, b) in enumerate(itertools.pairwise(breaks)) if a <= x <= b), None)
+    if found is None:
+        raise Refused("the domain goes beyond that of a function")
+    return found
+
+
+def apart(f: Any, g: Any, relative: bool, x: Any, choose: Branches) -> Any:
+    difference = f(x, choose) - g(x, choose)
+    return difference / g(x, choose) if relative else difference
+
+
 # Files.
 
 
@@ -1525,12 +1807,14 @@ def read(path: str | Path) -> tuple[dict[str, Any], Tensors]:
     record = json.loads(header.pop("__metadata__")["anchorhead"], object_pairs_hook=unique, parse_constant=constant)
     body, tensors, place = data[8 + length :], Tensors(), 0
     digest = hashlib.sha256(json.dumps({k: v for k, v in record.items() if k != "digest"}, sort_keys=True).encode())
-    float_type = {"float64": "F64", "float32": "F32"}[record["dtype"]]
+    types = {"float64": "F64", "float32": "F32"}
+    apart = [types[curve.get("dtype", "float64")] for curve in record.get("curves", ())]
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         (begin, end), kind, (count,) = entry["data_offsets"], entry["dtype"], entry["shape"]
         size, letter = {"F64": (8, "d"), "F32": (4, "f"), "I32": (4, "i")}[kind]
         whole = name.rsplit(".")[-1] in ("columns", "starts", "kept")
-        wanted = "F64" if name.endswith("edges") else "I32" if whole else float_type
+        own = types[record["dtype"]] if not apart else apart[int(name.split(".")[1])] if "." in name else ""
+        wanted = "F64" if name.endswith("edges") else "I32" if whole or name == "cuts" else own
         if begin != place or end - begin != size * count or end > len(body) or kind != wanted:
             raise Refused(f"the tensor {name} has not its place, size or type")
         numbers, place = list(struct.unpack(f"<{count}{letter}", body[begin:end])), end
@@ -1551,10 +1835,10 @@ def check(path: str | Path) -> Verdict:
     ctx.prec, ctx.cap = BITS, ORDER + 2
     try:
         record, tensors = read(path)
-        level = record["certificate"]["level"]
+        level = record["claim" if record["kind"] == "distance" else "certificate"]["level"]
         if level not in ("proved", "unproved") or record["kind"] not in CHECKS:
             raise NotChecked(f"a {record['kind']} whose claim is {level}: there is no proof to check")
-        if is_relative(record["certificate"]) and record["kind"] != "head":
+        if record["kind"] not in ("head", "distance") and is_relative(record["certificate"]):
             raise Refused("only the claim of a head may be relative")
         CHECKS[record["kind"]](record, tensors, verdict)
         if tensors.unread:
@@ -1630,6 +1914,8 @@ CHECKS: dict[str, Callable[[dict[str, Any], Tensors, Verdict], None]] = {
     "head": check_single,
     "network": check_network,
     "grid": check_grid,
+    "row_map": check_row_map,
+    "distance": check_distance,
 }
 
 if __name__ == "__main__":

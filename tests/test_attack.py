@@ -102,7 +102,8 @@ def test_rewritten_file_is_accepted_and_true_so_that_mutations_reach_the_proof(t
 # --- chains -----------------------------------------------------------------------------------------------------------
 
 SLOW = ("heads:9", "networks:9", "in_context:2")  # left to `make attack`
-SEEDS = {"heads": 12, "networks": 12, "modules": 6, "grids": 8, "in_context": 8, "prompts": 16, "theorems": 12}
+SEEDS = {"heads": 12, "networks": 12, "modules": 6, "grids": 8, "in_context": 8, "prompts": 16, "theorems": 12,
+         "row_maps": 16, "distances": 30}  # fmt: skip
 
 
 @pytest.mark.heavy

@@ -249,3 +249,11 @@ def test_the_command_names_maps(name: str, level: str, tmp_path: Path) -> None:
 def test_a_command_that_names_no_map_is_refused(name: str) -> None:
     with pytest.raises(ah.InputError, match=r"is no row map|takes"):
         row_map_named(name)
+
+
+def test_scores_so_steep_that_a_box_tells_nothing_are_cut_not_raised() -> None:
+    head = ah.compile("max(x, -0.4)", (-1, 1), method="smooth", tol=1e-2, dtype=torch.float32)
+    mapped = head.with_row_map(maps.Sigmoid())
+    x = torch.linspace(-1, 1, 5001)
+    assert mapped.certificate.level == "proved"
+    assert (mapped(x) - x.clamp(min=-0.4)).abs().max().item() <= mapped.certificate.bound

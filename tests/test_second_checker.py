@@ -76,6 +76,18 @@ MADE: dict[str, Callable[[], Any]] = {
         "attend(-5*(x - q)**2 + abs(y), tanh(y)) + mean(abs(x - mean(x)))", SQUARE, {"q": (-1, 1)}, tol=1e-3
     ),
     "a grid": lambda: ah.compile("x/(3 + y)", SQUARE, tol=1e-3, method="grid"),
+    "sigmoid": lambda: ah.compile("sin(2*x)", (-1, 1), tol=1e-4, row_map=ah.row_maps.Sigmoid()),
+    "polynomial": lambda: ah.compile("exp(x)", (-1, 2), tol=1e-3, row_map=ah.row_maps.Polynomial(6)),
+    "relu": lambda: ah.compile("sin(2*x)", (-1, 1), tol=1e-2, row_map=ah.row_maps.ReLU()),
+    "sparsemax": lambda: ah.compile("sin(2*x)", (-1, 1), tol=1e-2, row_map=ah.row_maps.Sparsemax()),
+    "linear attention": lambda: ah.compile("sin(x)", (-1, 1), tol=1e-3).with_row_map(ah.row_maps.LinearAttention(8)),
+    "eight bits": lambda: ah.compile("sin(x)", (-1, 1), tol=1e-3).with_row_map(ah.row_maps.FixedPoint(10, 8)),
+    "a distance on R": lambda: ah.distance("gelu_tanh(x)", "gelu(x)"),
+    "a distance of tables": lambda: ah.distance(ah.Table(-1, 1, [0.8, 0.4, 1], "nearest"), ah.Table(-1, 1, [1, 0, 1])),
+    "a relative distance": lambda: ah.distance(
+        ah.Piecewise([0, 1, 2], [[1, 1], [2, 1]], local=True), "exp(x)", relative=True
+    ),
+    "a distance of a model": lambda: ah.distance(ah.compile("tanh(x)", (-2, 2), tol=1e-4), "tanh(x)"),
     "gelu on R": lambda: ah.compile("gelu(x)", tol=1e-7),
     "nested products": lambda: ah.compile("sin(3*x*y) + exp(-x**2 + y/2)", SQUARE, tol=1e-6),
     "a perceptron": lambda: ah.compile(perceptron(), (-1, 1), tol=1e-5),
@@ -229,6 +241,36 @@ EDITS: list[tuple[str, str, Edit]] = [
     ("a grid", "a slope", times("axes.0.slopes", 0, 1.05)),
     ("a grid", "the formula", says("expressions", 0, by=lambda text: "x/(3 + y) + 0.002")),
     ("a grid", "the domain", says("domain", 1, by=lambda pair: [-2.0, 1.0])),
+    *(
+        (name, what, edit)
+        for name in ("sigmoid", "polynomial", "relu", "sparsemax", "linear attention")
+        for what, edit in (
+            ("a constant", times("constants", 1, 1.1)),
+            ("a slope", times("slopes", 1, 1.1)),
+            ("the formula", says("expressions", 0, by=lambda text: text + " + 0.03")),
+            ("the bound", says("certificate", "approximation", by=halved)),
+        )
+    ),
+    ("polynomial", "the degree", says("row_map", "degree", by=lambda degree: degree - 1)),
+    ("sigmoid", "the map", says("row_map", "name", by=lambda name: "softmax")),
+    ("sparsemax", "the map", says("row_map", "name", by=lambda name: "relu")),
+    ("eight bits", "the bits of exp", says("row_map", "exp_bits", by=lambda bits: 3)),
+    ("eight bits", "a constant", times("constants", 1, 1.1)),
+    *(
+        (name, what, edit)
+        for name in ("a distance on R", "a distance of tables", "a relative distance")
+        for what, edit in (
+            ("the upper end", says("claim", "upper", by=lambda upper: upper * 0.99)),
+            ("the lower end", says("claim", "lower", by=lambda lower: lower * 1.01)),
+            ("the place", says("claim", "at", by=lambda at: at + 0.3)),
+        )
+    ),
+    ("a distance on R", "a formula", says("curves", 0, "formula", by=lambda text: text + " + x/1000000")),
+    ("a distance of tables", "a value", times("curves.0.values", 2, 1.1)),
+    ("a distance of tables", "how it is read", says("curves", 0, "interpolation", by=lambda _: "linear")),
+    ("a relative distance", "its unit", says("claim", "relative", by=lambda _: False)),
+    ("a relative distance", "a coefficient", times("curves.0.coefficients", 3, 1.3)),
+    ("a distance of a model", "a constant", times("curves.0.constants", 1, 1.01)),
     ("a perceptron", "an entry", times("maps.1.entries", 3, 1.01)),
     ("a perceptron", "a weight of the target", says("program", "outputs", 0, 0, by=lambda bias: bias * 1.01)),
     ("attention", "an entry", times("maps.0.entries", 40, 1.01)),

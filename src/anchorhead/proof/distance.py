@@ -46,13 +46,13 @@ class Found(NamedTuple):
 
 
 def enclose_distance(difference: Difference, low: float, high: float, tol: float,
-                     progress: Progress | None = None) -> Found:  # fmt: skip
-    """Encloses the largest difference on [low, high] to a part `tol` of it, or as well as so many boxes can."""
+                     progress: Progress | None = None, most: int = MOST_BOXES) -> Found:  # fmt: skip
+    """Encloses the largest difference on [low, high] to a part `tol` of it, or as well as `most` boxes can."""
     with precision():
         search = _Search(difference, low, high, tol)
         ends = search.ends()
         search.fill(*ends)
-        return search.run(progress)
+        return search.run(progress, most)
 
 
 class _Search:
@@ -124,10 +124,10 @@ class _Search:
         if error > self.seen:
             self.seen, self.at = error, place
 
-    def run(self, progress: Progress | None) -> Found:
+    def run(self, progress: Progress | None, most: int) -> Found:
         """Cuts the worst box until it is good enough."""
         kept: list[tuple[float, float, float]] = []
-        for count in range(MOST_BOXES):
+        for count in range(most):
             bound, a, b = self.heap[0]
             middle = a / 2 + b / 2
             if -bound <= self.seen * (1 + self.tol) or -bound <= self.far or -bound <= self.nothing:

@@ -20,6 +20,7 @@ from anchorhead.proof.distance import enclose_distance
 
 TIGHT = 4e-3
 """How near the bound is to the largest at a point, as a part of it."""
+MOST_BOXES = 5_000
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Proved:
 def prove_mapped(curve: Curve, target: Curve, rounding: Callable[[float, float], arb], low: float, high: float
                  ) -> Proved:  # fmt: skip
     """The proof that a curve is near a target on a bounded interval."""
-    found = enclose_distance(Bound(curve, target, False), low, high, TIGHT)
+    found = enclose_distance(Bound(curve, target, False), low, high, TIGHT, most=MOST_BOXES)
     edges = tuple(found.edges)
     return Proved(found.upper, worst_rounding(rounding, edges), edges)
 

@@ -56,7 +56,10 @@ class WeightedCurve(MappedCurve):
             ctx.cap = before
 
     def _jet(self, x: arb, order: int) -> Sequence[arb]:
-        above, below = self._sums(x, order)
+        try:
+            above, below = self._sums(x, order)
+        except ValueError:  # flint's for a quotient by what may be zero: so wide a box tells nothing
+            return [arb("nan")] * (order + 1)
         return divide(above, below) if self.scale is None else [self.scale * c for c in above]
 
     def own_error(self, score: arb) -> arb:
@@ -65,6 +68,8 @@ class WeightedCurve(MappedCurve):
 
     def rounding(self, low: float, high: float) -> arb:
         x, keys = ball(low, high), self.head.keys
+        if not self._jet(x, 0)[0].is_finite():
+            return arb("inf")
         moved, values = self.moved(low, high), [abs(v).upper() for v in self.values(low, high)]
         if self.scale is None:  # the mean's own rounding, and the difference to it
             most = max(moved, key=float)
