@@ -15,7 +15,7 @@ from anchorhead.compiler.read import read
 from anchorhead.compiler.refusals import Interrupted
 from anchorhead.compiler.row_map_route import compile_mapped
 from anchorhead.compiler.target import Domain, Target, read_target
-from anchorhead.errors import InputError
+from anchorhead.errors import InputError, ToleranceError
 from anchorhead.expression.graph import Expression
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.outside import check_policy
@@ -103,9 +103,24 @@ def compile(
                 model = head_model(stop.target, stop.claim)
         if wish.limit is not None:
             wish.check_limit(model.resources.keys)
+        if wish.literal and keys is None and row_map is None:
+            _check_literal(model, wish.tolerance(1e-6))
         LOG.info("made by %s, %d keys: %s", model.method, model.resources.keys, model.claimed)
     model.outside = outside
     return model
+
+
+def _check_literal(model: CompiledModel, tol: float) -> None:
+    """Refuses what keeps the tolerance as it runs, and not as a literal softmax, for which it was asked."""
+    kept = model.literal_certificate()
+    if kept.evaluation == "literal" and not kept.bound <= tol:
+        refusal = ToleranceError(
+            f"tol={tol:g} is not kept by the literal softmax, for which {kept.bound:.3g} is proved: pieces are joined "
+            "by gates so steep that beside them the scores of keys lose digits. Use float64, a larger tol, or leave "
+            f"evaluation out; what the model computes keeps {model.certificate.bound:.3g}."
+        )
+        refusal.best = kept.bound
+        raise refusal
 
 
 def _named(target: Any) -> str:

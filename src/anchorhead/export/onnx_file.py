@@ -35,6 +35,7 @@ from anchorhead.export.steady import steady
 from anchorhead.in_context.universal import Universal
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.prompt_core import PromptModel
+from anchorhead.proof.certificate import Certificate
 from anchorhead.theorems.construction import Construction
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
@@ -69,7 +70,7 @@ def export_onnx(
     _require("onnx", "onnxscript")
     if isinstance(model, CompiledModel):
         call, tensors, sizes = _compiled(model, example)
-        said = {CERTIFICATE: model.literal_certificate().as_dict()}
+        said = {CERTIFICATE: _certificate(model).as_dict()}
     elif isinstance(report := getattr(model, "report", None), ConversionReport):
         call, tensors, sizes = _converted(model, example)
         said = {REPORT: report.as_dict()}
@@ -188,6 +189,12 @@ def _arguments(model: nn.Module, count: int) -> list[str]:
 
 Sizes = list[dict[int, str]]
 """For each input the dimensions whose size is free, with their names."""
+
+
+def _certificate(model: CompiledModel) -> Certificate:
+    """That of the literal form; of a model with joined pieces its own, which says that it is of the fast evaluation:
+    the file counts scores from the largest gate, and of that evaluation there is no proof."""
+    return model.certificate if model.network.joined else model.literal_certificate()
 
 
 def _compiled(model: CompiledModel, example: Any) -> tuple[_Call, tuple[Tensor, ...], Sizes]:

@@ -14,7 +14,7 @@ from anchorhead.row_maps import RowMap, row_map_of
 def stored_mapped(found: ModelFile) -> tuple[HeadClaim, RowMap]:
     """What a file claims of the head, and the map."""
     claim = head_claim(found)
-    if claim.relative or claim.evaluation or not claim.bounded:
+    if claim.relative or (claim.evaluation and not claim.head.joined) or not claim.bounded:
         raise FileError("A head under another row map has an absolute bound on a bounded domain, and the file another.")
     return claim, row_map_of(found.record.get("row_map"))
 

@@ -136,6 +136,11 @@ class Head:
         return [(slope, level) for slope, level, size in pairs for _ in range(size)]
 
     @property
+    def joined(self) -> bool:
+        """Whether keys have scores of their own beside their piece's gate, to which the literal form adds them."""
+        return len(self.sizes) > 1 and any((*self.slopes, *self.intercepts))
+
+    @property
     def beta(self) -> float:
         """The steepest difference of slopes between neighbouring keys: how sharply the head selects."""
         slopes = sorted(slope + gate for slope, (gate, _) in zip(self.slopes, self.gates, strict=True))

@@ -54,6 +54,11 @@ class Core(nn.Module):
         """That of `literal()`, given the model's: the same where it holds for both evaluations."""
         return certificate
 
+    @property
+    def joined(self) -> bool:
+        """Whether a head of it is of joined pieces (`Head.joined`)."""
+        return False
+
     @abstractmethod
     def attention(self, x: Tensor) -> list[Tensor]:
         """The attention weights, one entry a layer: (..., heads, keys), summing to one over keys."""

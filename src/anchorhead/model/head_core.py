@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -55,8 +56,14 @@ class HeadCore(Core):
         if certificate.evaluation != "fast" or certificate.level != "proved":
             return certificate
         claim = literal_claim(self.claim)
+        if not math.isfinite(claim.rounding):
+            return replace(certificate.unproved(), evaluation="literal")
         return replace(certificate, approximation=claim.approximation, rounding=claim.rounding, relative=False,
                        evaluation="literal")  # fmt: skip
+
+    @property
+    def joined(self) -> bool:
+        return self.claim.head.joined
 
     def attention(self, x: Tensor) -> list[Tensor]:
         """(*x.shape, 1, keys)."""

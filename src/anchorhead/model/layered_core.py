@@ -68,8 +68,14 @@ class LayeredCore(FlatCore):
             total = output_errors(self.placed.claim.literal(), rounding=True)
         except OutsideDomain:
             return replace(certificate.unproved(), evaluation="literal")
+        if not math.isfinite(max(total)):
+            return replace(certificate.unproved(), evaluation="literal")
         rounding = rest_above(max(total), certificate.approximation)
         return replace(certificate, rounding=rounding, outputs=tuple(total), evaluation="literal")
+
+    @property
+    def joined(self) -> bool:
+        return any(claim.head.joined for claim in self.placed.claim.heads)
 
     def on_sequences(self, tokens: int) -> SelfAttention:
         return layers_on_sequences(self.layered, len(self.circuit.inputs), tokens)

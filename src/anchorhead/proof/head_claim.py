@@ -25,8 +25,9 @@ class HeadClaim:
 
     relative: at most that number times |function|. approximation: the number for the head in exact arithmetic.
     rounding: what evaluating it in its dtype adds, over 1 + |u| on an unbounded interval. edges: the ends of the boxes
-    that prove it. evaluation: `fast` where rounding is that of the fast evaluation alone, empty where it is that of
-    both. method: how the head was found. A claim that is yet to be proved has neither edges nor bounds.
+    that prove it. evaluation: `fast` where rounding is that of the fast evaluation alone, as it always is of a head of
+    joined pieces, empty where it is that of both. method: how the head was found. A claim that is yet to be proved has
+    neither edges nor bounds.
     """
 
     function: Node
@@ -40,6 +41,10 @@ class HeadClaim:
     rounding: float = math.inf
     relative: bool = False
     evaluation: str = ""
+
+    def __post_init__(self) -> None:
+        if self.head.joined:
+            object.__setattr__(self, "evaluation", "fast")
 
     @property
     def keys(self) -> int:

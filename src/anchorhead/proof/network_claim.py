@@ -7,6 +7,7 @@ that forget how wires depend on each other forget less on a smaller box.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from anchorhead.circuit.rows import StoredMap, Wiring, maps_of
 from anchorhead.enclosure.precision import precision
 from anchorhead.proof.flow import Flow, Pair, Tracker
 from anchorhead.proof.head_claim import HeadClaim
-from anchorhead.proof.rounding_on import rounding_on
+from anchorhead.proof.rounding_on import literal_rounding
 
 CELLS = {1: 32, 2: 8, 3: 4}
 """Cells along each axis, by the number of inputs."""
@@ -98,12 +99,13 @@ def worst(found: Sequence[Sequence[float]]) -> list[float]:
     return [max(column) for column in zip(*found, strict=True)]
 
 
+@functools.lru_cache(maxsize=256)
 def literal_claim(head: HeadClaim) -> HeadClaim:
     """What a head's literal softmax keeps, where its claim is of the fast evaluation."""
     if not head.evaluation:
         return head
     plain = replace(head, relative=False, evaluation="", approximation=head.absolute[0])
-    return replace(plain, rounding=rounding_on(plain, plain.edges))
+    return replace(plain, rounding=literal_rounding(plain))
 
 
 def output_errors(claim: NetworkClaim, *, rounding: bool) -> list[float]:

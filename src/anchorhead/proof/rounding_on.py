@@ -10,7 +10,9 @@ from flint import arb
 
 from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.precision import ball, precision, upper
+from anchorhead.proof.far import far
 from anchorhead.proof.head_claim import HeadClaim
+from anchorhead.proof.literal_pieces import LiteralPieces
 from anchorhead.proof.rounding import ROUNDING_PRECISION, Rounding
 
 MOST_BOXES = 200_000
@@ -22,11 +24,16 @@ SMALL = 1e-3
 """Rounding of a staircase that is no larger, beside its approximation, need not be known better."""
 
 
+def evaluated(claim: HeadClaim, *, literal: bool) -> Rounding | LiteralPieces:
+    """What bounds the rounding of a claim's evaluation: of the literal one that of joined pieces is another."""
+    return LiteralPieces(claim) if literal and claim.head.joined else Rounding(claim)
+
+
 class _Measured:
     """Rounding on a box, in the units of the claim: as it is, over |function| if relative, over 1 + |x| on R."""
 
-    def __init__(self, claim: HeadClaim) -> None:
-        self.claim, self.rounding = claim, Rounding(claim)
+    def __init__(self, claim: HeadClaim, *, literal: bool = False) -> None:
+        self.claim, self.rounding = claim, evaluated(claim, literal=literal)
 
     def on_box(self, low: float, high: float, goal: float = 0.0) -> float:
         claim = self.claim
@@ -50,14 +57,14 @@ def rounding_at(claim: HeadClaim, low: float, high: float) -> float:
     return _Measured(claim).at(low + (high - low) * i / MOST_SHOWN for i in range(MOST_SHOWN + 1))
 
 
-def rounding_on(claim: HeadClaim, edges: Sequence[float]) -> float:
+def rounding_on(claim: HeadClaim, edges: Sequence[float], *, literal: bool = False) -> float:
     """The largest bound over the boxes.
 
     On a wide box the weights are not known well and the bound is far too large, so boxes are cut until they are
     within half of what the worst of some of their middles shows; of a staircase no further than to a thousandth of the
     approximation.
     """
-    measured = _Measured(claim)
+    measured = _Measured(claim, literal=literal)
     head = measured.rounding.head
     pairs = list(itertools.pairwise(edges))
     shown = pairs[:: 1 + len(pairs) // MOST_SHOWN]
@@ -76,3 +83,12 @@ def rounding_on(claim: HeadClaim, edges: Sequence[float]) -> float:
             goal = max(goal, 1.5 * measured.on_box(middle, middle))
             stack += [(low, middle), (middle, high)]
     return math.inf if stack else worst
+
+
+def literal_rounding(claim: HeadClaim) -> float:
+    """What evaluating the head as one literal softmax adds, on the claim's boxes and beyond them."""
+    found, bounds = rounding_on(claim, claim.edges, literal=True), evaluated(claim, literal=True)
+    for sign, end, edge in ((-1, claim.low, claim.edges[0]), (1, claim.high, claim.edges[-1])):
+        if math.isinf(end):
+            found = max(found, bounds.beyond(sign, abs(edge)) + far(claim, sign, abs(edge)).drift)
+    return found

@@ -1,6 +1,7 @@
 """Softmax itself, e^(s_k) over their sum: the map that everything else here is held against.
 
-Its curve is the head, with the proof of rounding that the library has for it (`proof/rounding.py`, literal evaluation).
+Its curve is the head, with the proof of rounding that the library has for it of its
+literal evaluation (`proof/rounding.py`, `proof/literal_pieces.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from flint import arb
 from anchorhead.expression.parse import parse
 from anchorhead.head.head import Head
 from anchorhead.proof.head_claim import HeadClaim
-from anchorhead.proof.rounding import ASSUMPTIONS, Rounding
+from anchorhead.proof.rounding import ASSUMPTIONS
+from anchorhead.proof.rounding_on import evaluated
 from anchorhead.row_maps.row_map import MappedCurve, RowMap
 
 if TYPE_CHECKING:
@@ -44,4 +46,4 @@ class SoftmaxCurve(MappedCurve):
 
     def rounding(self, low: float, high: float) -> arb:
         claim = HeadClaim(parse("x").outputs[0], "x", low, high, self.head)
-        return arb(Rounding(claim).on_box(low, high))
+        return arb(evaluated(claim, literal=True).on_box(low, high))
