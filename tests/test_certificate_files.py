@@ -244,3 +244,36 @@ def test_commands(tmp_path):
         refused = run(*wrong)
         assert refused.returncode == 2
         assert "Traceback" not in refused.stderr
+
+
+def test_a_name_that_occurs_twice_is_refused(tmp_path):
+    """Two readers might take two different claims for the one that was verified."""
+    path = tmp_path / "model.safetensors"
+    ah.compile("tanh(x)", tol=1e-3).save(path)
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    record = header["__metadata__"]["anchorhead"]
+    header["__metadata__"]["anchorhead"] = record.replace(
+        '"approximation": ', '"approximation": 1e-30, "approximation": '
+    )
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    with pytest.raises(ah.FileError, match="twice"):
+        ah.verify(path)
+
+
+def test_what_is_loaded_with_verify_has_the_certificate_that_was_checked(tmp_path):
+    path, model = tmp_path / "model.safetensors", ah.compile("sin(3*x)", (-1, 1), tol=1e-3, method="nearest")
+    with torch.no_grad():
+        model.head.constants[0].mul_(1 + 1e-15)  # an end key, beside which there is room
+    model.save(path)
+    assert ah.load(path).certificate.level == "unproved"
+    assert ah.load(path, verify=True).certificate == ah.verify(path)
+    with torch.no_grad():
+        model.head.constants.mul_(1.5)
+    model.save(path)
+    with pytest.raises(ah.VerificationError):
+        ah.load(path, verify=True)
+    with pytest.raises(ah.InputError):
+        ah.load(path, verify="yes")

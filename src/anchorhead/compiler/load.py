@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -33,9 +34,9 @@ def load_compiled(path: str | os.PathLike[str], *, outside: str = "warn") -> Com
     return compiled(read(path), path, outside)
 
 
-def compiled(found: ModelFile, path: str | os.PathLike[str], outside: str) -> CompiledModel:
-    """The model that a file holds; outside: what an input outside the domain does."""
-    kinds = {"head": _head, "network": _network, "grid": _grid, "two_layer": _two_layer, "row_map": _mapped}
+def compiled(found: ModelFile, path: str | os.PathLike[str], outside: str, checked: Certificate | None = None
+             ) -> CompiledModel:  # fmt: skip
+    """The model that a file holds; outside: what an input outside the domain does; checked: what was proved of it."""
     kind = found.record["kind"]
     other = {
         "theorem": "the network of a theorem, not a compiled model; ah.load reads it",
@@ -44,13 +45,15 @@ def compiled(found: ModelFile, path: str | os.PathLike[str], outside: str) -> Co
     }
     if kind in other:
         raise FileError(f"{path} holds {other[kind]}.")
-    model = kinds[kind](found, certificate_of(found))
+    model = LOADED[kind](found, checked or certificate_of(found))
     model.outside = outside
     return model
 
 
 def _head(found: ModelFile, certificate: Certificate) -> CompiledModel:
-    return CompiledModel(HeadCore(head_claim(found)), certificate, method_of(found.record))
+    claim = head_claim(found)
+    certificate = replace(certificate, evaluation=claim.evaluation)
+    return CompiledModel(HeadCore(claim), certificate, method_of(found.record))
 
 
 def _mapped(found: ModelFile, certificate: Certificate) -> CompiledModel:
@@ -90,3 +93,13 @@ def _two_layer(found: ModelFile, certificate: Certificate) -> CompiledModel:
     state = [found.numbers[name] for name in names]
     shapes = shapes_of(found.record, inputs, outputs)
     return stored_two_layer(state, levels, outputs, certificate, shapes, TORCH[dtype_of(found)])
+
+
+LOADED: dict[str, Callable[[ModelFile, Certificate], CompiledModel]] = {
+    "head": _head,
+    "network": _network,
+    "grid": _grid,
+    "two_layer": _two_layer,
+    "row_map": _mapped,
+}
+"""How a model of each kind is read."""

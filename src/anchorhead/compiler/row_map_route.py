@@ -60,9 +60,12 @@ class _Construction:
             model = self._model(self._head(keys, tol))
             if model.certificate.bound <= tol:
                 return model
+            kept = model.certificate
+            self.best = (f"Of {keys} keys {kept.bound:.3g} is proved, of which rounding in {kept.dtype} is "
+                         f"{kept.rounding:.3g}.")  # fmt: skip
             keys = min(most, keys + max(1, keys // 16))
         raise ToleranceError(
-            f"tol={tol:g} for {self.target.expression} under {self.map.name} was not reached with up to {most} keys. "
+            f"tol={tol:g} for {self.target.expression} under {self.map.name} was not reached; it may have {most} keys. "
             f"{self.best} Use a larger tol, or softmax."
         )
 

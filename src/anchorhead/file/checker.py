@@ -100,7 +100,7 @@ def _check_head_file(found: ModelFile, claimed: Certificate, progress: Progress 
     check_head(claim, progress)
     if claimed.outputs:
         raise VerificationError("A head has one output, and the file claims bounds for several.")
-    return _checked(claimed, len(claim.edges) - 1)
+    return replace(_checked(claimed, len(claim.edges) - 1), evaluation=claim.evaluation)
 
 
 def _check_mapped_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:

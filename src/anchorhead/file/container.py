@@ -99,7 +99,8 @@ def _bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def parsed(text: bytes | str) -> Any:
-    """JSON without what Python adds to it: NaN, infinities and numbers of any length are refused with a ValueError."""
+    """JSON without what Python adds to it: NaN, infinities, numbers of any length, and names that occur twice, are
+    refused with a ValueError."""
 
     def refuse(name: str) -> NoReturn:
         raise ValueError(f"{name} is not a number")
@@ -113,7 +114,13 @@ def parsed(text: bytes | str) -> Any:
         value = float(digits)
         return value if math.isfinite(value) else refuse(digits[:40])
 
-    return json.loads(text, parse_constant=refuse, parse_int=whole, parse_float=real)
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a name occurs twice")
+        return found
+
+    return json.loads(text, object_pairs_hook=once, parse_constant=refuse, parse_int=whole, parse_float=real)
 
 
 def _header(data: bytes, path: object) -> tuple[dict[str, Any], bytes]:

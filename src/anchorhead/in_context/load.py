@@ -6,9 +6,10 @@ import os
 
 import torch
 
-from anchorhead.compiler.load import compiled
+from anchorhead.compiler.load import LOADED, compiled
 from anchorhead.dtypes import NAMES, UNIT
-from anchorhead.errors import AnchorheadError, FileError
+from anchorhead.errors import AnchorheadError, FileError, InputError
+from anchorhead.file.checker import verify_model
 from anchorhead.file.container import ModelFile, printable, read
 from anchorhead.file.entries import count, flag, listed, number, one_of, real
 from anchorhead.in_context.lattice import Lattice
@@ -24,22 +25,29 @@ TENSORS = (
 )
 
 
-def load(path: str | os.PathLike[str], *, outside: str = "warn") -> CompiledModel | Construction | Universal:
-    """A saved model. The file's form and digest are checked; `ah.verify` checks the proof itself.
+def load(
+    path: str | os.PathLike[str], *, outside: str = "warn", verify: bool = False
+) -> CompiledModel | Construction | Universal:
+    """A saved model. The file's form and digest are checked; `ah.verify`, or verify=True, checks the proof itself.
 
     outside: what an input outside the domain of a compiled model does, "warn", "error" or "ignore", as for
         `ah.compile`.
+    verify: of a compiled model, whether its certificate is the file's claim, or what the checker proved of the file: a
+        claim that does not hold is a `VerificationError` then.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "tanh.safetensors"
     >>> ah.compile("tanh(x)").save(path)
-    >>> ah.load(path).certificate.level
+    >>> ah.load(path, verify=True).certificate.level
     'proved'
     """
     check_policy(outside)
+    if type(verify) is not bool:
+        raise InputError(f"verify={verify!r:.40} must be True or False.")
     found = read(path)
     if found.record["kind"] != "theorem":
-        return compiled(found, path, outside)
+        checked = verify_model(found, path, None) if verify and found.record["kind"] in LOADED else None
+        return compiled(found, path, outside, checked)
     return _universal(found) if found.record.get("theorem") == "universal" else load_theorem(found)
 
 

@@ -56,9 +56,13 @@ def _json(path: Path) -> Piecewise:
             return Table(**found)
         if kind is ARGUMENTS[1]:
             return Piecewise(**found)
-    except (InputError, TypeError) as error:
+    except TypeError:
+        pass
+    except InputError as error:
         raise FileError(f"{path}: {error}") from error
-    raise FileError(f'{path} must hold {{"low", "high", "values"}} or {{"breaks", "coefficients"}}, and nothing else.')
+    raise FileError(
+        f'{path} must hold {{"low", "high", "values"}} or {{"breaks", "coefficients"}}, all of these, and nothing else.'
+    )
 
 
 def _csv(path: Path, interpolation: str) -> Table:

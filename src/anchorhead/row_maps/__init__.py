@@ -39,8 +39,10 @@ def row_map_of(record: Any) -> RowMap:
         raise FileError(f"The file's row map is {record!r:.60}, which is not known.")
     try:
         return found(**{name: value for name, value in record.items() if name != "name"})
-    except (TypeError, InputError) as error:
-        raise FileError(f"The file's row map is none: {error}") from error
+    except TypeError:
+        raise FileError(f"The file's row map {found.name} has other parameters than {signature(found)}.") from None
+    except InputError as error:
+        raise FileError(f"The file's row map {found.name} cannot be: {error}") from error
 
 
 def row_map_named(text: str) -> RowMap:
@@ -56,6 +58,8 @@ def row_map_named(text: str) -> RowMap:
     arguments = ", ".join(signature(found).parameters)
     try:
         return found(*(literal_eval(part.strip()) for part in numbers.split(",") if part.strip()))
+    except InputError:
+        raise
     except (TypeError, ValueError, SyntaxError) as error:
         takes = f"takes {arguments}: write {name}:NUMBER,NUMBER in this order" if arguments else "takes no numbers"
         raise InputError(f"{text!r:.60}: {name} {takes}.") from error

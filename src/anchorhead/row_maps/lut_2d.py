@@ -38,7 +38,7 @@ class Lut2D(RowMap):
 
     def weights(self, scores: Tensor) -> Tensor:
         top = 2**self.bits - 1
-        below = ((scores.amax(-1, keepdim=True) - scores) * 10).round().clamp(max=STEPS).long()
+        below = ((scores.amax(-1, keepdim=True) - scores).nan_to_num(0.0) * 10).round().clamp(max=STEPS).long()
         table = scores.new_tensor([round(math.exp(-i / 10) * top) for i in range(STEPS + 1)])
         exponentials = table[below] / top
         rows = (exponentials * ROWS).round()

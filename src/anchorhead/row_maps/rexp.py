@@ -37,7 +37,7 @@ class Rexp(RowMap):
 
     def weights(self, scores: Tensor) -> Tensor:
         top = 2**self.bits - 1
-        below = (scores.amax(-1, keepdim=True) - scores).floor()
+        below = (scores.amax(-1, keepdim=True) - scores).nan_to_num(0.0).floor()  # infinite scores lead together
         exponentials = scores.new_tensor([math.floor(math.exp(-i) * top) for i in range(math.ceil(math.log(top)) + 1)])
         first = exponentials[below.clamp(max=len(exponentials) - 1).long()] / top
         reciprocals = scores.new_tensor([math.floor(top / max(j, 1)) for j in range(self.sums + 1)])
