@@ -14,7 +14,7 @@ from anchorhead.in_context.fit import Scaled, scaled
 from anchorhead.in_context.fit_lasso import fit_lasso
 from anchorhead.in_context.fit_squares import fit_squares
 from anchorhead.in_context.linear_models import LinearRegressor, counting, ones_like, read_penalty
-from anchorhead.in_context.minimiser_bound import Problem
+from anchorhead.in_context.minimiser_units import Problem, penalty_of
 from anchorhead.model.fused import unfused
 from anchorhead.progress import Progress, telling
 
@@ -111,7 +111,8 @@ class Lasso(LinearRegressor):
         self.intercept_ = np.array([part[1] for part in found]) if many else found[0][1]
         self._end(found[-1][2]._replace(converged=all(part[2].converged for part in found)))
         own = ones_like(weights, len(X))
-        self._certify(Problem(X, targets if many else targets[0], own, self.fit_intercept, l1=alpha * float(own.sum())))
+        l1 = penalty_of(alpha, float(own.sum()))
+        self._certify(Problem(X, targets if many else targets[0], own, self.fit_intercept, l1=l1))
         return self
 
     def _one(self, data: Scaled, y: np.ndarray, weights: Any, alpha: float, report: Any) -> tuple[Any, float, Any]:

@@ -14,12 +14,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anchorhead.in_context.fit import Solved
-from anchorhead.in_context.minimiser_bound import Problem, distances
+from anchorhead.in_context.minimiser_bound import distances
+from anchorhead.in_context.minimiser_units import Problem
 from anchorhead.proof.certificate import Certificate
 
 ASSUMPTIONS = (
     "of this fit only: the data and coefficients as the floats that they are, the objective in real numbers",
-    "float64 as IEEE 754 has it, sums of products in any order, exp right to 4 units in the last place, no underflow",
+    "float64 as IEEE 754 has it, sums of products in any order, exp right to 4 units in the last place",
 )
 
 

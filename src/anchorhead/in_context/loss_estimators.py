@@ -16,7 +16,7 @@ from anchorhead.in_context.fit import Report, Scaled, Solved, scaled
 from anchorhead.in_context.fit_smooth import fit_classes, fit_smooth
 from anchorhead.in_context.linear_models import Linear, LinearRegressor, counting, ones_like, read_penalty
 from anchorhead.in_context.losses import huber, logistic, poisson
-from anchorhead.in_context.minimiser_bound import Problem
+from anchorhead.in_context.minimiser_units import Problem, penalty_of
 from anchorhead.model.fused import unfused
 from anchorhead.progress import Progress, telling
 
@@ -139,7 +139,7 @@ class PoissonRegressor(LinearRegressor):
         self.coef_ = data.coefficients(solved.w)
         self.intercept_ = float(_intercept(data, solved.w, self.coef_, self.fit_intercept)) + math.log(size)
         self._end(solved)
-        self._certify(Problem(X, y, own, self.fit_intercept, "poisson", alpha * float(own.sum())))
+        self._certify(Problem(X, y, own, self.fit_intercept, "poisson", penalty_of(alpha, float(own.sum()))))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -183,7 +183,8 @@ class HuberRegressor(LinearRegressor):
         self.intercept_ = centre + last - float(self.coef_ @ data.mean)
         self._end(solved)
         corner = self.epsilon * self.scale_
-        problem = Problem(X, y, own, self.fit_intercept, "huber", self.alpha * self.scale_, corner=corner)
+        penalty = penalty_of(self.alpha, self.scale_)
+        problem = Problem(X, y, own, self.fit_intercept, "huber", penalty, corner=corner)
         self._certify(problem, "coef_ and intercept_ of the minimiser at this scale_")
         self.outliers_ = np.abs(labels - (whole @ self.coef_ + self.intercept_)) > corner
         return self
