@@ -10,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from anchorhead.in_context.fit import Scaled, scaled
-from anchorhead.in_context.fit_lasso import fit_lasso
+from anchorhead.in_context.fit import Scaled, centred_labels, scaled
+from anchorhead.in_context.fit_lasso import LARGE, fit_lasso
 from anchorhead.in_context.fit_squares import fit_squares
 from anchorhead.in_context.linear_models import LinearRegressor, counting, ones_like, read_penalty
 from anchorhead.in_context.minimiser_units import Problem, penalty_of
@@ -104,8 +104,9 @@ class Lasso(LinearRegressor):
         X, y, weights = counting(X, y, weights)
         alpha = read_penalty("alpha", self.alpha)
         data, targets = scaled(X, weights, centre=self.fit_intercept), np.atleast_2d(y.T).astype(np.float64)
+        labels = centred_labels(targets, weights, self.fit_intercept)
         with telling(f"fitting {type(self).__name__}", self.progress) as report, unfused():
-            found = [self._one(data, one, weights, alpha, report) for one in targets]
+            found = [self._one(data, one, alpha, report) for one in zip(*labels, strict=True)]
         many = y.ndim == 2
         self.coef_ = np.array([part[0] for part in found]) if many else found[0][0]
         self.intercept_ = np.array([part[1] for part in found]) if many else found[0][1]
@@ -115,11 +116,10 @@ class Lasso(LinearRegressor):
         self._certify(Problem(X, targets if many else targets[0], own, self.fit_intercept, l1=l1))
         return self
 
-    def _one(self, data: Scaled, y: np.ndarray, weights: Any, alpha: float, report: Any) -> tuple[Any, float, Any]:
+    def _one(self, data: Scaled, labels: Any, alpha: float, report: Any) -> tuple[Any, float, Any]:
         """A target's coefficients and intercept, and how they were found."""
-        middle = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
-        size = float(np.abs(y - middle).max()) or 1.0
-        penalties = data.penalties(alpha / size, 1)
-        solved = fit_lasso(data, torch.tensor((y - middle) / size), penalties, self.tol, self.max_iter, report)
-        coefficients = data.coefficients(solved.w) * size
-        return coefficients, middle - float(coefficients @ data.mean), solved
+        y, middle, size = labels
+        penalties = [min(l1, LARGE) for l1 in data.penalties(alpha / float(size), 1)]
+        solved = fit_lasso(data, torch.tensor(y), penalties, self.tol, self.max_iter, report)
+        coefficients = data.coefficients(solved.w, size)
+        return coefficients, float(middle - coefficients @ data.mean), solved

@@ -25,6 +25,9 @@ EXACTER = 2
 """Steps more for the inverse, since splitting ends where the inverse says: e^-32 is left of its error."""
 ZERO = 1e-8
 """Coefficients below this share of the largest are tried as zeros."""
+LARGE = 2.0
+"""A penalty that keeps a coefficient at zero: a gradient of columns of variance one is at most the root of the mean
+squared residual, which at a minimiser is at most that of the labels, which are at most one."""
 
 
 def subgradient(data: Scaled, y: Tensor, l1: Tensor, w: Tensor) -> Tensor:

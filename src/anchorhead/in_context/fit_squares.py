@@ -1,6 +1,7 @@
 """Least squares and ridge regression by `newton_descent`: one network, whose inverse is made once and used three times.
 
-*Which columns.* As long as the minimiser is one, columns are scaled to variance one, and the penalty with them. Where
+*Which columns.* As long as the minimiser is one, columns are scaled to variance one, and the penalty with them; those
+that the penalty outweighs are smaller, so that the Hessian is as well conditioned as the columns are. Where
 columns are linearly dependent there are many, and scikit-learn's is the shortest in the original columns: then all
 columns are divided by one number. Steps start at zero, so that they stay in the span of the examples, in which the
 shortest minimiser lies; the inverse takes as many steps as the least eigenvalue needs that is not zero.
@@ -23,6 +24,7 @@ from anchorhead.in_context.fit import (
     Report,
     Scaled,
     Solved,
+    centred_labels,
     inversions,
     largest,
     least_eigenvalue,
@@ -42,14 +44,8 @@ def fit_squares(X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, alpha:
                 tol: float, report: Report) -> tuple[np.ndarray, np.ndarray, Solved]:  # fmt: skip
     """Coefficients (targets, d) and intercepts (targets,) for labels Y (targets, n), and how they were found."""
     total = len(X) if weights is None else float(weights.sum())
-    middle = np.average(Y, axis=1, weights=weights) if intercept else np.zeros(len(Y))
-    centred = Y - middle[:, None]
-    size = np.abs(centred).max(1)
-    size = np.where(size > 0, size, 1.0)
-    if weights is not None:
-        centred = np.where(weights > 0, centred, 0.0)
-    labels = torch.tensor(centred / size[:, None])
-    l2 = alpha / total
+    labels = centred_labels(Y, weights, intercept)
+    y, l2 = torch.tensor(labels.y), alpha / total
     dual = X.shape[1] > len(X)
     data = scaled(X, weights, centre=intercept, alike=dual)
     varied = (data.X != 0).any(0).numpy()
@@ -59,18 +55,24 @@ def fit_squares(X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, alpha:
         coefficients[:, varied] = found
         return coefficients, intercepts, solved
     if dual:
-        solved = _by_examples(data, labels, l2 / float(data.scale[0]) ** 2, tol, report)
+        data = data.eased(l2)
+        solved = _by_examples(data, y, data.penalties(l2, 2)[0], tol, report)
     else:
-        penalties = data.penalties(l2, 2)
-        moments = data.moments()
-        least, rank = least_eigenvalue(moments + torch.diag(torch.tensor(penalties, dtype=torch.float64)))
+        data, penalties, moments, least, rank = _conditioned(data, l2)
         if rank < len(moments):
-            data = scaled(X, weights, centre=intercept, alike=True)
-            penalties, moments = data.penalties(l2, 2), data.moments()
-            least, _ = least_eigenvalue(moments + torch.diag(torch.tensor(penalties, dtype=torch.float64)))
-        solved = solve_squares(data.X, labels, data.shares, penalties, float(moments.trace()), least, tol, report)
-    coefficients = data.coefficients(solved.w) * size[:, None]
-    return coefficients, middle - coefficients @ data.mean, solved
+            data, penalties, moments, least, _ = _conditioned(scaled(X, weights, centre=intercept, alike=True), l2)
+        solved = solve_squares(data.X, y, data.shares, penalties, float(moments.trace()), least, tol, report)
+    coefficients = data.coefficients(solved.w, labels.size[:, None])
+    coefficients[~labels.y.any(1)] = 0.0
+    return coefficients, labels.middle - coefficients @ data.mean, solved
+
+
+def _conditioned(data: Scaled, l2: float) -> tuple[Scaled, list[float], Tensor, float, int]:
+    """Columns of like curvatures, their penalties and moments, and the Hessian's least eigenvalue and rank."""
+    data = data.eased(l2)
+    penalties, moments = data.penalties(l2, 2), data.moments()
+    least, rank = least_eigenvalue(moments + torch.diag(torch.tensor(penalties, dtype=torch.float64)))
+    return data, penalties, moments, least, rank
 
 
 def solve_squares(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], trace: float, least: float, tol: float,

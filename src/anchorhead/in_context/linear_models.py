@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from anchorhead.errors import InputError
 from anchorhead.in_context.fit import Solved
 from anchorhead.in_context.minimiser_bound import distances
 from anchorhead.in_context.minimiser_units import Problem
@@ -99,7 +100,12 @@ class Linear(BaseEstimator):
         return X, y, read_weights(sample_weight, len(X))
 
     def _end(self, solved: Solved) -> None:
+        """What a fit leaves, a warning where it did not converge, and a refusal of what floats do not hold."""
         self.n_iter_, self.network_ = solved.steps, solved.network
+        if not (np.isfinite(self.coef_).all() and np.isfinite(self.intercept_).all()):
+            raise InputError(
+                "The coefficients are beyond the largest float in the units of these data; rescale the columns or y."
+            )
         if not solved.converged:
             known = self.get_params()
             advice = ["increase max_iter"] if "max_iter" in known else []

@@ -1,0 +1,74 @@
+"""Estimators on data at the ends: units near the least and largest floats, constants, penalties that outweigh all."""
+
+import warnings
+
+import mpmath
+import numpy as np
+import pytest
+
+import anchorhead as ah
+
+sklearn = pytest.importorskip("sklearn")
+from sklearn.datasets import load_diabetes  # noqa: E402
+from sklearn.exceptions import ConvergenceWarning  # noqa: E402
+
+ic = ah.in_context
+COLUMN, LABELS = np.array([[0.0], [1.0], [2.0], [4.0]]), np.array([1.0, 3.0, 4.0, 8.0])
+
+
+@pytest.fixture(autouse=True)
+def _no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        yield
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e-158, 1e158, 1e300])
+def test_data_in_all_units_are_fitted_with_a_finite_certificate(scale):
+    for X, y, slope, middle in (
+        (COLUMN * scale, LABELS, 12 / 7 / scale, 1.0),
+        (COLUMN, LABELS * scale, 12 / 7 * scale, scale),
+    ):
+        model = ic.LinearRegression().fit(X, y)
+        assert model.coef_[0] == pytest.approx(slope, rel=1e-12)
+        assert model.intercept_ == pytest.approx(middle, rel=1e-12)
+        assert 0 < model.certificate_.bound < 1e-12 * max(abs(slope), middle)
+        for other in (ic.Ridge(), ic.Lasso()):
+            assert np.isfinite(other.fit(X, y).certificate_.bound)
+    small = ic.Ridge().fit(COLUMN * scale, LABELS).coef_[0]
+    with mpmath.workdps(50):
+        unit, moment = mpmath.mpf(scale), mpmath.mpf("8.75")
+        assert small == pytest.approx(float(15 * unit / (moment * unit**2 + 1)), rel=1e-12)
+
+
+def test_coefficients_beyond_floats_are_refused():
+    with pytest.raises(ah.AnchorheadError, match="beyond the largest float"):
+        ic.LinearRegression().fit(COLUMN * 1e-200, LABELS * 1e200)
+
+
+@pytest.mark.parametrize("model", [ic.LinearRegression(), ic.Ridge(), ic.Lasso()])
+def test_labels_that_are_all_alike_have_coefficients_zero(model):
+    X, _ = load_diabetes(return_X_y=True)
+    model.fit(X, np.full(442, 3.3))
+    assert not model.coef_.any()
+    assert model.intercept_ == 3.3
+    assert model.certificate_.bound < 1e-10
+
+
+def test_ridge_of_columns_in_units_that_are_far_apart():
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(60, 4))
+    y = X @ [1, -2, 0.5, 3] + draw.normal(size=60)
+    X = X * [1e-8, 1e-3, 1e3, 1e8]
+    model = ic.Ridge(1.0).fit(X, y)
+    with mpmath.workdps(80):
+        wide = mpmath.matrix(X.tolist())
+        mean = [sum(wide[i, j] for i in range(60)) / 60 for j in range(4)]
+        apart = mpmath.matrix(60, 4)
+        for i in range(60):
+            for j in range(4):
+                apart[i, j] = wide[i, j] - mean[j]
+        exact = mpmath.lu_solve(apart.T * apart + mpmath.eye(4), apart.T * mpmath.matrix(y.tolist()))
+        off = [float(abs(mpmath.mpf(float(a)) - b)) for a, b in zip(model.coef_, exact, strict=True)]
+    assert (np.array(off) <= model.certificate_.outputs[:4]).all()
+    assert (np.array(off) <= 1e-9 * np.abs(model.coef_)).all()
