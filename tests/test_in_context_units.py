@@ -72,3 +72,13 @@ def test_ridge_of_columns_in_units_that_are_far_apart():
         off = [float(abs(mpmath.mpf(float(a)) - b)) for a, b in zip(model.coef_, exact, strict=True)]
     assert (np.array(off) <= model.certificate_.outputs[:4]).all()
     assert (np.array(off) <= 1e-9 * np.abs(model.coef_)).all()
+
+
+@pytest.mark.parametrize("alpha", [2.2, 10.0, 1e300])
+def test_a_lasso_whose_penalty_keeps_all_at_zero_ends_at_once(alpha):
+    X, y = load_diabetes(return_X_y=True)
+    model = ic.Lasso(alpha).fit(X, y)
+    assert not model.coef_.any()
+    assert model.intercept_ == pytest.approx(y.mean(), rel=1e-15)
+    assert model.n_iter_ <= 100
+    assert model.certificate_.bound < 1e-8
