@@ -9,7 +9,7 @@ import pytest
 import anchorhead as ah
 
 sklearn = pytest.importorskip("sklearn")
-from sklearn.datasets import load_diabetes  # noqa: E402
+from sklearn.datasets import load_diabetes, load_digits  # noqa: E402
 from sklearn.exceptions import ConvergenceWarning  # noqa: E402
 
 ic = ah.in_context
@@ -82,3 +82,24 @@ def test_a_lasso_whose_penalty_keeps_all_at_zero_ends_at_once(alpha):
     assert model.intercept_ == pytest.approx(y.mean(), rel=1e-15)
     assert model.n_iter_ <= 100
     assert model.certificate_.bound < 1e-8
+
+
+def test_constant_columns_have_coefficients_zero_and_leave_the_certificate():
+    X, y = load_diabetes(return_X_y=True)
+    wide = np.insert(X, 3, 0.1, axis=1)
+    for model in (ic.LinearRegression(), ic.Ridge(), ic.Lasso(), ic.PoissonRegressor(), ic.HuberRegressor()):
+        plain = model.fit(X, y).certificate_
+        model.fit(wide, y)
+        assert model.coef_[3] == model.certificate_.outputs[3] == 0
+        assert model.certificate_.bound == pytest.approx(plain.bound, rel=0.5)
+    X, y = load_digits(return_X_y=True)
+    assert ic.Ridge().fit(X, y).certificate_.level == "proved"
+    few = y < 2
+    assert ic.LogisticRegression().fit(X[few], y[few]).certificate_.level == "proved"
+
+
+def test_dependent_columns_are_named():
+    X, y = load_diabetes(return_X_y=True)
+    X = np.column_stack([np.ones(442), X, X[:, 1] - 2 * X[:, 4]])
+    missing = ic.LinearRegression().fit(X, y).certificate_missing_
+    assert missing.startswith("columns 2, 5 and 11 are linearly dependent")

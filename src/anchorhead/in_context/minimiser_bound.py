@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,9 @@ BLOCK = 512
 SAFE = 1 + 1e-8
 MARGIN = 2.0**-10
 MOST_COLUMNS = 2000
+MOST_NAMED = 8
+SHARE = 1e-3
+"""Of the largest entry of a direction, for a column to be named."""
 Array = np.ndarray
 Known = tuple[Array, float]
 """T and m."""
@@ -92,28 +96,36 @@ LOSSES: dict[str, Callable[[Array, Array, Array, float], Slopes]] = {
 
 
 def distances(problem: Problem, coefficients: Array, intercept: Array) -> Array | str:
-    """Bounds for every coefficient and, last, the intercept, (..., d + 1); or why there are none."""
+    """Bounds for every coefficient and, last, the intercept, (..., d + 1); or why there are none.
+
+    Coefficients of columns that change no prediction but by a constant, which an intercept takes up, are zero in the
+    shortest minimiser: where they are zero, they are right, and the others are bounded without them.
+    """
     if problem.X.shape[1] > MOST_COLUMNS:
         return f"no bound is computed for more than {MOST_COLUMNS:,} columns"
-    with np.errstate(all="ignore"):
-        units = in_units(problem)
-        if isinstance(units, str):
-            return units
-        found = _Bound(problem, units).of(
-            np.atleast_2d(coefficients), np.atleast_1d(intercept), np.atleast_2d(problem.y)
-        )
-    if isinstance(found, str):
-        return found
-    if not np.isfinite(found).all():
+    w, c, y = np.atleast_2d(coefficients), np.atleast_1d(intercept), np.atleast_2d(problem.y)
+    still = (problem.X == problem.X[0]).all(0) if problem.intercept else ~problem.X.any(0)
+    kept = np.flatnonzero(~still | w.any(0))
+    bounds = np.zeros((len(w), w.shape[1] + 1))
+    if len(kept) or problem.intercept:
+        problem = replace(problem, X=problem.X[:, kept])
+        with np.errstate(all="ignore"):
+            units = in_units(problem)
+            found = units if isinstance(units, str) else _Bound(problem, units, kept).of(w[:, kept], c, y)
+        if isinstance(found, str):
+            return found
+        bounds[:, np.append(kept, w.shape[1])] = found
+    if not np.isfinite(bounds).all():
         return "a bound is larger than the largest float"
-    return found if problem.y.ndim == 2 else found[0]
+    return bounds if problem.y.ndim == 2 else bounds[0]
 
 
 class _Bound:
     """The bound for each target, in the problem's own units."""
 
-    def __init__(self, problem: Problem, units: Units) -> None:
-        self.problem, self.units, self.Z = problem, units, units.Z
+    def __init__(self, problem: Problem, units: Units, columns: Array) -> None:
+        """columns: as the data number them."""
+        self.problem, self.units, self.Z, self.columns = problem, units, units.Z, columns
         self.sum_error = _gamma(BLOCK + len(units.Z) / BLOCK + 24)
 
     def of(self, coefficients: Array, intercepts: Array, labels: Array) -> Array | str:
@@ -183,8 +195,8 @@ class _Bound:
         least = 1 - float(np.linalg.norm(near) + np.linalg.norm(astray) * SAFE) - 1e-12
         if not (least > 0 and np.abs(T).max() <= HUGE):
             return (
-                "the columns are linearly dependent, or so nearly that in float64 no eigenvalue of the Hessian is "
-                "proved to be positive: the minimiser is not known to be one"
+                f"{_dependent(H, self.columns)} linearly dependent, or so nearly that in float64 no eigenvalue of the "
+                "Hessian is proved to be positive: the minimiser is not known to be one"
             )
         return T, least
 
@@ -214,6 +226,19 @@ class _Bound:
         slack = _gamma(d + 4) * (np.abs(T[d]) + np.abs(shift) @ np.abs(T[:d])) + FLOOR
         last = float(_lengths(np.abs(row) + slack)) * radius * SAFE
         return np.append(bounds, np.nextafter(np.ldexp(last, unit), math.inf))
+
+
+def _dependent(H: Array, columns: Array) -> str:
+    """The columns that take part in the direction of least curvature, and a verb."""
+    diagonal = np.sqrt(np.maximum(np.diag(H), 0.0))
+    if not (np.isfinite(H).all() and (diagonal > 0).all()):
+        return "the columns are"
+    along = np.abs(np.linalg.eigh(H / diagonal[:, None] / diagonal)[1][:, 0])[: len(columns)]
+    named = [str(j) for j in columns[along > SHARE * along.max(initial=0.0)]]
+    if len(named) < 2:
+        return "the columns are"
+    most = named if len(named) <= MOST_NAMED else [*named[: MOST_NAMED - 1], f"{len(named) - MOST_NAMED + 1} others"]
+    return f"columns {', '.join(most[:-1])} and {most[-1]} are"
 
 
 def _lengths(rows: Array) -> Array:
