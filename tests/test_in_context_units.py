@@ -103,3 +103,29 @@ def test_dependent_columns_are_named():
     X = np.column_stack([np.ones(442), X, X[:, 1] - 2 * X[:, 4]])
     missing = ic.LinearRegression().fit(X, y).certificate_missing_
     assert missing.startswith("columns 2, 5 and 11 are linearly dependent")
+
+
+MODELS = [ic.LinearRegression(), ic.Ridge(), ic.Lasso(), ic.PoissonRegressor(), ic.HuberRegressor(),
+          ic.LogisticRegression()]  # fmt: skip
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_network_of_a_fit_runs_again_on_its_prompt(model, weighted):
+    X, y = load_diabetes(return_X_y=True)
+    X = np.insert(X[:40, :3], 1, 7.0, axis=1)
+    y = (y[:40] > 100).astype(float) if isinstance(model, ic.LogisticRegression) else y[:40]
+    model.fit(X, y, np.linspace(1, 2, 40) if weighted else None)
+    coefficients, intercept = model.replay()
+    off = 1e-3 if isinstance(model, ic.Lasso) else 1e-6
+    assert np.allclose(coefficients, model.coef_, rtol=0, atol=off * np.abs(model.coef_).max())
+    assert np.allclose(intercept, model.intercept_, rtol=off)
+    assert model.network_(*model.prompt_).isfinite().all()
+
+
+def test_runs_through_the_examples_and_of_several_classes_and_targets_are_replayed():
+    X, y = load_diabetes(return_X_y=True)
+    wide = ic.Ridge().fit(X[:6], np.column_stack([y[:6], y[6:12]]))
+    assert np.allclose(wide.replay()[0], wide.coef_, rtol=1e-9)
+    classes = ic.LogisticRegression().fit(X[:60, :2], np.digitize(y[:60], [100, 150]))
+    assert np.allclose(classes.replay()[0], classes.coef_, rtol=1e-6, atol=1e-9)

@@ -122,4 +122,4 @@ class Lasso(LinearRegressor):
         penalties = [min(l1, LARGE) for l1 in data.penalties(alpha / float(size), 1)]
         solved = fit_lasso(data, torch.tensor(y), penalties, self.tol, self.max_iter, report)
         coefficients = data.coefficients(solved.w, size)
-        return coefficients, float(middle - coefficients @ data.mean), solved
+        return coefficients, float(middle - coefficients @ data.mean), data.told(solved, middle, size)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from anchorhead.arithmetic import binary_ceiling
-from anchorhead.in_context.network import InContextNetwork
+from anchorhead.in_context.replay import Run
 
 MOST_LABELS = 64.0
 """Labels are bounded by this at least, so that heads made for one data set serve another."""
@@ -57,6 +57,10 @@ class Scaled(NamedTuple):
             found: np.ndarray = w[..., : len(self.scale)].numpy() / self.scale * size
         return found
 
+    def told(self, solved: Solved, middle: Any = 0.0, size: Any = 1.0) -> Solved:
+        """The run of a fit with the units of the data, for labels that were less `middle` and over `size`."""
+        return solved._replace(run=solved.run.into(self.mean, self.scale, middle, size))
+
     def moments(self) -> Tensor:
         """Plainly, to look at their eigenvalues."""
         weighted = self.X / len(self.X) if self.shares is None else self.X * self.shares.unsqueeze(-1)
@@ -64,10 +68,10 @@ class Scaled(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """The coefficients in scaled columns, the last network that ran, how many steps, and whether that was enough."""
+    """The coefficients in scaled columns, the last run of a network, how many steps, and whether that was enough."""
 
     w: Tensor
-    network: InContextNetwork
+    run: Run
     steps: int
     converged: bool
 

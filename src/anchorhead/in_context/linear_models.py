@@ -17,6 +17,7 @@ from anchorhead.errors import InputError
 from anchorhead.in_context.fit import Solved
 from anchorhead.in_context.minimiser_bound import distances
 from anchorhead.in_context.minimiser_units import Problem
+from anchorhead.model.fused import unfused
 from anchorhead.proof.certificate import Certificate
 
 ASSUMPTIONS = (
@@ -82,9 +83,10 @@ def check_options(options: Mapping[str, Any]) -> None:
 class Linear(BaseEstimator):
     """A linear map that a network learned: coef_ and intercept_.
 
-    network_: the last network that ran. certificate_: how far coef_ and intercept_ are from the minimiser's, proved, in
-    the units of the data, `outputs` for every coefficient and, last, the intercept; or None, and then
-    certificate_missing_ says why. n_iter_: steps of networks.
+    network_: the last network that ran, on prompt_, the tensors that it was given: network_(*prompt_) runs it again,
+    and replay() takes its result to the units of the data. certificate_: how far coef_ and intercept_ are from the
+    minimiser's, proved, in the units of the data, `outputs` for every coefficient and, last, the intercept; or None,
+    and then certificate_missing_ says why. n_iter_: steps of networks.
     """
 
     def __sklearn_tags__(self) -> Any:
@@ -101,7 +103,8 @@ class Linear(BaseEstimator):
 
     def _end(self, solved: Solved) -> None:
         """What a fit leaves, a warning where it did not converge, and a refusal of what floats do not hold."""
-        self.n_iter_, self.network_ = solved.steps, solved.network
+        self.n_iter_, self._run = solved.steps, solved.run
+        self.network_, self.prompt_ = solved.run.network, solved.run.prompt
         if not (np.isfinite(self.coef_).all() and np.isfinite(self.intercept_).all()):
             raise InputError(
                 "The coefficients are beyond the largest float in the units of these data; rescale the columns or y."
@@ -116,6 +119,16 @@ class Linear(BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=4,
             )
+
+    def replay(self) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients and intercept from running network_ on prompt_ again, in the units of the data.
+
+        Those of the last run: of Lasso they lack the digits that Newton's steps on the kept columns add, and of
+        several targets with one fit each they are the last one's.
+        """
+        check_is_fitted(self)
+        with unfused():
+            return self._run.again()
 
     def _certify(self, problem: Problem | str, said: str = "coef_ and intercept_ of the minimiser") -> None:
         """certificate_ and certificate_missing_, from the objective, or from why there is none."""

@@ -64,7 +64,7 @@ class LogisticRegression(ClassifierMixin, Linear):
         w = np.atleast_2d(solved.w)
         self.coef_: np.ndarray = data.coefficients(torch.tensor(w))
         self.intercept_: np.ndarray = _intercept(data, torch.tensor(w), self.coef_, self.fit_intercept)
-        self._end(solved)
+        self._end(data.told(solved))
         if len(self.classes_) > 2:
             self._certify("no bound is computed for more than two classes")
         else:
@@ -138,7 +138,7 @@ class PoissonRegressor(LinearRegressor):
                                 data.penalties(alpha / size, 2), self.tol, self.max_iter, report)  # fmt: skip
         self.coef_ = data.coefficients(solved.w)
         self.intercept_ = float(_intercept(data, solved.w, self.coef_, self.fit_intercept)) + math.log(size)
-        self._end(solved)
+        self._end(data.told(solved, math.log(size)))
         self._certify(Problem(X, y, own, self.fit_intercept, "poisson", penalty_of(alpha, float(own.sum()))))
         return self
 
@@ -181,7 +181,7 @@ class HuberRegressor(LinearRegressor):
         self.coef_ = self.scale_ * data.coefficients(solved.w)
         last = float(solved.w[-1]) * self.scale_ if self.fit_intercept else 0.0
         self.intercept_ = centre + last - float(self.coef_ @ data.mean)
-        self._end(solved)
+        self._end(data.told(solved, centre, self.scale_))
         corner = self.epsilon * self.scale_
         penalty = penalty_of(self.alpha, self.scale_)
         problem = Problem(X, y, own, self.fit_intercept, "huber", penalty, corner=corner)

@@ -104,7 +104,7 @@ def distances(problem: Problem, coefficients: Array, intercept: Array) -> Array 
     if problem.X.shape[1] > MOST_COLUMNS:
         return f"no bound is computed for more than {MOST_COLUMNS:,} columns"
     w, c, y = np.atleast_2d(coefficients), np.atleast_1d(intercept), np.atleast_2d(problem.y)
-    still = (problem.X == problem.X[0]).all(0) if problem.intercept else ~problem.X.any(0)
+    still = (problem.X[0] == problem.X).all(0) if problem.intercept else ~problem.X.any(0)
     kept = np.flatnonzero(~still | w.any(0))
     bounds = np.zeros((len(w), w.shape[1] + 1))
     if len(kept) or problem.intercept:
