@@ -14,16 +14,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anchorhead.errors import InputError
+from anchorhead.in_context.coefficient_certificate import CoefficientCertificate
 from anchorhead.in_context.fit import Solved
 from anchorhead.in_context.minimiser_bound import distances
 from anchorhead.in_context.minimiser_units import Problem
 from anchorhead.model.fused import unfused
 from anchorhead.proof.certificate import Certificate
-
-ASSUMPTIONS = (
-    "of this fit only: the data and coefficients as the floats that they are, the objective in real numbers",
-    "float64 as IEEE 754 has it, sums of products in any order, exp right to 4 units in the last place",
-)
 
 
 class DensifiedWarning(UserWarning):
@@ -61,12 +57,25 @@ def read_weights(weights: Any, count: int) -> np.ndarray | None:
 
 def read_penalty(name: str, value: Any) -> float:
     """A number that is not negative; C is positive, and may be infinite."""
-    usable = isinstance(value, int | float | np.number) and not isinstance(value, bool) and value >= 0
-    if not usable or (name != "C" and not math.isfinite(value)):
-        raise ValueError(f"{name}={value!r} must be a number that is not negative.")
-    if name == "C" and value == 0:
-        raise ValueError("C=0 must be positive.")
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if name == "C":
+        if not (number and value > 0):
+            raise InputError(f"C={value!r} must be a positive number; math.inf is no penalty.")
+    elif not (number and 0 <= value < math.inf):
+        raise InputError(f"{name}={value!r} must be a finite number that is not negative.")
     return float(value)
+
+
+def read_penalties(value: Any, targets: int) -> list[float]:
+    """alpha: one number, or one for each target."""
+    if np.ndim(value) == 0:
+        return [read_penalty("alpha", value)] * targets
+    if np.shape(value) != (targets,):
+        raise InputError(
+            f"alpha has the shape {np.shape(value)}, and y has {targets} target{'s' * (targets > 1)}; give one number, "
+            "or one for each target."
+        )
+    return [read_penalty("alpha", one) for one in value]
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -139,19 +148,7 @@ class Linear(BaseEstimator):
             self.certificate_missing_ = str(found)
             return
         bounds = found if self.fit_intercept else found[..., :-1]
-        ends = zip(problem.X.min(0).tolist(), problem.X.max(0).tolist(), strict=True)
-        self.certificate_ = Certificate(
-            expression=said,
-            domain=tuple(ends),
-            dtype="float64",
-            level="proved",
-            approximation=float(bounds.max()),
-            rounding=0.0,
-            boxes=0,
-            assumptions=ASSUMPTIONS,
-            outputs=tuple(float(v) for v in bounds.ravel()),
-            variables=tuple(f"x{j}" for j in range(problem.X.shape[1])),
-        )
+        self.certificate_ = CoefficientCertificate.of(problem.X, bounds, bool(self.fit_intercept), said)
 
     def _decision(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

@@ -48,6 +48,7 @@ class LogisticRegression(ClassifierMixin, Linear):
         self.max_iter, self.progress = max_iter, progress
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LogisticRegression:
+        """Fits the classes y, (n,), by networks; sample_weight is one number for each example."""
         X, y, weights = self._read(X, y, sample_weight)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -126,6 +127,7 @@ class PoissonRegressor(LinearRegressor):
         return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> PoissonRegressor:
+        """Fits the counts y, (n,), by networks; sample_weight is one number for each example."""
         X, y, weights = self._read(X, y, sample_weight, y_numeric=True)
         X, y, weights = counting(X, y.astype(np.float64), weights)
         if (y < 0).any() or not y.sum() > 0:
@@ -165,6 +167,7 @@ class HuberRegressor(LinearRegressor):
         self.tol, self.max_iter, self.progress = tol, max_iter, progress
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> HuberRegressor:
+        """Fits y, (n,), by networks; sample_weight is one number for each example."""
         X, y, weights = self._read(X, y, sample_weight, y_numeric=True)
         if not self.epsilon >= 1:
             raise ValueError(f"epsilon={self.epsilon!r} must be at least 1.")
