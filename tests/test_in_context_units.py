@@ -129,3 +129,31 @@ def test_runs_through_the_examples_and_of_several_classes_and_targets_are_replay
     assert np.allclose(wide.replay()[0], wide.coef_, rtol=1e-9)
     classes = ic.LogisticRegression().fit(X[:60, :2], np.digitize(y[:60], [100, 150]))
     assert np.allclose(classes.replay()[0], classes.coef_, rtol=1e-6, atol=1e-9)
+
+
+def test_kernel_ridge_is_zero_where_every_kernel_vanishes():
+    X, y = load_diabetes(return_X_y=True)
+    model = ic.KernelRidge(gamma=1.0).fit(X, np.column_stack([y, -y]))
+    far = X[:3].copy()
+    far[1, 4] = 1e6
+    found = model.predict(far)
+    assert not found[1].any()
+    assert np.allclose(found[[0, 2]], model.predict(X[[0, 2]]))
+
+
+@pytest.mark.parametrize("model", [ic.KernelRidge(), ic.NadarayaWatson()])
+def test_predictions_tell_their_progress_and_ctrl_c_ends_in_a_sentence(model, monkeypatch):
+    monkeypatch.setattr("anchorhead.in_context.kernel_estimators.ENTRIES", 400)
+    X, y = load_diabetes(return_X_y=True)
+    lines = []
+    model.set_params(progress=lines.append).fit(X[:40], np.column_stack([y[:40]] * 2))
+    whole = model.predict(X)
+    assert any("queries are answered from 40 examples, target 2 of 2" in line for line in lines)
+    assert np.allclose(whole[:50], model.predict(X[:50]), atol=1e-9)
+
+    def stop(line):
+        raise KeyboardInterrupt
+
+    model.set_params(progress=stop)
+    with pytest.raises(KeyboardInterrupt, match=f"^Stopped while predicting by {type(model).__name__}, at: 0 of 442"):
+        model.predict(X)
