@@ -22,7 +22,7 @@ SKIPPED = {
     "check_classifier_data_not_an_array",
     "check_sample_weights_pandas_series",
 }
-"""Skipped by scikit-learn itself: the array API is not switched on, and pandas is not installed."""
+"""Skipped by scikit-learn itself: the array API is not switched on, and pandas may not be installed."""
 
 
 def diabetes():

@@ -1,10 +1,12 @@
 """Estimators on data at the ends: units near the least and largest floats, constants, penalties that outweigh all."""
 
+import pickle
 import warnings
 
 import mpmath
 import numpy as np
 import pytest
+import torch
 
 import anchorhead as ah
 
@@ -157,3 +159,23 @@ def test_predictions_tell_their_progress_and_ctrl_c_ends_in_a_sentence(model, mo
     model.set_params(progress=stop)
     with pytest.raises(KeyboardInterrupt, match=f"^Stopped while predicting by {type(model).__name__}, at: 0 of 442"):
         model.predict(X)
+
+
+def test_what_has_no_file_with_a_proof_says_so_and_is_kept_by_pickle(tmp_path):
+    X, y = load_diabetes(return_X_y=True)
+    X, y = X[:20, :2], y[:20]
+    fits = [ic.Ridge().fit(X, y), ic.LogisticRegression().fit(X, y > 100), ic.NadarayaWatson().fit(X, y)]
+    descent = ic.gradient_descent("squared", features=2, examples=20, steps=3, learning_rate=0.1)
+    ridge = ic.kernel_ridge(2, length=1.0, l2=0.1, steps=5, examples=20)
+    for model in (*fits, descent, ridge):
+        with pytest.raises(ah.AnchorheadError, match=r"has no file with a proof.*pickle"):
+            model.save(tmp_path / "model")
+    for model in fits:
+        again = pickle.loads(pickle.dumps(model))
+        assert (again.predict(X) == model.predict(X)).all()
+        assert again.certificate_ == model.certificate_
+    data = torch.tensor(X), torch.tensor(y) / 10
+    for model, prompt in ((descent, data), (ridge, (*data, data[0]))):
+        again = pickle.loads(pickle.dumps(model))
+        assert (again(*prompt) == model(*prompt)).all()
+        assert again.certificate == model.certificate

@@ -9,6 +9,7 @@ examples and queries as they are centred inside.
 from __future__ import annotations
 
 import math
+import os
 from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from anchorhead.errors import AnchorheadError
 from anchorhead.in_context.kernel_regression import KernelRegression, kernel_regression
 from anchorhead.in_context.kernel_ridge import KernelRidgeNetwork, enough_steps, kernel_ridge
 from anchorhead.in_context.linear_models import dense
+from anchorhead.in_context.network import no_file
 from anchorhead.progress import Progress, telling
 from anchorhead.proof.certificate import Certificate
 
@@ -69,6 +71,10 @@ class _Kernel(RegressorMixin, BaseEstimator):
             if near.any():
                 found[near.numpy()] = self._answers(columns, query[near], report) * self._size
         return found if self._y.ndim == 2 else found[:, 0]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Refused: a fit has no file with a proof."""
+        raise no_file(type(self).__name__)
 
     def _answers(self, columns: torch.Tensor, query: torch.Tensor, report: Progress) -> np.ndarray:
         """In units of the largest label, (queries, targets): parts of the queries, or all where a run is long."""

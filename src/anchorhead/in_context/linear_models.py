@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from anchorhead.in_context.coefficient_certificate import CoefficientCertificate
 from anchorhead.in_context.fit import Solved
 from anchorhead.in_context.minimiser_bound import distances
 from anchorhead.in_context.minimiser_units import Problem
+from anchorhead.in_context.network import no_file
 from anchorhead.model.fused import unfused
 from anchorhead.proof.certificate import Certificate
 
@@ -128,6 +130,10 @@ class Linear(BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=4,
             )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Refused: a fit has no file with a proof."""
+        raise no_file(type(self).__name__)
 
     def replay(self) -> tuple[np.ndarray, np.ndarray]:
         """Coefficients and intercept from running network_ on prompt_ again, in the units of the data.
