@@ -179,3 +179,18 @@ def test_what_has_no_file_with_a_proof_says_so_and_is_kept_by_pickle(tmp_path):
         again = pickle.loads(pickle.dumps(model))
         assert (again(*prompt) == model(*prompt)).all()
         assert again.certificate == model.certificate
+
+
+def test_how_short_the_shortest_coefficients_are():
+    X, y = load_diabetes(return_X_y=True)
+    for copy, said in ((X[:, 0], 1e-11), (1000 * X[:, 0], 1e-5), (X[:, 0] + X[:, 3], 1e-10)):
+        wide = np.column_stack([X, copy])
+        model = ic.LinearRegression().fit(wide, y)
+        with mpmath.workdps(40):
+            basis = mpmath.matrix((X - X.mean(0)).tolist())
+            alone = mpmath.lu_solve(basis.T * basis, basis.T * mpmath.matrix((y - y.mean()).tolist()))
+        own = np.array([float(v) for v in alone])
+        mixed = np.linalg.lstsq(X, copy, rcond=None)[0].round(9)
+        exact = np.append(own, 0.0) - np.append(mixed, -1.0) * (own @ mixed) / (mixed @ mixed + 1)
+        assert np.abs(model.coef_ - exact).max() <= said * np.abs(exact).max()
+        assert np.abs(model.predict(wide) - X @ own - y.mean()).max() <= 1e-11 * np.abs(y).max()
