@@ -22,7 +22,7 @@ SKIPPED = {
     "check_classifier_data_not_an_array",
     "check_sample_weights_pandas_series",
 }
-"""Skipped by scikit-learn itself: the array API is not switched on, and pandas is not installed."""
+"""Skipped by scikit-learn itself: the array API is not switched on, and pandas may not be installed."""
 
 
 def diabetes():
@@ -169,3 +169,36 @@ def test_a_run_that_does_not_converge_says_so():
     X, y = cancer()
     with pytest.warns(ConvergenceWarning, match="after 2 steps; increase max_iter or decrease C"):
         ic.LogisticRegression(max_iter=2).fit(X, y)
+
+
+def test_dir_has_the_estimators_and_only_what_is_public():
+    assert set(dir(ic)) == {*ic.__all__, *ic.ESTIMATORS}
+
+
+def test_penalties_that_are_none_are_refused_in_one_sentence():
+    X, y = np.arange(8.0).reshape(4, 2) ** 2, np.arange(4.0)
+    with pytest.raises(ah.AnchorheadError, match=r"^alpha has the shape \(3,\), and y has 1 target;"):
+        ic.Ridge([1, 2, 3]).fit(X, y)
+    for C in (0, -1, "a"):
+        with pytest.raises(ah.AnchorheadError, match=r"^C=.* must be a positive number; math.inf is no penalty.$"):
+            ic.LogisticRegression(C).fit(X, y > 1)
+
+
+def test_labels_of_one_column_have_scikit_learns_shapes():
+    X, y = diabetes()
+    for name in ("LinearRegression", "Ridge", "Lasso"):
+        ours, theirs = (getattr(place, name)().fit(X, y[:, None]) for place in (ic, linear_model))
+        for part in ("coef_", "intercept_"):
+            assert np.shape(getattr(ours, part)) == np.shape(getattr(theirs, part))
+        assert ours.predict(X).shape == theirs.predict(X).shape
+
+
+def test_a_certificate_of_coefficients_speaks_of_them():
+    X, y = diabetes()
+    said = str(ic.Ridge().fit(X, np.column_stack([y, -y])).certificate_)
+    assert "10 coefficients and the intercept of each of 2 targets" in said
+    shown = ic.Ridge(fit_intercept=False).fit(X[:, :2], y).certificate_
+    assert "2 coefficients, float64" in str(shown)
+    assert "box" not in str(shown)
+    assert "bound of x1" in shown._repr_html_()
+    assert "intercept_ of the minimiser" in said

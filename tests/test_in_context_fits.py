@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anchorhead as ah
-from anchorhead.in_context.minimiser_bound import Problem, distances
+from anchorhead.in_context.minimiser_bound import distances
+from anchorhead.in_context.minimiser_units import Problem
 
 sklearn = pytest.importorskip("sklearn")
 from scipy import linalg, sparse  # noqa: E402

@@ -67,6 +67,10 @@ KERNELS = ("KernelRidge", "NadarayaWatson")
 ESTIMATORS = SQUARES + LOSSES + KERNELS
 
 
+def __dir__() -> list[str]:
+    return sorted([*__all__, *ESTIMATORS])
+
+
 def __getattr__(name: str) -> Any:
     """Estimators need scikit-learn, and are loaded when first used."""
     if name not in ESTIMATORS:

@@ -10,17 +10,20 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from anchorhead.in_context.fit import Scaled, scaled
-from anchorhead.in_context.fit_lasso import fit_lasso
+from anchorhead.in_context.fit import Scaled, centred_labels, scaled
+from anchorhead.in_context.fit_lasso import LARGE, fit_lasso
 from anchorhead.in_context.fit_squares import fit_squares
-from anchorhead.in_context.linear_models import LinearRegressor, counting, ones_like, read_penalty
-from anchorhead.in_context.minimiser_bound import Problem
+from anchorhead.in_context.linear_models import LinearRegressor, counting, ones_like, read_penalties, read_penalty
+from anchorhead.in_context.minimiser_units import Problem, penalty_of
 from anchorhead.model.fused import unfused
 from anchorhead.progress import Progress, telling
 
 
 class _Squares(LinearRegressor):
-    """Squares of one target or several."""
+    """Squares of one target or several. _rows: whether the coefficients of one column of labels are a row, as
+    scikit-learn's are for LinearRegression, or a vector."""
+
+    _rows = False
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -31,7 +34,7 @@ class _Squares(LinearRegressor):
         X, y, weights = self._read(X, y, sample_weight, y_numeric=True, multi_output=True)
         X, y, weights = counting(X, y, weights)
         targets = np.atleast_2d(y.T).astype(np.float64)
-        alphas = [read_penalty("alpha", v) for v in np.broadcast_to(np.asarray(alpha, dtype=object), len(targets))]
+        alphas = read_penalties(alpha, len(targets))
         with telling(f"fitting {type(self).__name__}", self.progress) as report, unfused():
             if len(set(alphas)) == 1:
                 found = [fit_squares(X, targets, weights, alphas[0], self.fit_intercept, self.tol, report)]
@@ -39,9 +42,9 @@ class _Squares(LinearRegressor):
                 found = [fit_squares(X, one[None], weights, a, self.fit_intercept, self.tol, report)
                          for one, a in zip(targets, alphas, strict=True)]  # fmt: skip
         coefficients, intercepts = (np.concatenate([part[i] for part in found]) for i in (0, 1))
-        many = y.ndim == 2
+        many = y.ndim == 2 and (self._rows or len(targets) > 1)
         self.coef_: np.ndarray = coefficients if many else coefficients[0]
-        self.intercept_: Any = intercepts if many else float(intercepts[0])
+        self.intercept_: Any = intercepts if y.ndim == 2 else float(intercepts[0])
         self._end(found[-1][2]._replace(converged=all(part[2].converged for part in found)))
         labels, weights = targets if many else targets[0], ones_like(weights, len(X))
         one_penalty = Problem(X, labels, weights, self.fit_intercept, l2=alphas[0])
@@ -58,10 +61,13 @@ class LinearRegression(_Squares):
     [2.0, 1.0]
     """
 
+    _rows = True
+
     def __init__(self, *, fit_intercept: bool = True, tol: float = 1e-10, progress: bool | Progress = True) -> None:
         self.fit_intercept, self.tol, self.progress = fit_intercept, tol, progress
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LinearRegression:
+        """Fits y, (n,) or (n, targets), by the network; sample_weight is one number for each example."""
         return self._fit(X, y, 0.0, sample_weight)
 
 
@@ -78,6 +84,7 @@ class Ridge(_Squares):
         self.alpha, self.fit_intercept, self.tol, self.progress = alpha, fit_intercept, tol, progress
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Ridge:
+        """Fits y, (n,) or (n, targets), by the network; sample_weight is one number for each example."""
         return self._fit(X, y, self.alpha, sample_weight)
 
 
@@ -100,25 +107,27 @@ class Lasso(LinearRegressor):
         return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Lasso:
+        """Fits y, (n,) or (n, targets), by the network; sample_weight is one number for each example."""
         X, y, weights = self._read(X, y, sample_weight, y_numeric=True, multi_output=True)
         X, y, weights = counting(X, y, weights)
         alpha = read_penalty("alpha", self.alpha)
         data, targets = scaled(X, weights, centre=self.fit_intercept), np.atleast_2d(y.T).astype(np.float64)
+        labels = centred_labels(targets, weights, self.fit_intercept)
         with telling(f"fitting {type(self).__name__}", self.progress) as report, unfused():
-            found = [self._one(data, one, weights, alpha, report) for one in targets]
-        many = y.ndim == 2
+            found = [self._one(data, one, alpha, report) for one in zip(*labels, strict=True)]
+        many = len(targets) > 1  # as scikit-learn has it, whose coefficients of one column of labels are a vector
         self.coef_ = np.array([part[0] for part in found]) if many else found[0][0]
-        self.intercept_ = np.array([part[1] for part in found]) if many else found[0][1]
+        self.intercept_ = np.array([part[1] for part in found]) if y.ndim == 2 else found[0][1]
         self._end(found[-1][2]._replace(converged=all(part[2].converged for part in found)))
         own = ones_like(weights, len(X))
-        self._certify(Problem(X, targets if many else targets[0], own, self.fit_intercept, l1=alpha * float(own.sum())))
+        l1 = penalty_of(alpha, float(own.sum()))
+        self._certify(Problem(X, targets if many else targets[0], own, self.fit_intercept, l1=l1))
         return self
 
-    def _one(self, data: Scaled, y: np.ndarray, weights: Any, alpha: float, report: Any) -> tuple[Any, float, Any]:
+    def _one(self, data: Scaled, labels: Any, alpha: float, report: Any) -> tuple[Any, float, Any]:
         """A target's coefficients and intercept, and how they were found."""
-        middle = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
-        size = float(np.abs(y - middle).max()) or 1.0
-        penalties = data.penalties(alpha / size, 1)
-        solved = fit_lasso(data, torch.tensor((y - middle) / size), penalties, self.tol, self.max_iter, report)
-        coefficients = data.coefficients(solved.w) * size
-        return coefficients, middle - float(coefficients @ data.mean), solved
+        y, middle, size = labels
+        penalties = [min(l1, LARGE) for l1 in data.penalties(alpha / float(size), 1)]
+        solved = fit_lasso(data, torch.tensor(y), penalties, self.tol, self.max_iter, report)
+        coefficients = data.coefficients(solved.w, size)
+        return coefficients, float(middle - coefficients @ data.mean), data.told(solved, middle, size)

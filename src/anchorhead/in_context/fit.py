@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from anchorhead.arithmetic import binary_ceiling
-from anchorhead.in_context.network import InContextNetwork
+from anchorhead.in_context.replay import Run
 
 MOST_LABELS = 64.0
 """Labels are bounded by this at least, so that heads made for one data set serve another."""
@@ -39,18 +39,27 @@ class Scaled(NamedTuple):
 
     def penalties(self, value: float, power: int) -> list[float]:
         """A penalty on the coefficients of the original columns, by scaled column; none on the intercept."""
-        return [value / float(s) ** power for s in self.scale] + [0.0] * self.ones
+        by_column = np.full(len(self.scale), value)
+        with np.errstate(over="ignore"):
+            for _ in range(power):
+                by_column = by_column / self.scale
+        return [float(v) for v in by_column] + [0.0] * self.ones
 
     def eased(self, value: float) -> Scaled:
         """Columns whose l2 penalty outweighs their variance are smaller, so that curvatures are alike."""
-        factor = np.sqrt(np.maximum(value / self.scale**2, 1.0))
+        factor = np.maximum(math.sqrt(value) / self.scale, 1.0)
         columns = torch.tensor(np.append(factor, [1.0] * self.ones))
         return self._replace(X=self.X / columns, scale=self.scale * factor)
 
-    def coefficients(self, w: Tensor) -> np.ndarray:
-        """Coefficients of the original columns, (..., d)."""
-        found: np.ndarray = w[..., : len(self.scale)].numpy() / self.scale
+    def coefficients(self, w: Tensor, size: Any = 1.0) -> np.ndarray:
+        """Coefficients of the original columns, (..., d), of labels that were divided by size."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            found: np.ndarray = w[..., : len(self.scale)].numpy() / self.scale * size
         return found
+
+    def told(self, solved: Solved, middle: Any = 0.0, size: Any = 1.0) -> Solved:
+        """The run of a fit with the units of the data, for labels that were less `middle` and over `size`."""
+        return solved._replace(run=solved.run.into(self.mean, self.scale, middle, size))
 
     def moments(self) -> Tensor:
         """Plainly, to look at their eigenvalues."""
@@ -59,24 +68,55 @@ class Scaled(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """The coefficients in scaled columns, the last network that ran, how many steps, and whether that was enough."""
+    """The coefficients in scaled columns, the last run of a network, how many steps, and whether that was enough."""
 
     w: Tensor
-    network: InContextNetwork
+    run: Run
     steps: int
     converged: bool
 
 
+class Labels(NamedTuple):
+    """Labels (targets, n) without their means and over their sizes, both (targets,)."""
+
+    y: np.ndarray
+    middle: np.ndarray
+    size: np.ndarray
+
+
 def shares_of(weights: np.ndarray | None) -> np.ndarray | None:
     """Weights over their sum, which is a little less than one."""
-    return None if weights is None else weights / weights.sum() * (1 - 2.0**-40)
+    if weights is None:
+        return None
+    near = weights / weights.max()
+    shares: np.ndarray = near / near.sum() * (1 - 2.0**-40)
+    return shares
+
+
+def averages(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Weighted means of rows; those of equal numbers are these numbers."""
+    unit = np.frexp(np.abs(values).max(-1, keepdims=True))[1]
+    near = np.ldexp(values, -unit)
+    found = np.average(near, axis=-1, weights=None if weights is None else weights / weights.max())
+    found = np.where((near == near[..., :1]).all(-1), near[..., 0], found)
+    result: np.ndarray = np.ldexp(found, unit[..., 0])
+    return result
+
+
+def centred_labels(Y: np.ndarray, weights: np.ndarray | None, centre: bool) -> Labels:
+    """Labels (targets, n) as a prompt has them; labels that are all alike become zeros."""
+    middle = averages(Y, weights) if centre else np.zeros(len(Y))
+    apart = Y - middle[:, None]
+    size = np.abs(apart).max(1)
+    size = np.where(size > 0, size, 1.0)
+    return Labels(apart / size[:, None], middle, size)
 
 
 def scaled(X: np.ndarray, weights: np.ndarray | None, *, centre: bool, ones: bool = False,
            alike: bool = False) -> Scaled:  # fmt: skip
     """The prompt of the data; alike: all columns divided by one number, so that lengths of coefficients compare."""
     shares = shares_of(weights)
-    mean = np.average(X, axis=0, weights=weights) if centre else np.zeros(X.shape[1])
+    mean = averages(X.T, weights) if centre else np.zeros(X.shape[1])
     centred = X - mean
     tops = np.abs(centred).max(0)
     tops = np.where(tops > 1e-13 * np.abs(X).max(0), tops, 0.0)  # what is left of a constant column

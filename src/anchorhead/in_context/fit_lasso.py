@@ -3,7 +3,7 @@
 Splitting finds which coefficients are zero and the signs of the others long before it has their digits. On those
 columns the penalty is linear, and the minimiser is one of least squares with a tilt, which `newton_descent` solves; it
 is taken if the least subgradient of the whole objective there is as small as asked for. Else splitting goes on, with
-four times as many steps.
+four times as many steps. Zeros for all are tried as well: from some penalty on they are the minimiser.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from anchorhead.errors import InputError
 from anchorhead.in_context.bounds import OutsideBoundsError
 from anchorhead.in_context.fit import Report, Scaled, Solved, inversions, largest, least_eigenvalue, power
 from anchorhead.in_context.fit_squares import solve_squares
-from anchorhead.in_context.shrinkage import Shrinkage, shrinkage
+from anchorhead.in_context.replay import Run, given
+from anchorhead.in_context.shrinkage import shrinkage
 
 FIRST = 100
 GROWTH = 4
@@ -25,6 +26,9 @@ EXACTER = 2
 """Steps more for the inverse, since splitting ends where the inverse says: e^-32 is left of its error."""
 ZERO = 1e-8
 """Coefficients below this share of the largest are tried as zeros."""
+LARGE = 2.0
+"""A penalty that keeps a coefficient at zero: a gradient of columns of variance one is at most the root of the mean
+squared residual, which at a minimiser is at most that of the labels, which are at most one."""
 
 
 def subgradient(data: Scaled, y: Tensor, l1: Tensor, w: Tensor) -> Tensor:
@@ -47,20 +51,20 @@ def fit_lasso(data: Scaled, y: Tensor, l1: list[float], tol: float, most: int, r
     u, best, left, steps, count = zero, zero, math.inf, 0, FIRST
     while True:
         report(f"lasso: {steps:,} steps, subgradient {left / first:.1e}")
-        network, found = _split(data, y, l1, top, pull, min(count, max(most - steps, 1)), u)
-        steps, (z, u) = steps + network.steps, found
+        run, found = _split(data, y, l1, top, pull, min(count, max(most - steps, 1)), u)
+        steps, (z, u) = steps + run.network.steps, found
         z = torch.where(z.abs() > ZERO * largest(z), z, 0.0)
-        for tried in (z, _on_kept(data, y, penalty, z, moments, report)):
+        for tried in (zero, z, _on_kept(data, y, penalty, z, moments, report)):
             size = largest(subgradient(data, y, penalty, tried)) if tried is not None else math.inf
             if tried is not None and size < left:
                 best, left = tried, size
         if left <= tol * first or steps >= most:
-            return Solved(best, network, steps, left <= tol * first)
+            return Solved(best, run, steps, left <= tol * first)
         count *= GROWTH
 
 
 def _split(data: Scaled, y: Tensor, l1: list[float], top: float, pull: float, steps: int,
-           u: Tensor) -> tuple[Shrinkage, Tensor]:  # fmt: skip
+           u: Tensor) -> tuple[Run, Tensor]:  # fmt: skip
     n, d = data.X.shape
     wide, depth = power(64 * (1 + largest(y)) + 4 * largest(u)), inversions(top + pull, pull) + EXACTER
     for _ in range(12):
@@ -68,7 +72,7 @@ def _split(data: Scaled, y: Tensor, l1: list[float], top: float, pull: float, st
         network = shrinkage(features=d, examples=n, steps=steps, inversions=depth, pull=pull,
                             l1=l1, bounds=bounds)  # fmt: skip
         try:
-            return network, network(data.X, y, u, data.shares)
+            return Run(network, given(data.X, y, u, data.shares)), network(data.X, y, u, data.shares)
         except OutsideBoundsError:
             wide *= 64
     raise InputError("The coefficients grow without bound on these data; use a larger penalty.")

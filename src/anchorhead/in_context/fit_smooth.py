@@ -31,8 +31,8 @@ from anchorhead.in_context.fit import (
 )
 from anchorhead.in_context.losses import Loss
 from anchorhead.in_context.multinomial import Multinomial
-from anchorhead.in_context.network import InContextNetwork
 from anchorhead.in_context.newton_descent import newton_descent
+from anchorhead.in_context.replay import Run, given
 
 HALVINGS = 40
 MORE = 4
@@ -102,8 +102,8 @@ class Objective:
         return None
 
 
-Take = Callable[[Tensor, int], tuple[InContextNetwork, Tensor]]
-"""The network for an iterate and so many steps of the inverse, and where it ends."""
+Take = Callable[[Tensor, int], tuple[Run, Tensor]]
+"""The run of a network for an iterate and so many steps of the inverse, and where it ends."""
 
 
 class _Inverse:
@@ -112,9 +112,9 @@ class _Inverse:
     def __init__(self, objective: Objective, take: Take, depth: int) -> None:
         self.objective, self.take, self.depth, self.accepted = objective, take, depth, COARSE / 2
 
-    def step(self, w: Tensor) -> tuple[InContextNetwork, Tensor]:
-        """The network and where it ends; with a deeper inverse if that leaves less of the system than half."""
-        network, ahead = self.take(w, self.depth)
+    def step(self, w: Tensor) -> tuple[Run, Tensor]:
+        """The run and where it ends; with a deeper inverse if that leaves less of the system than half."""
+        run, ahead = self.take(w, self.depth)
         left = self.objective.unsolved(w, ahead)
         while left > 2 * self.accepted and self.depth + MORE <= MOST_INVERSIONS:
             other, further = self.take(w, self.depth + MORE)
@@ -122,29 +122,29 @@ class _Inverse:
             if not less < left / 2:
                 self.accepted = left
                 break
-            network, ahead, left, self.depth = other, further, less, self.depth + MORE
-        return network, ahead
+            run, ahead, left, self.depth = other, further, less, self.depth + MORE
+        return run, ahead
 
 
 def newton_steps(objective: Objective, w: Tensor, tol: float, most: int, take: Take, depth: int,
                  report: Report) -> Solved:  # fmt: skip
     """Steps until the gradient is small; depth: how many steps the inverse takes at first."""
     unit = float((objective.shares @ objective.X.abs()).max()) or 1.0
-    inverse, network, value = _Inverse(objective, take, depth), None, objective.value(w)
+    inverse, run, value = _Inverse(objective, take, depth), None, objective.value(w)
     size = largest(objective.gradient(w)) / unit
     for step in range(1, most + 1):
         report(f"step {step}: gradient {size:.1e}")
-        network, ahead = inverse.step(w)
+        run, ahead = inverse.step(w)
         tried = objective.forward(w, ahead, value, size * unit)
         short = largest(ahead - w) <= SHORT * max(largest(w), 1.0)
         if tried is None:
-            return Solved(w, network, step, size <= max(tol, FLOOR) and short and objective.known(w))
+            return Solved(w, run, step, size <= max(tol, FLOOR) and short and objective.known(w))
         w, value, before, size = tried, objective.value(tried), size, largest(objective.gradient(tried)) / unit
         if size <= tol and short and (size <= tol / 100 or size > before / 4):
-            return Solved(w, network, step, objective.known(w))
-    if network is None:
+            return Solved(w, run, step, objective.known(w))
+    if run is None:
         raise InputError(f"max_iter={most} leaves no step to take.")
-    return Solved(w, network, most, False)
+    return Solved(w, run, most, False)
 
 
 def fit_smooth(loss: Loss, value: Callable[[Tensor, Tensor], Tensor], data: Scaled, y: Tensor, l2: list[float],
@@ -163,7 +163,7 @@ def fit_smooth(loss: Loss, value: Callable[[Tensor, Tensor], Tensor], data: Scal
 
     objective = Objective(data, l2, lambda s: value(s, y), lambda s: loss.slope(s, y), curvature)
 
-    def take(w: Tensor, depth: int) -> tuple[InContextNetwork, Tensor]:
+    def take(w: Tensor, depth: int) -> tuple[Run, Tensor]:
         own = _held(loss, data, w)
         trace = own.factor * float((objective.shares * curvature(X @ w)) @ squares) * (1 + 1e-6) + 1e-12
         begin, labels, penalties = w - own.shift, y * own.factor, [v * own.factor for v in l2]
@@ -173,7 +173,8 @@ def fit_smooth(loss: Loss, value: Callable[[Tensor, Tensor], Tensor], data: Scal
             bounds["s"] = min(own.reach, power(d * bounds["x"] * bounds["w"]))
             network = newton_descent(own.loss, features=d, examples=n, inversions=depth, l2=penalties, bounds=bounds)
             try:
-                return network, network(X, labels, begin, shares) + own.shift
+                ahead = network(X, labels, begin, shares) + own.shift
+                return Run(network, given(X, labels, begin, shares), own.shift), ahead
             except OutsideBoundsError:
                 bounds["w"] *= 2.0**10
         raise InputError("The coefficients grow without bound on these data; use a larger penalty.")
@@ -224,7 +225,7 @@ def fit_classes(data: Scaled, labels: Tensor, classes: int, l2: list[float], tol
     squares = X.square().sum(1)
     least, _ = least_eigenvalue(data.moments())
 
-    def take(W: Tensor, depth: int) -> tuple[InContextNetwork, Tensor]:
+    def take(W: Tensor, depth: int) -> tuple[Run, Tensor]:
         p = (X @ W.mT).softmax(1)
         trace = float(objective.shares @ ((p - p * p).sum(1) * squares)) * (1 + 1e-6) + 1e-12
         bound = power(2.0**10 * (1 + largest(W)))
@@ -232,7 +233,7 @@ def fit_classes(data: Scaled, labels: Tensor, classes: int, l2: list[float], tol
             network = Multinomial(features=d, classes=classes, examples=n, inversions=depth, l2=l2,
                                   x=power(largest(X)), w=bound, curvature=trace)  # fmt: skip
             try:
-                return network, network(X, Y, W, shares)
+                return Run(network, given(X, Y, W, shares)), network(X, Y, W, shares)
             except OutsideBoundsError:
                 bound *= 2.0**10
         raise InputError("The coefficients grow without bound on these data; use a larger penalty.")

@@ -1,6 +1,7 @@
 """Least squares and ridge regression by `newton_descent`: one network, whose inverse is made once and used three times.
 
-*Which columns.* As long as the minimiser is one, columns are scaled to variance one, and the penalty with them. Where
+*Which columns.* As long as the minimiser is one, columns are scaled to variance one, and the penalty with them; those
+that the penalty outweighs are smaller, so that the Hessian is as well conditioned as the columns are. Where
 columns are linearly dependent there are many, and scikit-learn's is the shortest in the original columns: then all
 columns are divided by one number. Steps start at zero, so that they stay in the span of the examples, in which the
 shortest minimiser lies; the inverse takes as many steps as the least eigenvalue needs that is not zero.
@@ -12,17 +13,20 @@ is given X^T for its examples, and y through `tilt`; the mean is one more head.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from anchorhead.errors import InputError
 from anchorhead.in_context.bounds import OutsideBoundsError
 from anchorhead.in_context.fit import (
     NEGLIGIBLE,
     Report,
     Scaled,
     Solved,
+    centred_labels,
     inversions,
     largest,
     least_eigenvalue,
@@ -30,8 +34,9 @@ from anchorhead.in_context.fit import (
     scaled,
 )
 from anchorhead.in_context.heads import Factor
-from anchorhead.in_context.newton_descent import NewtonDescent, newton_descent
+from anchorhead.in_context.newton_descent import newton_descent
 from anchorhead.in_context.reading import Reading
+from anchorhead.in_context.replay import Run, given
 
 STEPS = 3
 RUNS = 4
@@ -42,14 +47,8 @@ def fit_squares(X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, alpha:
                 tol: float, report: Report) -> tuple[np.ndarray, np.ndarray, Solved]:  # fmt: skip
     """Coefficients (targets, d) and intercepts (targets,) for labels Y (targets, n), and how they were found."""
     total = len(X) if weights is None else float(weights.sum())
-    middle = np.average(Y, axis=1, weights=weights) if intercept else np.zeros(len(Y))
-    centred = Y - middle[:, None]
-    size = np.abs(centred).max(1)
-    size = np.where(size > 0, size, 1.0)
-    if weights is not None:
-        centred = np.where(weights > 0, centred, 0.0)
-    labels = torch.tensor(centred / size[:, None])
-    l2 = alpha / total
+    labels = centred_labels(Y, weights, intercept)
+    y, l2 = torch.tensor(labels.y), alpha / total
     dual = X.shape[1] > len(X)
     data = scaled(X, weights, centre=intercept, alike=dual)
     varied = (data.X != 0).any(0).numpy()
@@ -57,20 +56,26 @@ def fit_squares(X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, alpha:
         found, intercepts, solved = fit_squares(X[:, varied], Y, weights, alpha, intercept, tol, report)
         coefficients = np.zeros((len(Y), X.shape[1]))
         coefficients[:, varied] = found
-        return coefficients, intercepts, solved
+        return coefficients, intercepts, solved._replace(run=solved.run.among(np.flatnonzero(varied), X.shape[1]))
     if dual:
-        solved = _by_examples(data, labels, l2 / float(data.scale[0]) ** 2, tol, report)
+        data = data.eased(l2)
+        solved = _by_examples(data, y, data.penalties(l2, 2)[0], tol, report)
     else:
-        penalties = data.penalties(l2, 2)
-        moments = data.moments()
-        least, rank = least_eigenvalue(moments + torch.diag(torch.tensor(penalties, dtype=torch.float64)))
+        data, penalties, moments, least, rank = _conditioned(data, l2)
         if rank < len(moments):
-            data = scaled(X, weights, centre=intercept, alike=True)
-            penalties, moments = data.penalties(l2, 2), data.moments()
-            least, _ = least_eigenvalue(moments + torch.diag(torch.tensor(penalties, dtype=torch.float64)))
-        solved = solve_squares(data.X, labels, data.shares, penalties, float(moments.trace()), least, tol, report)
-    coefficients = data.coefficients(solved.w) * size[:, None]
-    return coefficients, middle - coefficients @ data.mean, solved
+            data, penalties, moments, least, _ = _conditioned(scaled(X, weights, centre=intercept, alike=True), l2)
+        solved = solve_squares(data.X, y, data.shares, penalties, float(moments.trace()), least, tol, report)
+    coefficients = data.coefficients(solved.w, labels.size[:, None])
+    coefficients[~labels.y.any(1)] = 0.0
+    return coefficients, labels.middle - coefficients @ data.mean, data.told(solved, labels.middle, labels.size)
+
+
+def _conditioned(data: Scaled, l2: float) -> tuple[Scaled, list[float], Tensor, float, int]:
+    """Columns of like curvatures, their penalties and moments, and the Hessian's least eigenvalue and rank."""
+    data = data.eased(l2)
+    penalties, moments = data.penalties(l2, 2), data.moments()
+    least, rank = least_eigenvalue(moments + torch.diag(torch.tensor(penalties, dtype=torch.float64)))
+    return data, penalties, moments, least, rank
 
 
 def solve_squares(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], trace: float, least: float, tol: float,
@@ -82,7 +87,7 @@ def solve_squares(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], 
     bounds = {"x": power(largest(X)), "y": power(max(largest(y), 1.0)), "w": max(wide, 4.0), "curvature": curvature,
               "s": power(4 * max(largest(y), 1.0))}  # fmt: skip
     w, best = torch.zeros(*y.shape[:-1], d, dtype=torch.float64), math.inf
-    network, steps, found = None, 0, w
+    steps, found, kept = 0, w, None
     first = largest(_gradient(X, y, shares, l2, w, tilt)) or 1.0
     for run in range(RUNS + WIDENINGS):
         report(f"least squares: {n:,} examples, {d:,} columns, run {run + 1}")
@@ -90,6 +95,7 @@ def solve_squares(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], 
         network = newton_descent("squared", features=d, examples=n, steps=STEPS, l2=l2, bounds=bounds,
                                  inversions=inversions(curvature + max(l2), least))  # fmt: skip
         try:
+            run_now = Run(network, given(X, y, w, shares, tilt))
             w, steps = network(X, y, w, shares, tilt), steps + STEPS
         except OutsideBoundsError:
             bounds |= {"w": 8 * bounds["w"], "s": 8 * bounds["s"]}
@@ -97,16 +103,12 @@ def solve_squares(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], 
         left = largest(_gradient(X, y, shares, l2, w, tilt)) / first
         done = left <= 1e-13 or left > best / 4
         if left < best:
-            best, found = left, w
+            best, found, kept = left, w, run_now
         if done or steps >= RUNS * STEPS:
             break
-    return Solved(found, _required(network), steps, best <= max(tol, 1e-10))
-
-
-def _required(network: NewtonDescent | None) -> NewtonDescent:
-    if network is None:
-        raise RuntimeError("No network was run.")
-    return network
+    if kept is None:
+        raise InputError("The coefficients grow without bound on these data; leave out columns, or use Ridge.")
+    return Solved(found, kept, steps, best <= max(tol, 1e-10))
 
 
 def _gradient(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], w: Tensor, tilt: Tensor | None) -> Tensor:
@@ -130,4 +132,4 @@ def _by_examples(data: Scaled, y: Tensor, l2: float, tol: float, report: Report)
     solved = solve_squares(flat, zero, None, [l2] * n, float(moments.trace()), least, tol, report, -y)
     head = Factor(power(largest(solved.w)))
     w = torch.stack([Reading().gather(head, (one,), X / n) for one in solved.w])
-    return solved._replace(w=w)
+    return solved._replace(w=w, run=replace(solved.run, dual=True))

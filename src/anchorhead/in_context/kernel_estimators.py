@@ -9,6 +9,7 @@ examples and queries as they are centred inside.
 from __future__ import annotations
 
 import math
+import os
 from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
@@ -23,14 +24,20 @@ from anchorhead.errors import AnchorheadError
 from anchorhead.in_context.kernel_regression import KernelRegression, kernel_regression
 from anchorhead.in_context.kernel_ridge import KernelRidgeNetwork, enough_steps, kernel_ridge
 from anchorhead.in_context.linear_models import dense
+from anchorhead.in_context.network import no_file
+from anchorhead.progress import Progress, telling
 from anchorhead.proof.certificate import Certificate
 
 LEAST = 2.0**-20
 """The smallest bound on entries that is declared."""
+ENTRIES = 2**24
+"""Scores of one part of a prediction, after which progress is told."""
 
 
 class _Kernel(RegressorMixin, BaseEstimator):
     """What both share: checking, centring, and running the network."""
+
+    progress: bool | Progress
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -57,12 +64,38 @@ class _Kernel(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         X = dense(validate_data(self, X, reset=False, dtype=np.float64, accept_sparse=True))
         query = torch.tensor(X - self._centre)
+        near = ~self._vanishing(query)
+        columns = self._y.reshape(-1, len(self._X))
+        found = np.zeros((len(query), len(columns)))
+        with telling(f"predicting by {type(self).__name__}", self.progress) as report:
+            if near.any():
+                found[near.numpy()] = self._answers(columns, query[near], report) * self._size
+        return found if self._y.ndim == 2 else found[:, 0]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Refused: a fit has no file with a proof."""
+        raise no_file(type(self).__name__)
+
+    def _answers(self, columns: torch.Tensor, query: torch.Tensor, report: Progress) -> np.ndarray:
+        """In units of the largest label, (queries, targets): parts of the queries, or all where a run is long."""
         network, reach = self.network_, _power(query)
         if reach > network.limits["query"]:
             network = self._network(network.limits | {"query": reach})
-        columns = self._y.reshape(-1, len(self._X))
-        found: np.ndarray = np.stack([network(self._X, y, query).numpy() for y in columns], -1) * self._size
-        return found if self._y.ndim == 2 else found[:, 0]
+        some = max(1, ENTRIES // len(self._X)) if network.steps == 0 else len(query)
+        parts = []
+        for part, at in enumerate(query.split(some)):
+            for target, y in enumerate(columns):
+                report(
+                    f"{part * some:,} of {len(query):,} queries are answered from {len(self._X):,} examples, target "
+                    f"{target + 1} of {len(columns)}" + (f" in {network.steps:,} steps" if network.steps else "")
+                )
+                parts.append(network(self._X, y, at).numpy())
+        rows = [np.stack(parts[i : i + len(columns)], -1) for i in range(0, len(parts), len(columns))]
+        return np.concatenate(rows)
+
+    def _vanishing(self, query: torch.Tensor) -> torch.Tensor:
+        """Which queries are so far from all examples that their answer is zero within the certificate's bound."""
+        return torch.zeros(len(query), dtype=torch.bool)
 
     def _certificate(self) -> Certificate:
         """The network's, times the labels' scale; their quotient and the answer's product with it are rounded too."""
@@ -82,8 +115,8 @@ class NadarayaWatson(_Kernel):
     3.0
     """
 
-    def __init__(self, bandwidth: float = 1.0) -> None:
-        self.bandwidth = bandwidth
+    def __init__(self, bandwidth: float = 1.0, *, progress: bool | Progress = True) -> None:
+        self.bandwidth, self.progress = bandwidth, progress
 
     def _network(self, bounds: dict[str, float]) -> KernelRegression:
         width = _positive("bandwidth", self.bandwidth)
@@ -100,12 +133,23 @@ class KernelRidge(_Kernel):
     (1,)
     """
 
-    def __init__(self, alpha: float = 1.0, *, gamma: float | None = None, tol: float = 1e-10) -> None:
-        self.alpha, self.gamma, self.tol = alpha, gamma, tol
+    def __init__(self, alpha: float = 1.0, *, gamma: float | None = None, tol: float = 1e-10,
+                 progress: bool | Progress = True) -> None:  # fmt: skip
+        self.alpha, self.gamma, self.tol, self.progress = alpha, gamma, tol, progress
+
+    def _vanishing(self, query: torch.Tensor) -> torch.Tensor:
+        """An answer is the sum of kernel times dual_coef, at most the largest kernel times n |y|/alpha."""
+        apart = (query.abs().amax(1) - self._X.abs().max()) * (1 - 2.0**-40)
+        needed = math.log(len(self._X)) - math.log(self.alpha) - math.log(self.network_.certificate.bound) + 1
+        beyond = query.abs().amax(1) > self.network_.limits["query"]
+        return beyond & (apart > 0) & (self._rate() * apart.square() >= needed)
+
+    def _rate(self) -> float:
+        return _positive("gamma", 1 / self._X.shape[1] if self.gamma is None else self.gamma)
 
     def _network(self, bounds: dict[str, float]) -> KernelRidgeNetwork:
         n, features = self._X.shape
-        rate = _positive("gamma", 1 / features if self.gamma is None else self.gamma)
+        rate = self._rate()
         penalty = _positive("alpha", self.alpha) / n
         left = _positive("tol", self.tol)
         try:

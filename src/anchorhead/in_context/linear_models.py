@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -13,14 +14,14 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from anchorhead.errors import InputError
+from anchorhead.in_context.coefficient_certificate import CoefficientCertificate
 from anchorhead.in_context.fit import Solved
-from anchorhead.in_context.minimiser_bound import Problem, distances
+from anchorhead.in_context.minimiser_bound import distances
+from anchorhead.in_context.minimiser_units import Problem
+from anchorhead.in_context.network import no_file
+from anchorhead.model.fused import unfused
 from anchorhead.proof.certificate import Certificate
-
-ASSUMPTIONS = (
-    "of this fit only: the data and coefficients as the floats that they are, the objective in real numbers",
-    "float64 as IEEE 754 has it, sums of products in any order, exp right to 4 units in the last place, no underflow",
-)
 
 
 class DensifiedWarning(UserWarning):
@@ -58,12 +59,25 @@ def read_weights(weights: Any, count: int) -> np.ndarray | None:
 
 def read_penalty(name: str, value: Any) -> float:
     """A number that is not negative; C is positive, and may be infinite."""
-    usable = isinstance(value, int | float | np.number) and not isinstance(value, bool) and value >= 0
-    if not usable or (name != "C" and not math.isfinite(value)):
-        raise ValueError(f"{name}={value!r} must be a number that is not negative.")
-    if name == "C" and value == 0:
-        raise ValueError("C=0 must be positive.")
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if name == "C":
+        if not (number and value > 0):
+            raise InputError(f"C={value!r} must be a positive number; math.inf is no penalty.")
+    elif not (number and 0 <= value < math.inf):
+        raise InputError(f"{name}={value!r} must be a finite number that is not negative.")
     return float(value)
+
+
+def read_penalties(value: Any, targets: int) -> list[float]:
+    """alpha: one number, or one for each target."""
+    if np.ndim(value) == 0:
+        return [read_penalty("alpha", value)] * targets
+    if np.shape(value) != (targets,):
+        raise InputError(
+            f"alpha has the shape {np.shape(value)}, and y has {targets} target{'s' * (targets > 1)}; give one number, "
+            "or one for each target."
+        )
+    return [read_penalty("alpha", one) for one in value]
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -80,9 +94,10 @@ def check_options(options: Mapping[str, Any]) -> None:
 class Linear(BaseEstimator):
     """A linear map that a network learned: coef_ and intercept_.
 
-    network_: the last network that ran. certificate_: how far coef_ and intercept_ are from the minimiser's, proved, in
-    the units of the data, `outputs` for every coefficient and, last, the intercept; or None, and then
-    certificate_missing_ says why. n_iter_: steps of networks.
+    network_: the last network that ran, on prompt_, the tensors that it was given: network_(*prompt_) runs it again,
+    and replay() takes its result to the units of the data. certificate_: how far coef_ and intercept_ are from the
+    minimiser's, proved, in the units of the data, `outputs` for every coefficient and, last, the intercept; or None,
+    and then certificate_missing_ says why. n_iter_: steps of networks.
     """
 
     def __sklearn_tags__(self) -> Any:
@@ -98,7 +113,13 @@ class Linear(BaseEstimator):
         return X, y, read_weights(sample_weight, len(X))
 
     def _end(self, solved: Solved) -> None:
-        self.n_iter_, self.network_ = solved.steps, solved.network
+        """What a fit leaves, a warning where it did not converge, and a refusal of what floats do not hold."""
+        self.n_iter_, self._run = solved.steps, solved.run
+        self.network_, self.prompt_ = solved.run.network, solved.run.prompt
+        if not (np.isfinite(self.coef_).all() and np.isfinite(self.intercept_).all()):
+            raise InputError(
+                "The coefficients are beyond the largest float in the units of these data; rescale the columns or y."
+            )
         if not solved.converged:
             known = self.get_params()
             advice = ["increase max_iter"] if "max_iter" in known else []
@@ -110,6 +131,20 @@ class Linear(BaseEstimator):
                 stacklevel=4,
             )
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Refused: a fit has no file with a proof."""
+        raise no_file(type(self).__name__)
+
+    def replay(self) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients and intercept from running network_ on prompt_ again, in the units of the data.
+
+        Those of the last run: of Lasso they lack the digits that Newton's steps on the kept columns add, and of
+        several targets with one fit each they are the last one's.
+        """
+        check_is_fitted(self)
+        with unfused():
+            return self._run.again()
+
     def _certify(self, problem: Problem | str, said: str = "coef_ and intercept_ of the minimiser") -> None:
         """certificate_ and certificate_missing_, from the objective, or from why there is none."""
         found = problem if isinstance(problem, str) else distances(problem, self.coef_, self.intercept_)
@@ -119,19 +154,7 @@ class Linear(BaseEstimator):
             self.certificate_missing_ = str(found)
             return
         bounds = found if self.fit_intercept else found[..., :-1]
-        ends = zip(problem.X.min(0).tolist(), problem.X.max(0).tolist(), strict=True)
-        self.certificate_ = Certificate(
-            expression=said,
-            domain=tuple(ends),
-            dtype="float64",
-            level="proved",
-            approximation=float(bounds.max()),
-            rounding=0.0,
-            boxes=0,
-            assumptions=ASSUMPTIONS,
-            outputs=tuple(float(v) for v in bounds.ravel()),
-            variables=tuple(f"x{j}" for j in range(problem.X.shape[1])),
-        )
+        self.certificate_ = CoefficientCertificate.of(problem.X, bounds, bool(self.fit_intercept), said)
 
     def _decision(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

@@ -16,7 +16,7 @@ from anchorhead.in_context.fit import Report, Scaled, Solved, scaled
 from anchorhead.in_context.fit_smooth import fit_classes, fit_smooth
 from anchorhead.in_context.linear_models import Linear, LinearRegressor, counting, ones_like, read_penalty
 from anchorhead.in_context.losses import huber, logistic, poisson
-from anchorhead.in_context.minimiser_bound import Problem
+from anchorhead.in_context.minimiser_units import Problem, penalty_of
 from anchorhead.model.fused import unfused
 from anchorhead.progress import Progress, telling
 
@@ -48,6 +48,7 @@ class LogisticRegression(ClassifierMixin, Linear):
         self.max_iter, self.progress = max_iter, progress
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LogisticRegression:
+        """Fits the classes y, (n,), by networks; sample_weight is one number for each example."""
         X, y, weights = self._read(X, y, sample_weight)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -64,7 +65,7 @@ class LogisticRegression(ClassifierMixin, Linear):
         w = np.atleast_2d(solved.w)
         self.coef_: np.ndarray = data.coefficients(torch.tensor(w))
         self.intercept_: np.ndarray = _intercept(data, torch.tensor(w), self.coef_, self.fit_intercept)
-        self._end(solved)
+        self._end(data.told(solved))
         if len(self.classes_) > 2:
             self._certify("no bound is computed for more than two classes")
         else:
@@ -126,6 +127,7 @@ class PoissonRegressor(LinearRegressor):
         return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> PoissonRegressor:
+        """Fits the counts y, (n,), by networks; sample_weight is one number for each example."""
         X, y, weights = self._read(X, y, sample_weight, y_numeric=True)
         X, y, weights = counting(X, y.astype(np.float64), weights)
         if (y < 0).any() or not y.sum() > 0:
@@ -138,8 +140,8 @@ class PoissonRegressor(LinearRegressor):
                                 data.penalties(alpha / size, 2), self.tol, self.max_iter, report)  # fmt: skip
         self.coef_ = data.coefficients(solved.w)
         self.intercept_ = float(_intercept(data, solved.w, self.coef_, self.fit_intercept)) + math.log(size)
-        self._end(solved)
-        self._certify(Problem(X, y, own, self.fit_intercept, "poisson", alpha * float(own.sum())))
+        self._end(data.told(solved, math.log(size)))
+        self._certify(Problem(X, y, own, self.fit_intercept, "poisson", penalty_of(alpha, float(own.sum()))))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -165,6 +167,7 @@ class HuberRegressor(LinearRegressor):
         self.tol, self.max_iter, self.progress = tol, max_iter, progress
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> HuberRegressor:
+        """Fits y, (n,), by networks; sample_weight is one number for each example."""
         X, y, weights = self._read(X, y, sample_weight, y_numeric=True)
         if not self.epsilon >= 1:
             raise ValueError(f"epsilon={self.epsilon!r} must be at least 1.")
@@ -181,9 +184,10 @@ class HuberRegressor(LinearRegressor):
         self.coef_ = self.scale_ * data.coefficients(solved.w)
         last = float(solved.w[-1]) * self.scale_ if self.fit_intercept else 0.0
         self.intercept_ = centre + last - float(self.coef_ @ data.mean)
-        self._end(solved)
+        self._end(data.told(solved, centre, self.scale_))
         corner = self.epsilon * self.scale_
-        problem = Problem(X, y, own, self.fit_intercept, "huber", self.alpha * self.scale_, corner=corner)
+        penalty = penalty_of(self.alpha, self.scale_)
+        problem = Problem(X, y, own, self.fit_intercept, "huber", penalty, corner=corner)
         self._certify(problem, "coef_ and intercept_ of the minimiser at this scale_")
         self.outliers_ = np.abs(labels - (whole @ self.coef_ + self.intercept_)) > corner
         return self

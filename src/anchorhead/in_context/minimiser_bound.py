@@ -12,45 +12,38 @@ to no less than e^-δ of itself where predictions move by δ <= B ρ, B the larg
 only examples count whose residual stays inside of the corner by `MARGIN` of it, and B ρ may not exceed that.
 
 *In floats.* T is the inverse of H's Cholesky factor, as it was computed; nothing is assumed of it but that it is
-regular, which m > 0 shows. Columns are shifted by a and divided by powers of two, z = (x - a)/2^k, one rounding; c
-becomes c + a·w, exactly, by fractions. Sums over examples are taken over blocks of `BLOCK` rows and then over blocks,
-so that any order of summation errs by γ_{BLOCK + n/BLOCK} of the sum of absolute values. m >= 1 - |1 - T^T H T| - what
-rounding may have changed, Frobenius's norm; the bounds are sums of positive numbers, and a relative `SAFE` covers their
-own roundings.
+regular, which m > 0 shows. All is computed in units that powers of two make near one, and an absolute `FLOOR` covers
+underflow (`minimiser_units.py`). Sums over examples are taken over blocks of `BLOCK` rows and then over blocks, so that
+any order of summation errs by γ_{BLOCK + n/BLOCK} of the sum of absolute values. m >= 1 - |1 - T^T H T| - what rounding
+may have changed, Frobenius's norm; the bounds are sums of positive numbers, and a relative `SAFE` covers their own
+roundings.
+
+*The l1 penalty.* Where w_j = 0, every number within l1 of the squares' slope is a subgradient: if that slope, with its
+error, is at most l1, zero is one, exactly.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+
+from anchorhead.in_context.minimiser_units import FLOOR, HUGE, LOST, Problem, Units, in_units
 
 UNIT = 2.0**-53
 BLOCK = 512
 SAFE = 1 + 1e-8
 MARGIN = 2.0**-10
 MOST_COLUMNS = 2000
+MOST_NAMED = 8
+SHARE = 1e-3
+"""Of the largest entry of a direction, for a column to be named."""
 Array = np.ndarray
 Known = tuple[Array, float]
 """T and m."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """F. labels: (n,) or (targets, n). corner: where Huber's loss becomes linear."""
-
-    X: Array
-    y: Array
-    weights: Array
-    intercept: bool
-    loss: str = "squared"
-    l2: float = 0.0
-    l1: float = 0.0
-    corner: float = math.inf
 
 
 class Slopes(NamedTuple):
@@ -61,35 +54,40 @@ class Slopes(NamedTuple):
     second: Array
     falls: bool
 
+    def over(self, exponent: int) -> Slopes:
+        """Divided by a power of two."""
+        first, error, second = (np.ldexp(part, -exponent) for part in (self.first, self.error, self.second))
+        return Slopes(first, error, second, self.falls)
+
 
 def _gamma(count: float) -> float:
     return count * UNIT / (1 - count * UNIT)
 
 
-def _squared(s: Array, off: Array, problem: Problem) -> Slopes:
-    first = s - problem.y
+def _squared(s: Array, off: Array, y: Array, corner: float) -> Slopes:
+    first = s - y
     error = off + 4 * UNIT * np.abs(first)
-    if math.isinf(problem.corner):
+    if math.isinf(corner):
         return Slopes(first, error, np.ones_like(s), False)
-    sure = np.abs(first) + error <= problem.corner * (1 - MARGIN)
-    return Slopes(np.clip(first, -problem.corner, problem.corner), error, sure.astype(float), True)
+    sure = np.abs(first) + error <= corner * (1 - MARGIN)
+    return Slopes(np.clip(first, -corner, corner), error, sure.astype(float), True)
 
 
-def _logistic(s: Array, off: Array, problem: Problem) -> Slopes:
+def _logistic(s: Array, off: Array, y: Array, corner: float) -> Slopes:
     small = np.exp(-np.abs(s))
     chance = np.where(s >= 0, 1, small) / (1 + small)
     second = small / (1 + small) ** 2
     error = 0.25 * off + 16 * UNIT
-    return Slopes(chance - problem.y, error, second * (1 - 32 * UNIT) * np.exp(-off), True)
+    return Slopes(chance - y, error, np.maximum(second * (1 - 32 * UNIT) * np.exp(-off) - LOST, 0.0), True)
 
 
-def _poisson(s: Array, off: Array, problem: Problem) -> Slopes:
-    mean = np.exp(s)
-    error = mean * (np.expm1(off) + 8 * UNIT * (1 + np.abs(s))) + UNIT * np.abs(problem.y)
-    return Slopes(mean - problem.y, error, mean * np.exp(-off) * (1 - 8 * UNIT * (1 + np.abs(s))), True)
+def _poisson(s: Array, off: Array, y: Array, corner: float) -> Slopes:
+    mean, blur = np.exp(s), 8 * UNIT * (1 + np.abs(s))
+    error = mean * (np.expm1(off) + blur) + UNIT * np.abs(y) + LOST
+    return Slopes(mean - y, error, np.maximum(mean * np.exp(-off) * (1 - blur) - LOST, 0.0), True)
 
 
-LOSSES: dict[str, Callable[[Array, Array, Problem], Slopes]] = {
+LOSSES: dict[str, Callable[[Array, Array, Array, float], Slopes]] = {
     "squared": _squared,
     "huber": _squared,
     "logistic": _logistic,
@@ -98,30 +96,37 @@ LOSSES: dict[str, Callable[[Array, Array, Problem], Slopes]] = {
 
 
 def distances(problem: Problem, coefficients: Array, intercept: Array) -> Array | str:
-    """Bounds for every coefficient and, last, the intercept, (..., d + 1); or why there are none."""
+    """Bounds for every coefficient and, last, the intercept, (..., d + 1); or why there are none.
+
+    Coefficients of columns that change no prediction but by a constant, which an intercept takes up, are zero in the
+    shortest minimiser: where they are zero, they are right, and the others are bounded without them.
+    """
     if problem.X.shape[1] > MOST_COLUMNS:
         return f"no bound is computed for more than {MOST_COLUMNS:,} columns"
-    with np.errstate(all="ignore"):
-        found = _Bound(problem).of(np.atleast_2d(coefficients), np.atleast_1d(intercept), np.atleast_2d(problem.y))
-    if isinstance(found, str):
-        return found
-    return found if problem.y.ndim == 2 else found[0]
+    w, c, y = np.atleast_2d(coefficients), np.atleast_1d(intercept), np.atleast_2d(problem.y)
+    still = (problem.X[0] == problem.X).all(0) if problem.intercept else ~problem.X.any(0)
+    kept = np.flatnonzero(~still | w.any(0))
+    bounds = np.zeros((len(w), w.shape[1] + 1))
+    if len(kept) or problem.intercept:
+        problem = replace(problem, X=problem.X[:, kept])
+        with np.errstate(all="ignore"):
+            units = in_units(problem)
+            found = units if isinstance(units, str) else _Bound(problem, units, kept).of(w[:, kept], c, y)
+        if isinstance(found, str):
+            return found
+        bounds[:, np.append(kept, w.shape[1])] = found
+    if not np.isfinite(bounds).all():
+        return "a bound is larger than the largest float"
+    return bounds if problem.y.ndim == 2 else bounds[0]
 
 
 class _Bound:
-    """The data in shifted columns, and the bound for each target."""
+    """The bound for each target, in the problem's own units."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        X = problem.X
-        n, d = X.shape
-        self.shift = X.mean(0) if problem.intercept else np.zeros(d)
-        spread = np.abs(X - self.shift).max(0)
-        self.power = np.exp2(np.floor(np.log2(np.where((spread > 1e-280) & (spread < 1e280), spread, 1.0))))
-        Z = (X - self.shift) / self.power
-        self.Z = np.column_stack([Z, np.ones(n)]) if problem.intercept else Z
-        self.sum_error = _gamma(BLOCK + n / BLOCK + 24)
-        self.scaled = problem.l2 / self.power**2
+    def __init__(self, problem: Problem, units: Units, columns: Array) -> None:
+        """columns: as the data number them."""
+        self.problem, self.units, self.Z, self.columns = problem, units, units.Z, columns
+        self.sum_error = _gamma(BLOCK + len(units.Z) / BLOCK + 24)
 
     def of(self, coefficients: Array, intercepts: Array, labels: Array) -> Array | str:
         rows: list[tuple[Array, Known]] = []
@@ -133,48 +138,53 @@ class _Bound:
         return np.array([bound for bound, _ in rows])
 
     def _one(self, w: Array, c: float, y: Array, known: Known | None) -> tuple[Array, Known] | str:
-        Z, problem = self.Z, self.problem
-        v, centre = w * self.power, _exactly(c, self.shift, w)
-        whole = np.append(v, centre) if problem.intercept else v
-        s = Z @ whole
-        off = _gamma(len(whole) + 6) * (np.abs(Z) @ np.abs(whole))
-        slopes = LOSSES[problem.loss](s, off, Problem(**{**problem.__dict__, "y": y}))
+        units = self.units
+        unit = units.of_labels(y, self.problem.loss)
+        whole = units.coefficients(w, c, unit)
+        off = _gamma(len(whole) + 6) * (np.abs(self.Z) @ np.abs(whole)) + FLOOR
+        corner = float(np.ldexp(self.problem.corner, -unit))
+        slopes = LOSSES[self.problem.loss](self.Z @ whole, off, np.ldexp(y, -unit), corner)
+        slopes = slopes.over(units.slope)
+        if not (max(np.abs(whole).max(initial=0.0), np.abs(slopes.first).max()) <= HUGE and corner >= 1 / HUGE):
+            return "the coefficients or predictions are so large beside the labels that floats do not bound them"
         made = self._conditioner(slopes.second) if known is None else known
         if isinstance(made, str):
             return made
         T, least = made
-        gradient, error = self._gradient(slopes, v)
+        gradient, error = self._gradient(slopes, whole[: len(w)], unit)
         along = np.abs(T.T @ gradient) + _gamma(len(T) + 2) * (np.abs(T.T) @ np.abs(gradient)) + np.abs(T.T) @ error
-        length = float(np.linalg.norm(along)) * SAFE
-        radius = self._radius(length, least, slopes, T)
+        radius = self._radius(float(_lengths(along + FLOOR)) * SAFE, least, slopes, T, corner)
         if isinstance(radius, str):
             return radius
-        return self._in_units(T, radius, w, c), (T, least)
+        return self._in_units(T, radius, unit), (T, least)
 
-    def _gradient(self, slopes: Slopes, v: Array) -> tuple[Array, Array]:
-        """The least subgradient in shifted columns, and how far it may be off."""
-        problem, d = self.problem, len(v)
-        weighted = problem.weights * slopes.first
+    def _gradient(self, slopes: Slopes, v: Array, unit: int) -> tuple[Array, Array]:
+        """The least subgradient in the problem's units, and how far it may be off."""
+        weights, l2, d = self.units.weights, self.units.l2, len(v)
+        weighted = weights * slopes.first
         found = _summed(self.Z, weighted[:, None])[:, 0]
-        sizes = _summed(np.abs(self.Z), np.column_stack([np.abs(weighted), problem.weights * slopes.error]))
-        error = (self.sum_error * sizes[:, 0] + sizes[:, 1]) * SAFE
-        found[:d] += self.scaled * v
-        error[:d] += (8 * UNIT + self.sum_error) * (np.abs(found[:d]) + self.scaled * np.abs(v))
-        if problem.l1:
-            l1 = problem.l1 / self.power
+        sizes = _summed(np.abs(self.Z), np.column_stack([np.abs(weighted), weights * slopes.error]))
+        error = (self.sum_error * sizes[:, 0] + sizes[:, 1]) * SAFE + FLOOR
+        found[:d] += l2 * v
+        error[:d] += (8 * UNIT + self.sum_error) * (np.abs(found[:d]) + l2 * np.abs(v))
+        if self.problem.l1:
+            l1 = self.units.l1(self.problem.l1, unit)
+            least = l1 * (1 - 8 * UNIT - self.sum_error)  # the sum of weights in l1
+            inside = (v == 0) & (np.abs(found[:d]) + error[:d] <= least)
             free = np.sign(found[:d]) * np.maximum(np.abs(found[:d]) - l1, 0.0)
             found[:d] = np.where(v == 0, free, found[:d] + l1 * np.sign(v))
-            error[:d] += 8 * UNIT * (np.abs(found[:d]) + l1) + self.sum_error * l1  # the sum of weights in l1
+            error[:d] += 8 * UNIT * (np.abs(found[:d]) + l1) + self.sum_error * l1
+            found[:d], error[:d] = np.where(inside, 0.0, found[:d]), np.where(inside, 0.0, error[:d])
         return found, error
 
     def _conditioner(self, second: Array) -> Known | str:
         """T and m."""
-        Z, weights = self.Z, self.problem.weights * second
+        Z, weights, l2 = self.Z, self.units.weights * second, self.units.l2
         H = _summed(Z, weights[:, None] * Z)
-        rounded = self.sum_error * _summed(np.abs(Z), weights[:, None] * np.abs(Z)) * SAFE
-        at = np.arange(len(self.scaled))
-        H[at, at] += self.scaled
-        rounded[at, at] += self.sum_error * self.scaled
+        rounded = self.sum_error * _summed(np.abs(Z), weights[:, None] * np.abs(Z)) * SAFE + FLOOR
+        at = np.arange(len(l2))
+        H[at, at] += l2
+        rounded[at, at] += self.sum_error * l2
         size = np.abs(H)
         try:
             T = np.linalg.solve(np.linalg.cholesky(H), np.eye(len(H))).T
@@ -183,22 +193,21 @@ class _Bound:
         near = np.eye(len(H)) - T.T @ (H @ T)
         astray = np.abs(T.T) @ ((rounded + _gamma(2 * len(H) + 6) * size) @ np.abs(T))
         least = 1 - float(np.linalg.norm(near) + np.linalg.norm(astray) * SAFE) - 1e-12
-        if not least > 0:
+        if not (least > 0 and np.abs(T).max() <= HUGE):
             return (
-                "the columns are linearly dependent, or so nearly that in float64 no eigenvalue of the Hessian is "
-                "proved to be positive: the minimiser is not known to be one"
+                f"{_dependent(H, self.columns)} linearly dependent, or so nearly that in float64 no eigenvalue of the "
+                "Hessian is proved to be positive: the minimiser is not known to be one"
             )
         return T, least
 
-    def _radius(self, length: float, least: float, slopes: Slopes, T: Array) -> float | str:
+    def _radius(self, length: float, least: float, slopes: Slopes, T: Array, corner: float) -> float | str:
         """ρ."""
         radius = length / least * SAFE
         if slopes.falls:
-            reach = float(np.sqrt(((self.Z @ T) ** 2).sum(1)).max()) * SAFE * (1 + _gamma(2 * len(T) + 4))
-            spread = _gamma(len(T)) * float(np.sqrt(((np.abs(self.Z) @ np.abs(T)) ** 2).sum(1)).max()) * SAFE
-            reach = reach + spread
+            reach = float(_lengths(self.Z @ T).max()) * SAFE * (1 + _gamma(2 * len(T) + 4))
+            reach += _gamma(len(T)) * float(_lengths(np.abs(self.Z) @ np.abs(T)).max()) * SAFE + FLOOR
             if self.problem.loss == "huber":
-                if not reach * radius <= MARGIN * self.problem.corner / 2:
+                if not reach * radius <= MARGIN * corner / 2:
                     return "residuals lie so close to the corner of the loss that which of them count is not known"
                 return radius
             if not 2 * reach * radius <= math.log(2):
@@ -206,21 +215,38 @@ class _Bound:
             radius *= math.exp(2 * reach * radius) * SAFE
         return radius if math.isfinite(radius) else "the gradient is not finite"
 
-    def _in_units(self, T: Array, radius: float, w: Array, c: float) -> Array:
-        """In the units of the data: rows of T over the powers of two, and the intercept's c = centre - shift·w."""
-        d = len(w)
-        rows = T[:d] / self.power[:, None]
-        bounds = np.sqrt((rows**2).sum(1)) * radius
+    def _in_units(self, T: Array, radius: float, unit: int) -> Array:
+        """In the units of the data: the lengths of T's rows, and the intercept's c = centre - shift·w."""
+        shift = self.units.shift
+        d = len(shift)
+        bounds = self.units.upwards(_lengths(T[:d]) * radius * SAFE, unit)
         if not self.problem.intercept:
-            return np.append(bounds, 0.0) * SAFE
-        row = T[d] - self.shift @ rows
-        slack = _gamma(d + 4) * (np.abs(T[d]) + np.abs(self.shift) @ np.abs(rows))
-        return np.append(bounds, np.linalg.norm(np.abs(row) + slack) * radius) * SAFE
+            return np.append(bounds, 0.0)
+        row = T[d] - shift @ T[:d]
+        slack = _gamma(d + 4) * (np.abs(T[d]) + np.abs(shift) @ np.abs(T[:d])) + FLOOR
+        last = float(_lengths(np.abs(row) + slack)) * radius * SAFE
+        return np.append(bounds, np.nextafter(np.ldexp(last, unit), math.inf))
 
 
-def _exactly(c: float, shift: Array, w: Array) -> float:
-    """c + shift·w, rounded once."""
-    return float(Fraction(c) + sum((Fraction(a) * Fraction(b) for a, b in zip(shift, w, strict=True)), Fraction(0)))
+def _dependent(H: Array, columns: Array) -> str:
+    """The columns that take part in the direction of least curvature, and a verb."""
+    diagonal = np.sqrt(np.maximum(np.diag(H), 0.0))
+    if not (np.isfinite(H).all() and (diagonal > 0).all()):
+        return "the columns are"
+    along = np.abs(np.linalg.eigh(H / diagonal[:, None] / diagonal)[1][:, 0])[: len(columns)]
+    named = [str(j) for j in columns[along > SHARE * along.max(initial=0.0)]]
+    if len(named) < 2:
+        return "the columns are"
+    most = named if len(named) <= MOST_NAMED else [*named[: MOST_NAMED - 1], f"{len(named) - MOST_NAMED + 1} others"]
+    return f"columns {', '.join(most[:-1])} and {most[-1]} are"
+
+
+def _lengths(rows: Array) -> Array:
+    """Euclidean lengths along the last dimension, of numbers that may be too small to square."""
+    largest = np.abs(rows).max(-1, keepdims=True, initial=0.0)
+    safe = np.where(largest > 0, largest, 1.0)
+    found: Array = safe[..., 0] * np.sqrt(((rows / safe) ** 2).sum(-1)) * SAFE
+    return found
 
 
 def _summed(left: Array, right: Array) -> Array:

@@ -9,6 +9,7 @@ the algorithm itself, the literal form, the attention weights and the matrices o
 from __future__ import annotations
 
 import copy
+import os
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.display import facts, page, sentence
-from anchorhead.errors import InputError
+from anchorhead.errors import FileError, InputError
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.in_context.reading import Exact, Literal, Reading
 from anchorhead.model.compiled import fingerprint
@@ -125,6 +126,10 @@ class InContextNetwork(nn.Module):
             logit_range=max(head.logit_range for head in heads),
         )
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Refused: an algorithm has no file with a proof, but where a subclass says otherwise."""
+        raise no_file(type(self).__name__)
+
     def claim(self, certificate: Certificate) -> None:
         """Remembers the numbers as those that the certificate is about; the making of a network ends so."""
         self._claimed, self._sealed = certificate, fingerprint(self)
@@ -174,6 +179,15 @@ class LiteralRun(nn.Module):
     def _run(self, how: Literal, prompt: tuple[Any, ...]) -> Tensor:
         require_tensors(prompt)
         return self.model.joined(self.model.run(how, *in_double(prompt)))
+
+
+def no_file(name: str) -> FileError:
+    """Why something has no file with a proof, and how to keep it."""
+    return FileError(
+        f"{name} has no file with a proof: only models of ah.in_context.compile and ah.in_context.universal do. Keep "
+        "it by pickle or joblib, which keep its numbers and its certificate, and load only what you trust; or make it "
+        "again from the same arguments."
+    )
 
 
 def in_double(prompt: Sequence[Any]) -> list[Any]:
