@@ -4,6 +4,7 @@ The mechanism is run as a program (`stated.py`) that shares no code with the lib
 """
 
 import json
+import math
 import re
 from functools import cache
 from pathlib import Path
@@ -150,6 +151,16 @@ def test_names_are_distinct_and_survive_a_file(tmp_path):
         assert again.as_dict() == item(name).mechanism.as_dict()
         for names in again.states:
             assert len(set(names)) == len(names)
+
+
+def test_no_error_is_told_of_numbers_that_were_changed():
+    for formula in ("sin(3*x*y)", "sin(3*x)"):
+        model = ah.compile(formula, (-1, 1), tol=1e-3)
+        assert all(0 < head.error < 1e-3 for head in model.mechanism.heads)
+        with torch.no_grad():
+            next(model.parameters()).mul_(1.5)
+        assert all(head.error == math.inf for head in model.mechanism.heads)
+        assert all(head["error"] is None for head in model.mechanism.as_dict()["heads"])
 
 
 def test_sorting_sorts_and_digits_are_read():

@@ -156,7 +156,7 @@ class CompiledModel(Watched):
     @property
     def mechanism(self) -> Mechanism:
         """What every head reads, computes and writes, by name: to print, or `.as_dict()` for JSON."""
-        return self.network.mechanism(self._claimed)
+        return self.network.mechanism(self.certificate)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ program for the target, and `error` is how far the number that a head writes may
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +44,8 @@ class HeadMechanism:
     """One head. layer and head count from 0; kind is that of the circuit's step, or `carry`.
 
     function: in u, times v where the step is a product; empty for what is none. reads: the lines by their roles. where:
-    what part of the target it comes from. keys: that it attends to. error: proved, of the number that it writes.
+    what part of the target it comes from. keys: that it attends to. error: proved, of the number that it writes;
+    infinite, in JSON null, once the model's numbers are not those that were proved.
     """
 
     layer: int
@@ -59,7 +61,8 @@ class HeadMechanism:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        return vars(self) | {"reads": {role: vars(line) for role, line in self.reads.items()}}
+        reads = {role: vars(line) for role, line in self.reads.items()}
+        return vars(self) | {"reads": reads, "error": self.error if math.isfinite(self.error) else None}
 
 
 @dataclass(frozen=True)
