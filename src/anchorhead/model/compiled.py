@@ -191,7 +191,7 @@ class CompiledModel(Watched):
     def plot(self) -> Figure:
         """A figure of the function, of the error under its bound and of the attention, with no file and no window.
 
-        Of two inputs both are maps, of more slices through the middle of the domain. `.savefig(path)` writes it.
+        Of two inputs both are maps, of more slices through the domain. `.savefig(path)` writes it.
         """
         from anchorhead.model.portrait import view
 
