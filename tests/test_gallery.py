@@ -292,6 +292,14 @@ def test_a_bridge_holds_the_same_numbers(name):
         bridge(x[:, :, :0])
 
 
+def test_layers_are_counted_from_0_wherever_they_are_named():
+    model = item("formula").model
+    expected = {head.layer for head in model.mechanism.heads}
+    assert {node.layer for node in model.report.nodes} == expected == {0, 1}
+    probed = [layer.layer for layer in model.probe(inputs("formula", 3, 0)).layers]
+    assert probed == [0, 1, 2]  # the last is the affine map of the outputs
+
+
 def test_a_function_of_a_prompt_has_names_too():
     model = ah.in_context.compile("q*mean(x*y)", {"x": (-1, 1), "y": (-1, 1)}, {"q": (-1, 1)}, tol=1e-3)
     assert [head.name for head in model.mechanism.heads if head.kind != "carry"] == ["x*y", "mean_0", "q*mean_0"]
