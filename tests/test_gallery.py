@@ -188,6 +188,15 @@ def test_a_folder_holds_models_that_verify_and_their_mechanisms(tmp_path):
     assert {path.name: path.read_bytes() for path in ah.gallery.write(tmp_path / "again")} == first
 
 
+def test_a_head_under_another_row_map_has_a_mechanism():
+    plain = ah.compile("sin(3*x)", (-1, 1), tol=1e-3)
+    for row_map, proved in ((ah.row_maps.Sigmoid(), True), (ah.row_maps.Hardmax(), False)):
+        model = plain.with_row_map(row_map)
+        [head] = model.mechanism.heads
+        assert head.words == f"computes sin(3*u) of u = x, with weights by the row map {row_map.name}"
+        assert (head.error == model.certificate.bound) == proved == (model.certificate.level == "proved")
+
+
 def test_what_has_no_parts_says_so():
     grid = ah.compile("sin(x + y)", (-1, 1), tol=1e-2, method="grid")
     with pytest.raises(ah.InputError, match="method='graph'"):
@@ -310,6 +319,9 @@ def test_the_command_writes_the_gallery_and_shows_heads(tmp_path, capsys):
 
     print_parts(item("formula").model)
     assert "layer 1, head 1  sin(3*(x*y)): computes sin(u) of u = 3*x*y" in capsys.readouterr().out
+    for model in (item("sine").model, item("sine").model.with_row_map(ah.row_maps.Sigmoid())):
+        print_parts(model)
+        assert "layer 0, head 0  sin(3*x): computes sin(3*u) of u = x" in capsys.readouterr().out
     from typer.testing import CliRunner
 
     from anchorhead.cli import app

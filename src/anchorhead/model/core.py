@@ -83,8 +83,8 @@ class Core(nn.Module):
     def mechanism(self, certificate: Certificate) -> Mechanism:
         """What every head does."""
         raise InputError(
-            "This model is one lookup over a grid of keys whose values are the target's there: it has no heads with a "
-            "meaning of their own. Compile with method='graph' for a network of named heads."
+            "This model looks its values up on a grid of the inputs, with the target's values for its own: it has no "
+            "heads with a meaning of their own. Compile with method='graph' for a network of named heads."
         )
 
     @abstractmethod

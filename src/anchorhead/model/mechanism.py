@@ -45,7 +45,7 @@ class HeadMechanism:
 
     function: in u, times v where the step is a product; empty for what is none. reads: the lines by their roles. where:
     what part of the target it comes from. keys: that it attends to. error: proved, of the number that it writes;
-    infinite, in JSON null, once the model's numbers are not those that were proved.
+    infinite, in JSON null, where it is not, or once the model's numbers are not those that were proved.
     """
 
     layer: int

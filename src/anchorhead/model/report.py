@@ -23,8 +23,8 @@ COLUMNS = ("layer", "node", "function of u", "method", "heads", "keys", "error",
 class NodeReport:
     """Steps that share a head in one layer: what they compute, what it costs, and what it contributes.
 
-    layer: from 0. keys: of one head. error: what the head keeps, approximation and rounding. contribution: how much of it arrives at
-    the output where it matters most, to first order.
+    layer: from 0. keys: of one head. error: what the head keeps, approximation and rounding. contribution: how much of
+    it arrives at the output where it matters most, to first order.
     """
 
     layer: int
