@@ -83,7 +83,7 @@ class MappedCore(Core):
     def mechanism(self, certificate: Certificate) -> Mechanism:
         error = certificate.bound if certificate.level == "proved" else math.inf
         found = single_head(self.target.outputs[0], self.target.variables[0], certificate.expression, self.head.keys,
-                            error)  # fmt: skip
+                            error, certificate.domain[0])  # fmt: skip
         words = f"{found.heads[0].words}, with weights by the row map {self.row_map.name}"
         return replace(found, heads=(replace(found.heads[0], words=words),))
 

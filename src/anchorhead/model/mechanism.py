@@ -21,6 +21,7 @@ from anchorhead.circuit.program import number_out
 from anchorhead.enclosure.exact import as_float
 from anchorhead.errors import InputError
 from anchorhead.expression.graph import Node, substituted
+from anchorhead.proof.certificate import end_text
 from anchorhead.proof.network_claim import PlacedNetwork
 
 MOST_SAID = 6
@@ -45,6 +46,7 @@ class HeadMechanism:
 
     function: in u, times v where the step is a product; empty for what is none. reads: the lines by their roles. where:
     what part of the target it comes from. keys: that it attends to. error: proved, of the number that it writes;
+    proved_for: where u may be for that, in JSON null of a head that reads no u; beyond it nothing is known. An error is
     infinite, in JSON null, where it is not, or once the model's numbers are not those that were proved.
     """
 
@@ -58,11 +60,14 @@ class HeadMechanism:
     where: str
     keys: int
     error: float
+    proved_for: tuple[float, float] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         reads = {role: vars(line) for role, line in self.reads.items()}
-        return vars(self) | {"reads": reads, "error": self.error if math.isfinite(self.error) else None}
+        error = self.error if math.isfinite(self.error) else None
+        ends = None if self.proved_for is None else [end_text(end) for end in self.proved_for]
+        return vars(self) | {"reads": reads, "error": error, "proved_for": ends}
 
 
 @dataclass(frozen=True)
@@ -127,15 +132,25 @@ def _head(placed: PlacedNetwork, layer: int, head: int, i: int, names: Sequence[
         words += f": entry {wire - claim.circuit.starts[i]} of its values"
     function = getattr(step, "function", None)
     return HeadMechanism(layer, head, step.name, names[wire], words, "" if function is None else str(function), reads,
-                         step.label, step.keys(claim.heads, use), error)  # fmt: skip
+                         step.label, step.keys(claim.heads, use), error, _proved_for(placed, i))  # fmt: skip
 
 
-def single_head(function: Node, variable: str, text: str, keys: int, error: float) -> Mechanism:
-    """Of one head for a function of one variable."""
+def _proved_for(placed: PlacedNetwork, i: int) -> tuple[float, float] | None:
+    """The u for which the head of step i is proved, which looks at t = (u - c)/r."""
+    use = placed.claim.wiring.uses[i]
+    if use.head < 0:
+        return None
+    head = placed.claim.heads[use.head]
+    return use.centre + use.radius * head.low, use.centre + use.radius * head.high
+
+
+def single_head(function: Node, variable: str, text: str, keys: int, error: float, where: tuple[float, float]
+                ) -> Mechanism:  # fmt: skip
+    """Of one head for a function of one variable, proved there."""
     in_u = substituted(function, {variable: U})
     line = Stated(0, {variable: 1})
     found = HeadMechanism(0, 0, "apply", text, f"computes {in_u} of u = {variable}", str(in_u), {"u": line}, text, keys,
-                          error)  # fmt: skip
+                          error, where)  # fmt: skip
     return Mechanism((variable,), (found,), ((text,),), (Stated(0, {text: 1}),))
 
 
