@@ -145,8 +145,8 @@ def _sorting() -> CompiledModel:
 
 
 def _recall() -> CompiledModel:
-    """The value whose key fits the query (x0, x1) best, of two keys (x2, x3), (x4, x5) with values x6, x7: one softmax
-    attention that is the target's own."""
+    """Two values x6, x7, blended by how well their keys (x2, x3), (x4, x5) fit the query (x0, x1): one softmax
+    attention, the target's own."""
 
     def recall(x: Tensor) -> Tensor:
         query, keys, values = x[..., :2, None], x[..., 2:6].unflatten(-1, (2, 2)), x[..., 6:]
