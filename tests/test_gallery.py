@@ -188,6 +188,23 @@ def test_no_error_is_told_of_numbers_that_were_changed():
         assert all(head["error"] is None for head in model.mechanism.as_dict()["heads"])
 
 
+def test_files_have_the_mode_that_files_have(tmp_path):
+    plain, model = tmp_path / "plain", tmp_path / "model.safetensors"
+    plain.touch()
+    item("sine").model.save(model)
+    assert model.stat().st_mode == plain.stat().st_mode
+    model.chmod(0o640)
+    item("sine").model.save(model)
+    assert model.stat().st_mode & 0o777 == 0o640
+    with pytest.raises(ah.FileError):
+        item("sine").model.save(tmp_path / "nowhere" / "model.safetensors")
+
+
+def test_a_notebook_shows_every_head():
+    for shown in (item("sorting")._repr_html_(), item("sorting").mechanism._repr_html_()):
+        assert all(f">{head.words}<" in shown for head in item("sorting").mechanism.heads)
+
+
 def test_sorting_sorts_and_digits_are_read():
     x = inputs("sorting", 100, 0)
     assert (item("sorting").model(x) - x.sort(-1).values).abs().max() <= item("sorting").model.certificate.bound
@@ -226,6 +243,10 @@ def test_what_has_no_parts_says_so():
     grid = ah.compile("sin(x + y)", (-1, 1), tol=1e-2, method="grid")
     with pytest.raises(ah.InputError, match="method='graph'"):
         _ = grid.mechanism
+    assert not any(hasattr(grid, name) for name in ("mechanism", "head", "claim", "circuit"))
+    assert hasattr(item("sine").model, "mechanism")
+    with pytest.raises(AttributeError, match="no attribute 'mechanisms'"):
+        _ = grid.mechanisms
     with pytest.raises(ah.InputError, match="called 'cos'; those that compute something are sin"):
         item("sine").mechanism.head("cos")
 

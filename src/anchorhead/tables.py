@@ -39,6 +39,7 @@ def print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> Non
                   "resources": vars(model.resources), "largest_value": model.largest_value}  # fmt: skip
         if model.report is not None and model.report.nodes:
             values["nodes"] = [vars(node) for node in model.report.nodes]
+        if hasattr(model, "mechanism"):
             values["mechanism"] = model.mechanism.as_dict()
         print(json.dumps(values))
         return

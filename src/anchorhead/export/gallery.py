@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.compiler.compile import compile
+from anchorhead.display import page, sentence
 from anchorhead.errors import FileError, InputError
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.mechanism import Mechanism
@@ -40,6 +41,10 @@ class Item:
     def mechanism(self) -> Mechanism:
         """What every head reads, computes and writes."""
         return self.model.mechanism
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return page(self.name, sentence(self.description), self.mechanism.html(), self.model._repr_html_())
 
     def as_dict(self) -> dict[str, Any]:
         """What is written beside the model's file."""

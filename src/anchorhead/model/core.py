@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import InputError
+from anchorhead.errors import InputError, MissingPartError
 from anchorhead.head.parameters import check_tensor
 from anchorhead.model.layered import flattened
 from anchorhead.model.mechanism import Mechanism
@@ -82,7 +82,7 @@ class Core(nn.Module):
 
     def mechanism(self, certificate: Certificate) -> Mechanism:
         """What every head does."""
-        raise InputError(
+        raise MissingPartError(
             "This model looks its values up on a grid of the inputs, with the target's values for its own: it has no "
             "heads with a meaning of their own. Compile with method='graph' for a network of named heads."
         )

@@ -18,6 +18,7 @@ from anchorhead.circuit.layout import states
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.names import line_node, wire_names
 from anchorhead.circuit.program import number_out
+from anchorhead.display import page, table
 from anchorhead.enclosure.exact import as_float
 from anchorhead.errors import InputError
 from anchorhead.expression.graph import Node, substituted
@@ -97,6 +98,15 @@ class Mechanism:
         return {"inputs": list(self.inputs), "heads": [head.as_dict() for head in self.heads],
                 "states": [list(names) for names in self.states],
                 "outputs": [vars(line) for line in self.outputs]}  # fmt: skip
+
+    def html(self) -> str:
+        """The heads as a table."""
+        rows = [(str(h.layer), str(h.head), h.name, h.words, str(h.keys), f"{h.error:.2e}") for h in self.heads]
+        return table(("layer", "head", "writes", "what it does", "keys", "error"), rows, f"{len(rows)} heads")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return page("What every head does", self.html())
 
     def __str__(self) -> str:
         return "\n".join(f"layer {h.layer}, head {h.head}  {h.name}: {h.words}" for h in self.heads)
