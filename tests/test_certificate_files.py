@@ -229,6 +229,9 @@ def test_commands(tmp_path):
     shown = run("show", file, "--plot", figure)
     assert "approximation" in shown.stdout
     assert figure.read_bytes()[:4] == b"\x89PNG"
+    assert f"figure: {figure}" in shown.stdout
+    ah.theorems.single_head([[1.0]], [0.0], low=-1, high=1, anchors=8).save(tmp_path / "theorem.safetensors")
+    assert f"figure: {figure}" in run("show", tmp_path / "theorem.safetensors", "--plot", figure).stdout
     planned = json.loads(run("plan", "sin(3*x)", "--domain", "x=-1:1", "--tol", "1e-3", "--json").stdout)
     assert planned["options"][0]["keys"] < 10
     file.write_bytes(file.read_bytes()[:-5])

@@ -373,7 +373,7 @@ def test_the_head_that_was_edited_is_named_and_no_other():
         head.intercepts.mul_(0.25)
     found = diagnose(model, square(dtype=torch.float32))
     assert kinds(found) == [UNIFORM]
-    assert found.findings[0].where == "layer 2, node sin(3*x*y)"
+    assert found.findings[0].where == "layer 1, node sin(3*x*y)"
     assert "by 4," in found.findings[0].advice
 
 

@@ -138,6 +138,21 @@ def test_heads_of_a_network_are_entries(saved_network: Path) -> None:
         assert error <= head["claim"]["approximation"] + head["claim"]["rounding"]
 
 
+def test_maxima_of_a_network_are_entries(folder: Path) -> None:
+    model = ah.compile("max(x, y, z) + max(x, -y)", (-1, 1), tol=1e-3)
+    model.save(folder / "maxima.safetensors")
+    entries = page_entries(folder / "maxima.safetensors")
+    assert {entry["name"] for entry in entries} == {"relu(u)"}
+    assert {entry["heads"][0]["keys"] for entry in entries} == {2, 3}
+    for entry in entries:
+        (head,) = entry["heads"]
+        x = torch.as_tensor([*grid(*entry["window"]), *entry["close"]["x"]])
+        exact = torch.tensor([*entry["f"], *entry["close"]["f"]], dtype=torch.float64)
+        error = (attention(head)(x) - exact).abs().max().item()
+        assert 0 < error <= head["claim"]["approximation"] + head["claim"]["rounding"] < 1e-3
+    assert "anchorhead" in page_text(entries)
+
+
 # What the page refuses
 
 
@@ -163,6 +178,17 @@ def test_sampled_models_are_refused(folder: Path) -> None:
     ah.compile(lambda x, y: x + y, (0, 1), tol=0.5, lipschitz=1.5).save(folder / "grid.safetensors")
     with pytest.raises(ah.InputError, match="sampled over a grid"):
         write_page(folder / "grid.safetensors", folder / "refused.html")
+
+
+def test_what_the_page_cannot_draw_is_refused_for_what_it_is(folder: Path) -> None:
+    for name, model, said in (
+        ("recall", ah.gallery.load("recall").model, r"\(attend\) have keys that depend on the input"),
+        ("affine", ah.compile("x + 2*y", (-1, 1), tol=1e-3), "it is affine"),
+        ("mapped", ah.compile("sin(x)", (-1, 1), tol=1e-3, row_map=ah.row_maps.ReLU()), "under the row map relu"),
+    ):
+        model.save(folder / f"{name}.safetensors")
+        with pytest.raises(ah.InputError, match=said):
+            write_page(folder / f"{name}.safetensors", folder / "refused.html")
 
 
 def test_domains_that_cannot_apply_are_refused(folder: Path, saved_head: Path) -> None:

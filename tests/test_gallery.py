@@ -4,6 +4,7 @@ The mechanism is run as a program (`stated.py`) that shares no code with the lib
 """
 
 import json
+import math
 import re
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stated import run
+from stated import line, run
+from torch import nn
 
 import anchorhead as ah
 from anchorhead.model.stock import to_stock_attention
@@ -107,10 +109,11 @@ def patched(name, x, layer, head, value):
 def test_a_patched_head_changes_the_function_as_the_program_says(name):
     """What a head wrote for another input, put in its place: the outputs follow the program with that number there.
 
-    Heads further on then see arguments that no input gives, at which nothing is proved, so that a little is allowed.
+    Heads further on may then see arguments that no input gives; where those leave what a head is proved for, nothing
+    is known, and nothing asked. The room is for errors, which grow on their way as they may in the patched network.
     """
-    x, other = inputs(name, 3, 1), inputs(name, 3, 2)
-    model = item(name).model
+    x, other = inputs(name, 6, 1), inputs(name, 6, 2).flip(0)
+    model, tried = item(name).model, 0
     for head in stated(name)["heads"]:
         if head["kind"] == "carry":
             continue
@@ -118,10 +121,33 @@ def test_a_patched_head_changes_the_function_as_the_program_says(name):
         made = patched(name, x, head["layer"], head["head"], torch.tensor([float(v) for v in values]).double())
         for row, point in enumerate(x.tolist()):
             _, plain = run(stated(name), point)
-            _, meant = run(stated(name), point, {head["name"]: values[row]})
+            wires, meant = run(stated(name), point, {head["name"]: values[row]})
+            if not all_proved(name, wires):
+                continue
+            tried += 1
             effect = max(abs(a - b) for a, b in zip(plain, meant, strict=True))
             off = max(abs(made[row, k].item() - m) for k, m in enumerate(meant))
             assert off <= 20 * model.certificate.bound + 0.02 * effect, head["words"]
+    assert tried > 0
+
+
+def all_proved(name, wires):
+    """Whether all heads see arguments that they are proved for."""
+    for head in stated(name)["heads"]:
+        if head["proved_for"] is not None:
+            low, high = map(float, head["proved_for"])
+            if not low <= line(head["reads"]["u"], wires) <= high:
+                return False
+    return True
+
+
+def test_patched_arguments_may_leave_what_a_head_is_proved_for():
+    """A square of the layer norm for another input may make the mean of squares more than any input does."""
+    even, odd = [1.0, 1.0, -1.0, -1.0], [1.0, -1.0, -1.0, -1.0]
+    wires = [run(stated("layer_norm"), point)[0] for point in (even, odd)]
+    assert all(all_proved("layer_norm", found) for found in wires)
+    patched = {"square_0": wires[1]["square_0"]}
+    assert not all_proved("layer_norm", run(stated("layer_norm"), even, patched)[0])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -152,6 +178,33 @@ def test_names_are_distinct_and_survive_a_file(tmp_path):
             assert len(set(names)) == len(names)
 
 
+def test_no_error_is_told_of_numbers_that_were_changed():
+    for formula in ("sin(3*x*y)", "sin(3*x)"):
+        model = ah.compile(formula, (-1, 1), tol=1e-3)
+        assert all(0 < head.error < 1e-3 for head in model.mechanism.heads)
+        with torch.no_grad():
+            next(model.parameters()).mul_(1.5)
+        assert all(head.error == math.inf for head in model.mechanism.heads)
+        assert all(head["error"] is None for head in model.mechanism.as_dict()["heads"])
+
+
+def test_files_have_the_mode_that_files_have(tmp_path):
+    plain, model = tmp_path / "plain", tmp_path / "model.safetensors"
+    plain.touch()
+    item("sine").model.save(model)
+    assert model.stat().st_mode == plain.stat().st_mode
+    model.chmod(0o640)
+    item("sine").model.save(model)
+    assert model.stat().st_mode & 0o777 == 0o640
+    with pytest.raises(ah.FileError):
+        item("sine").model.save(tmp_path / "nowhere" / "model.safetensors")
+
+
+def test_a_notebook_shows_every_head():
+    for shown in (item("sorting")._repr_html_(), item("sorting").mechanism._repr_html_()):
+        assert all(f">{head.words}<" in shown for head in item("sorting").mechanism.heads)
+
+
 def test_sorting_sorts_and_digits_are_read():
     x = inputs("sorting", 100, 0)
     assert (item("sorting").model(x) - x.sort(-1).values).abs().max() <= item("sorting").model.certificate.bound
@@ -177,10 +230,23 @@ def test_a_folder_holds_models_that_verify_and_their_mechanisms(tmp_path):
     assert {path.name: path.read_bytes() for path in ah.gallery.write(tmp_path / "again")} == first
 
 
+def test_a_head_under_another_row_map_has_a_mechanism():
+    plain = ah.compile("sin(3*x)", (-1, 1), tol=1e-3)
+    for row_map, proved in ((ah.row_maps.Sigmoid(), True), (ah.row_maps.Hardmax(), False)):
+        model = plain.with_row_map(row_map)
+        [head] = model.mechanism.heads
+        assert head.words == f"computes sin(3*u) of u = x, with weights by the row map {row_map.name}"
+        assert (head.error == model.certificate.bound) == proved == (model.certificate.level == "proved")
+
+
 def test_what_has_no_parts_says_so():
     grid = ah.compile("sin(x + y)", (-1, 1), tol=1e-2, method="grid")
     with pytest.raises(ah.InputError, match="method='graph'"):
         _ = grid.mechanism
+    assert not any(hasattr(grid, name) for name in ("mechanism", "head", "claim", "circuit"))
+    assert hasattr(item("sine").model, "mechanism")
+    with pytest.raises(AttributeError, match="no attribute 'mechanisms'"):
+        _ = grid.mechanisms
     with pytest.raises(ah.InputError, match="called 'cos'; those that compute something are sin"):
         item("sine").mechanism.head("cos")
 
@@ -246,8 +312,15 @@ def test_what_has_no_stock_form_says_what_has():
     with pytest.raises(ah.InputError, match=r"give its \.model"):
         to_stock_attention(item("sine"))
     descent = ah.in_context.gradient_descent("squared", features=1, examples=4, steps=1, learning_rate=0.1)
-    with pytest.raises(ah.InputError, match="no form as layers of nn"):
+    with pytest.raises(ah.InputError, match=r"no form as layers of nn.*step\[0\]\.heads\[0\]"):
         to_stock_attention(descent)
+    assert isinstance(descent.as_self_attention(4).step[0].heads[0], nn.Module)
+    converted = ah.convert(nn.Sequential(nn.Linear(2, 2), nn.GELU()))
+    with pytest.raises(ah.InputError, match=r"report\.places\[i\]\.module"):
+        to_stock_attention(converted)
+    seen = []
+    converted.report.places[0].module.register_forward_hook(lambda module, given, made: seen.append(made))
+    assert torch.equal(converted(torch.ones(3, 2)), seen[0])
     with pytest.raises(ah.InputError, match="path"):
         ah.gallery.write(None)
 
@@ -257,7 +330,7 @@ def test_the_page_on_hooks_says_what_happens():
     pytest.importorskip("transformer_lens")
     page = (Path(__file__).parents[1] / "docs/interpretability.md").read_text(encoding="utf-8")
     blocks = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if not block.startswith(">>>")]
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     known = {}
     for block in blocks:
         exec(block, known)
@@ -279,6 +352,46 @@ def test_a_bridge_holds_the_same_numbers(name):
                        hooked.run_with_hooks(x, fwd_hooks=[(place, ablate)]))  # fmt: skip
     with pytest.raises(ah.ShapeError, match="takes"):
         bridge(x[:, :, :0])
+    name_, point = bridge.names[0][-1], bridge.ablation(bridge.names[0][-1], 0.1)[0]
+    assert (bridge.names, bridge.where(name_), point) == (hooked.names, hooked.where(name_), there)
+    assert torch.equal(bridge.written(cache, name_), hooked.written(other, name_))
+
+
+@pytest.mark.parametrize("make", [ah.to_hooked, ah.to_bridge])
+def test_transformer_lens_is_told_the_truth(make):
+    pytest.importorskip("transformer_lens")
+    made = make(item("layer_norm").model)
+    cfg = made.cfg
+    assert (cfg.n_layers, cfg.n_heads, cfg.d_mlp, cfg.attn_only, cfg.attention_dir) == (3, 8, 0, True, "bidirectional")
+    assert (cfg.normalization_type, cfg.act_fn, cfg.default_prepend_bos) == (None, None, False)
+    assert not any(module.training for module in made.modules())
+
+
+@pytest.mark.parametrize("name", ["formula", "layer_norm"])
+def test_heads_are_patched_by_transformer_lens(name):
+    """Blocks with fewer heads than others have idle ones, which matter nothing."""
+    patching = pytest.importorskip("transformer_lens.patching")
+    hooked = ah.to_hooked(item(name).model)
+    clean, other = inputs(name, 5, 1)[:, None], inputs(name, 5, 2)[:, None]
+    (out, cache), plain = hooked.run_with_cache(clean), hooked(other)
+    far = lambda found: (found - out).abs().mean()
+    found = patching.get_act_patch_attn_head_out_all_pos(hooked, other, cache, far)
+    assert found.shape == (len(hooked.names), max(map(len, hooked.names)))
+    for block, names in enumerate(hooked.names):
+        assert found[block, len(names) :].tolist() == pytest.approx([far(plain).item()] * (found.shape[1] - len(names)))
+    for head in hooked.mechanism.heads:
+        if head.kind != "carry":
+            hook = hooked.ablation(head.name, hooked.written(cache, head.name))
+            by_name = far(hooked.run_with_hooks(other, fwd_hooks=[hook])).item()
+            assert found[head.layer, head.head].item() == pytest.approx(by_name)
+
+
+def test_layers_are_counted_from_0_wherever_they_are_named():
+    model = item("formula").model
+    expected = {head.layer for head in model.mechanism.heads}
+    assert {node.layer for node in model.report.nodes} == expected == {0, 1}
+    probed = [layer.layer for layer in model.probe(inputs("formula", 3, 0)).layers]
+    assert probed == [0, 1, 2]  # the last is the affine map of the outputs
 
 
 def test_a_function_of_a_prompt_has_names_too():
@@ -291,6 +404,9 @@ def test_the_command_writes_the_gallery_and_shows_heads(tmp_path, capsys):
 
     print_parts(item("formula").model)
     assert "layer 1, head 1  sin(3*(x*y)): computes sin(u) of u = 3*x*y" in capsys.readouterr().out
+    for model in (item("sine").model, item("sine").model.with_row_map(ah.row_maps.Sigmoid())):
+        print_parts(model)
+        assert "layer 0, head 0  sin(3*x): computes sin(3*u) of u = x" in capsys.readouterr().out
     from typer.testing import CliRunner
 
     from anchorhead.cli import app

@@ -161,7 +161,7 @@ def test_probe_names_the_first_layer_that_exceeds_its_share():
     assert len(model.probe(x).layers) == 3
     second = model.network.layered.sequence[1].parts[0]
     second.head = ah.compile("sin(u)", (-3.1, 3.1), tol=1e-3).head
-    assert model.probe(x).first.layer == 2
+    assert model.probe(x).first.layer == 1
     assert model.probe(x).first.label == "sin(3*x*y)"
     assert "exceeds" in str(model.probe(x))
 

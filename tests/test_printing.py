@@ -25,7 +25,7 @@ def held(tmp_path_factory):
         "verified": (ah.verify(folder / "head"), "proved: |gelu(x) - model| <= "),
         "folder": (ah.verify(folder / "converted"), "1 heads of a converted model"),
         "nodes": (network.report, "exp(x)"),
-        "probe": (network.probe(torch.zeros(3, 2, dtype=torch.float64)), "layer 1: measured"),
+        "probe": (network.probe(torch.zeros(3, 2, dtype=torch.float64)), "layer 0: measured"),
         "plan": (ah.plan("tanh(x)", (-1, 1), tol=1e-1), "tanh(x) on [-1, 1] to within 0.1, float64\n  "),
         "theorem's plan": (
             ah.theorems.plan("two_layer", low=0, high=1, tol=0.5, tokens=1, features=2, lipschitz=1.0),

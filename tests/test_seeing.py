@@ -144,7 +144,8 @@ def test_theorems_are_drawn_with_the_error_under_the_bound(name: str) -> None:
 def test_a_view_has_the_numbers_of_its_model() -> None:
     model = MODELS["two inputs"]()
     line = model_view(model).along(1, 33)
-    x = torch.stack([torch.zeros(33, dtype=torch.float64), torch.linspace(-1, 1, 33, dtype=torch.float64)], dim=-1)
+    rest = torch.full((33,), model_view(model).resting[0], dtype=torch.float64)
+    x = torch.stack([rest, torch.linspace(-1, 1, 33, dtype=torch.float64)], dim=-1)
     assert np.array_equal(line.values, model(x).numpy())
     assert np.array_equal(line.exact, model.exact(x).numpy())
     assert line.allowed.max() == model.certificate.bound
@@ -152,6 +153,31 @@ def test_a_view_has_the_numbers_of_its_model() -> None:
     line = theorem_view(head).along(0, 33)
     assert line.values.shape == (33, 4)
     assert np.abs(line.values - line.exact).max() <= head.sum_bound
+
+
+@pytest.mark.parametrize(
+    ("formula", "share"), [("abs(x) + relu(x - 0.3)", 0.9), ("abs(x) + relu(y - 0.3)", 0.4), ("max(x, y, z)", 0.5)]
+)
+def test_lines_come_near_to_kinks(formula: str, share: float) -> None:
+    model = ah.compile(formula, (-1, 1), tol=1e-5)
+    line = model_view(model).through(121)
+    assert share * model.certificate.bound < line.error.max() <= model.certificate.bound
+    assert f"at most {line.error.max():.2e} at {len(line.x)} places, most of them near kinks" in model._repr_html_()
+    said = ah.compile("sin(x)", (-1, 1), tol=1e-3)._repr_html_()
+    assert re.search(r"at most \S+ at 121 places, under", said)
+
+
+@pytest.mark.parametrize("name", ["sorting", "recall", "layer_norm"])
+def test_attention_moves_along_the_line_through_the_box(name: str) -> None:
+    model = ah.gallery.load(name).model
+    view = model_view(model)
+    assert list(view.names) == list(model.mechanism.inputs)
+    assert list(view.heads) == [head.name for head in model.mechanism.heads if head.kind != "carry"]
+    weights = view.attention(view.across(np.linspace(0, 1, 33)))
+    moves = [np.ptp(head, axis=0).max() > 0.1 for head in weights]
+    assert all(moves) if name != "layer_norm" else moves[view.heads.index("rsqrt_0")]
+    shown = [tick.get_text() for axes in model.plot().axes for tick in axes.get_yticklabels()]
+    assert len(view.heads) == 1 or set(view.heads) & set(shown)
 
 
 def test_numbers_that_were_changed_have_no_bound_in_the_figure() -> None:

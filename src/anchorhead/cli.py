@@ -154,12 +154,12 @@ def show(
         write(model.plot(), plot)
     if not isinstance(model, ah.CompiledModel):
         print_theorem(model, as_json, str(file))
-        return
-    print_model(model, as_json, str(file))
-    if not as_json:
-        print_parts(model)
-        if plot is not None:
-            print(f"figure: {plot}")
+    else:
+        print_model(model, as_json, str(file))
+        if not as_json:
+            print_parts(model)
+    if plot is not None and not as_json:
+        print(f"figure: {plot}")
 
 
 @app.command()

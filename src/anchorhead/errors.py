@@ -31,6 +31,14 @@ class ShapeError(InputError):
     """
 
 
+class MissingPartError(InputError, AttributeError):
+    """A model of this kind has no such part; `hasattr` is false of it.
+
+    >>> hasattr(ah.compile("sin(x + y)", (-1, 1), tol=1e-1, method="grid"), "mechanism")
+    False
+    """
+
+
 class DtypeError(InputError):
     """An input tensor has another dtype than the model.
 

@@ -39,6 +39,7 @@ def print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> Non
                   "resources": vars(model.resources), "largest_value": model.largest_value}  # fmt: skip
         if model.report is not None and model.report.nodes:
             values["nodes"] = [vars(node) for node in model.report.nodes]
+        if hasattr(model, "mechanism"):
             values["mechanism"] = model.mechanism.as_dict()
         print(json.dumps(values))
         return
@@ -84,14 +85,22 @@ def _widths(header: Sequence[str], cells: Sequence[Sequence[str]], room: int) ->
 
 
 def print_parts(model: ah.CompiledModel) -> None:
-    """The keys of a head, or the nodes of a network."""
+    """The keys of a head, or the nodes of a network, and what every head computes."""
     if model.report is not None:
         print_nodes(model.report.rows())
         _print_heads(model)
     elif not model.input_shape:
-        _print_keys(model.head.numbers)
+        _print_keys(_numbers(model))
+        _print_heads(model)
     else:
         print_nodes(())
+
+
+def _numbers(model: ah.CompiledModel) -> Head:
+    """Of the only head, whichever row map it is under."""
+    from anchorhead.model.mapped_core import MappedCore
+
+    return model.network.numbers if isinstance(model.network, MappedCore) else model.head.numbers
 
 
 def print_nodes(rows: Sequence[Sequence[str]]) -> None:

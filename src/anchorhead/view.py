@@ -1,8 +1,10 @@
 """A network and its target over a box of inputs, and the figure of them.
 
 Of one input the figure has the function, the error under its bound and the attention of every key; of two it has both
-as maps; of more it goes from the lower to the upper end of each input while the others are in the middle of theirs.
-Attention of several inputs is along the diagonal of the box.
+as maps; of more it goes from the lower to the upper end of each input while the others rest (`resting`).
+Where the target has kinks a line has more places near them, down to the spacing of floats, since a head errs most there
+and nowhere else. Attention of several inputs is along a line on which each of them goes nearly from end to end, from
+places and in directions that differ, so that they pass each other (`across`).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,14 +22,20 @@ from anchorhead.display import BLUE, GREY, RED, sketch
 from anchorhead.drawing import COLUMN, CYCLE, NETWORK, SMALL, TARGET, Drawing, dress, errors, image, label, legend
 
 Array = np.ndarray
-POINTS, SIDE, ATTENDED = 1001, 81, 335
-"""Places on a line, on a side of a map, and of attention."""
+POINTS, SIDE, ATTENDED, SKETCHED = 1001, 81, 335, 121
+"""Places on a line, on a side of a map, of attention, and of a small drawing."""
 MOST_WEIGHTS = 2e7
 """Attention weights that are computed for a figure; of a network with more there is no panel."""
 SPAN = 16.0
 """How much of an unbounded domain is drawn."""
-MOST_INPUTS, MOST_OUTPUTS, MOST_HEADS, MOST_KEYS = 6, 4, 6, 128
+MOST_INPUTS, MOST_OUTPUTS, MOST_HEADS, MOST_KEYS = 6, 4, 12, 128
 """How many are drawn, the first ones."""
+MOST_KINKS = 24
+"""On one line that are looked at closely; of more, evenly chosen ones."""
+ACROSS = "a line through the box on which every input moves"
+RESTING = 0.3
+"""The share of that line where inputs are while one moves."""
+GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,8 @@ class View:
     target: None where it cannot be looked into. allowed: the error that is kept at places of the only input, or
     anywhere; None where no bound is known; a multiple of |target| where it is relative. attention: of every head the
     weights (points, keys). last: what the last panel has instead of it. outputs: how many are drawn, where there are
-    so many.
+    so many. kinks: numbers (points, any) that change their sign where the target has a kink. heads: what those of
+    `attention` are called.
     """
 
     title: str
@@ -70,6 +80,8 @@ class View:
     attention: Callable[[Array], list[Array]] | None = None
     last: Callable[[Axes], None] | None = None
     outputs: int = MOST_OUTPUTS
+    kinks: Callable[[Array], Array] | None = None
+    heads: Sequence[str] = ()
 
     @property
     def low(self) -> Array:
@@ -81,12 +93,50 @@ class View:
         """The upper ends."""
         return np.array([_part(*pair)[1] for pair in self.box])
 
+    @property
+    def resting(self) -> Array:
+        """Where inputs are while another moves: not in the middle, where many a function is zero or has its kinks."""
+        return self.across(np.array([RESTING]))[0]
+
     def along(self, i: int, points: int = POINTS) -> Line:
-        """Input i from end to end, the others in the middle."""
-        x = np.linspace(self.low[i], self.high[i], points)
-        inputs = np.tile((self.low + self.high) / 2, (points, 1))
-        inputs[:, i] = x
-        return self.at(x, inputs)
+        """Input i from end to end, the others resting: so many places evenly, and more near kinks."""
+        return self._along(i, self._places([partial(self._inputs, i)], points))
+
+    def through(self, points: int = POINTS) -> Line:
+        """From end to end of `across`: places are shares of the way, or those of the only input."""
+        if len(self.box) == 1:
+            return self.along(0, points)
+        share = self._places([self.across], points)
+        return self.at(share, self.across(share))
+
+    def _along(self, i: int, share: Array) -> Line:
+        inputs = self._inputs(i, share)
+        return self.at(inputs[:, i], inputs)
+
+    def _inputs(self, i: int, share: Array) -> Array:
+        """Input i at shares of its way, zero to one, the others resting."""
+        inputs = np.tile(self.resting, (len(share), 1))
+        inputs[:, i] = np.where(share < 1, self.low[i] + share * (self.high[i] - self.low[i]), self.high[i])
+        return inputs
+
+    def _places(self, lines: Sequence[Callable[[Array], Array]], points: int) -> Array:
+        """Shares of the way, evenly spaced, and near the kinks on any of the lines."""
+        even = np.linspace(0, 1, points)
+        if self.kinks is None:
+            return even
+        found = [_near(_crossings(self.kinks, line, even), 1 / points) for line in lines]
+        return np.unique(np.concatenate([even, *found]))
+
+    def across(self, share: Array) -> Array:
+        """Inputs (points, inputs) on the line of the file's first words; the box itself if it has one input."""
+        count = len(self.box)
+        if count == 1:
+            return self.low + share[:, None] * (self.high - self.low)
+        i = np.arange(count)
+        near, far = 0.25 * (i * math.sqrt(2) % 1), 1 - 0.25 * (i * math.sqrt(3) % 1)
+        turned = i * GOLDEN % 1 > 0.5
+        start, end = np.where(turned, 1 - near, near), np.where(turned, 1 - far, far)
+        return self.low + (start + share[:, None] * (end - start)) * (self.high - self.low)
 
     def at(self, x: Array, inputs: Array) -> Line:
         """The numbers at some inputs, at places x of a line."""
@@ -104,7 +154,8 @@ class View:
             found = Drawing((3.1 if middle else 3.6) + 2.0 * len(bottom), COLUMN * (2 if middle else 1))
         else:
             rows = [["values"], *([name] for name in (*middle, *bottom))]
-            found = Drawing(0.2 + 1.75 * len(rows) + 0.4 * len(bottom))
+            named = 0.35 * (self.attention is not None and len(self.heads) > 1)
+            found = Drawing(0.2 + 1.75 * len(rows) + (0.4 + named) * len(bottom), COLUMN * (1 + named))
         axes = found.subplot_mosaic(rows, height_ratios=[1.4 if row[0] == "last" else 1.3 for row in rows])
         (self._maps if maps else self._lines)(found, axes)
         if bottom:
@@ -114,9 +165,11 @@ class View:
     def _lines(self, figure: Drawing, axes: dict[str, Axes]) -> None:
         """Values and errors along every input, or along the only one."""
         alone = len(self.box) == 1
-        lines = [self.along(i) for i in range(min(len(self.box), MOST_INPUTS))]
-        t = lines[0].x if alone else np.linspace(0, 1, POINTS)
-        xlabel = label(self.names[0]) if alone else "one input from end to end, others in the middle"
+        shown = range(min(len(self.box), MOST_INPUTS))
+        share = self._places([partial(self._inputs, i) for i in shown], POINTS)
+        lines = [self._along(i, share) for i in shown]
+        t = lines[0].x if alone else share
+        xlabel = label(self.names[0]) if alone else "one input from end to end, others resting"
         dress(axes["values"], ylabel=_output(lines[0], self.outputs if alone else 1))
         for i, line in enumerate(lines):
             _curves(axes["values"], t, line, self, i)
@@ -146,25 +199,27 @@ class View:
               f"the network: {_output(line, 1)}")  # fmt: skip
         if "error" not in axes:
             return
-        bound = "" if line.allowed is None else f", {self.level} bound {line.allowed.max():.2e}"
-        dress(axes["error"], f"at most {np.nanmax(line.error):.2e}{bound}", **sides)
+        bound = "" if line.allowed is None else f"\n{self.level} bound: {line.allowed.max():.2e}"
+        largest = max(np.nanmax(found.error) for found in (line, self.along(0), self.along(1), self.through()))
+        dress(axes["error"], f"computed: at most {largest:.2e}{bound}", **sides)
         image(figure, axes["error"], x, y, line.error.reshape(SIDE, SIDE), self._error(), colours="magma_r")
 
     def _error(self) -> str:
         return "|error| / |target|" if self.relative else "|error|"
 
     def _last(self, figure: Drawing, axes: Axes) -> None:
-        """Who attends to what along the only input, or along the diagonal of the box; or what is to be there."""
+        """Who attends to what along the only input, or along a line through the box; or what is to be there."""
         dress(axes)
         if self.last is not None:
             self.last(axes)
         elif self.attention is not None:
             alone = len(self.box) == 1
             t = np.linspace(0, 1, ATTENDED)
-            heads = self.attention(self.low + t[:, None] * (self.high - self.low))
-            dress(axes, ylabel="key", xlabel=label(self.names[0]) if alone else "along the diagonal of the box")
+            heads = self.attention(self.across(t))
+            dress(axes, ylabel="key", xlabel=label(self.names[0]) if alone else f"along {ACROSS}")
             axes.xaxis.label.set_fontsize(SMALL)
-            _attention(figure, axes, self.low[0] + t * (self.high[0] - self.low[0]) if alone else t, heads)
+            x = self.across(t)[:, 0] if alone else t
+            _attention(figure, axes, x, heads, self.heads if len(self.heads) == len(heads) else ())
 
 
 def _curves(axes: Axes, t: Array, line: Line, view: View, i: int) -> None:
@@ -180,7 +235,32 @@ def _curves(axes: Axes, t: Array, line: Line, view: View, i: int) -> None:
         axes.plot(t, line.values[:, k], color=colour, lw=1, label=named if once else None)
 
 
-def _attention(figure: Drawing, axes: Axes, x: Array, heads: list[Array]) -> None:
+def _crossings(distances: Callable[[Array], Array], line: Callable[[Array], Array], t: Array) -> Array:
+    """Where on a line a number changes its sign between neighbours of t, found by halving: sorted, each once."""
+    sign = np.sign(distances(line(t)))
+    change = (sign[:-1] * sign[1:] <= 0) & ((sign[:-1] != 0) | (sign[1:] != 0))
+    here, which = np.nonzero(change)
+    if len(here) > MOST_KINKS:
+        chosen = np.linspace(0, len(here) - 1, MOST_KINKS).astype(int)
+        here, which = here[chosen], which[chosen]
+    low, high, rows = t[here], t[here + 1], np.arange(len(here))
+    start = sign[here, which]
+    for _ in range(52 if len(here) else 0):
+        middle = (low + high) / 2
+        now = np.sign(distances(line(middle))[rows, which])
+        before = (now == start) & (start != 0) | (start == 0) & (now == 0)
+        low, high = np.where(before, middle, low), np.where(before, high, middle)
+    return np.unique(np.where(start == 0, low, high))
+
+
+def _near(places: Array, step: float) -> Array:
+    """Places in (0, 1) at and on both sides of some, at distances from a step down by roots of two."""
+    away = step * 2.0 ** -np.arange(0, 40, 0.5)
+    found = (places[:, None] + np.concatenate([-away, [0.0], away])).ravel()
+    return found[(found >= 0) & (found <= 1)]
+
+
+def _attention(figure: Drawing, axes: Axes, x: Array, heads: list[Array], names: Sequence[str]) -> None:
     """Keys in the order in which the query meets them, head above head, with lines between."""
     rows: list[Array] = []
     for weights in heads[:MOST_HEADS]:
@@ -189,9 +269,14 @@ def _attention(figure: Drawing, axes: Axes, x: Array, heads: list[Array]) -> Non
         rows.append(own[:, np.argsort(met, kind="stable")[:MOST_KEYS]].T)
     shown = np.concatenate(rows)
     image(figure, axes, x, np.arange(len(shown)), shown, "attention weight", colours="magma_r", most=1.0)
-    for edge in np.cumsum([len(row) for row in rows])[:-1]:
-        axes.axhline(edge - 0.5, color="white", lw=1.5)
-    axes.set_yticks(range(0, len(shown), max(1, math.ceil(len(shown) / 6))))
+    sizes = np.array([len(row) for row in rows])
+    for edge in np.cumsum(sizes)[:-1]:
+        axes.axhline(edge - 0.5, color="0.6", lw=0.8)
+    if names and len(heads) > 1:
+        middles = np.cumsum(sizes) - sizes / 2 - 0.5
+        axes.set_yticks(middles, [label(name, 24) for name in names[:MOST_HEADS]], fontsize=SMALL - 2)
+    else:
+        axes.set_yticks(range(0, len(shown), max(1, math.ceil(len(shown) / 6))))
     if len(heads) > 1:
         said = f"{len(heads)} heads" if len(heads) <= MOST_HEADS else f"the first {MOST_HEADS} of {len(heads)} heads"
         axes.set_ylabel(f"keys of {said}", fontsize=SMALL)
@@ -201,7 +286,7 @@ def _output(line: Line, drawn: int) -> str:
     count = line.values.shape[1]
     if count == 1:
         return "value"
-    return f"output 1 of {count}" if drawn == 1 else f"outputs 1 to {min(count, drawn)} of {count}"
+    return f"output 0 of {count}" if drawn == 1 else f"outputs 0 to {min(count, drawn) - 1} of {count}"
 
 
 def _part(low: float, high: float) -> tuple[float, float]:
@@ -215,10 +300,9 @@ def _part(low: float, high: float) -> tuple[float, float]:
 
 def sketched(view: View) -> str:
     """Two small drawings for a notebook: the function with its network, and the error under the bound."""
-    line = view.along(0, 121)
+    line = view.through(SKETCHED)
     x, values = line.x.tolist(), line.values[:, 0].tolist()
-    where = f"for {view.names[0]} from {x[0]:.4g} to {x[-1]:.4g}"
-    where += ", the other inputs in the middle" if len(view.box) > 1 else ""
+    where = f"for {view.names[0]} from {x[0]:.4g} to {x[-1]:.4g}" if len(view.box) == 1 else f"on {ACROSS}"
     if line.exact is None:
         return sketch(x, [(RED, values)], f"the network {where}")
     top = sketch(x, [(GREY, line.exact[:, 0].tolist()), (RED, values)], f"the target, broad, and the network {where}")
@@ -226,5 +310,8 @@ def sketched(view: View) -> str:
         return top
     floor = float(line.allowed.min()) * 1e-4 or 1e-18
     curves = [(BLUE, line.error.clip(floor).tolist()), (RED, line.allowed.tolist())]
-    said = f"the error, at most {line.error.max():.2e} here, under the {view.level} bound, on a logarithmic scale"
+    places = f"{len(x)} places" + ", most of them near kinks" * (len(x) > SKETCHED)
+    said = (
+        f"the error, at most {line.error.max():.2e} at {places}, under the {view.level} bound, on a logarithmic scale"
+    )
     return top + sketch(x, curves, said, log=True)

@@ -43,6 +43,7 @@ from anchorhead.file.folder import (
     record_bytes,
     record_digest,
 )
+from anchorhead.file.mode import usual_mode
 from anchorhead.model.activation import Placed
 from anchorhead.model.outside import check_policy
 from anchorhead.progress import Progress, telling
@@ -110,7 +111,8 @@ def _write(model: Any, where: Path, beside: list[Path]) -> None:
                 generation.save_pretrained(where)
         for path in beside:
             shutil.copyfile(path, where / path.name)
-        save_file(tensors, where / WEIGHTS, metadata={"format": "pt"})
+        with usual_mode(where / WEIGHTS):
+            save_file(tensors, where / WEIGHTS, metadata={"format": "pt"})
         (where / "heads").mkdir()
         for index, compiled in enumerate(heads):
             compiled.save(where / head_file(index))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from anchorhead.errors import DependencyError
 from anchorhead.export.lens import HookedNetwork, hooked
+from anchorhead.export.named import Named
 
 try:
     from transformer_lens.config import TransformerBridgeConfig
@@ -60,13 +61,18 @@ class Adapter(ArchitectureAdapter):
         self.component_mapping = {"blocks": OpaqueBlockBridge(name="blocks", submodules=parts)}
 
 
-def bridged(model: nn.Module, tokens: int | None = None) -> TransformerBridge:
+class NamedBridge(Named, TransformerBridge):
+    """A bridge that knows its heads by name, as `HookedNetwork` does."""
+
+    def __init__(self, network: HookedNetwork) -> None:
+        super().__init__(Host(network), Adapter(network.cfg), None)
+        self.mechanism = network.mechanism
+        self.eval()
+
+    def z_point(self, block: int) -> str:
+        return f"blocks.{block}.z.hook_out"
+
+
+def bridged(model: nn.Module, tokens: int | None = None) -> NamedBridge:
     """See `ah.to_bridge`."""
-    network = hooked(model, tokens)
-    first = network.attentions[0]
-    heads, width, size = first.W_Q.shape
-    config = TransformerBridgeConfig(
-        d_model=width, d_head=size, n_layers=len(network.blocks), n_ctx=network.tokens, n_heads=heads, d_vocab=1,
-        architecture="anchorhead", device="cpu", dtype=first.W_Q.dtype,
-    )  # fmt: skip
-    return TransformerBridge(Host(network), Adapter(config), None)
+    return NamedBridge(hooked(model, tokens))

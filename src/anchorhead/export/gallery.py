@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.compiler.compile import compile
+from anchorhead.display import page, sentence
 from anchorhead.errors import FileError, InputError
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.mechanism import Mechanism
@@ -40,6 +41,10 @@ class Item:
     def mechanism(self) -> Mechanism:
         """What every head reads, computes and writes."""
         return self.model.mechanism
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return page(self.name, sentence(self.description), self.mechanism.html(), self.model._repr_html_())
 
     def as_dict(self) -> dict[str, Any]:
         """What is written beside the model's file."""
@@ -145,8 +150,8 @@ def _sorting() -> CompiledModel:
 
 
 def _recall() -> CompiledModel:
-    """The value whose key fits the query (x0, x1) best, of two keys (x2, x3), (x4, x5) with values x6, x7: one softmax
-    attention that is the target's own."""
+    """Two values x6, x7, blended by how well their keys (x2, x3), (x4, x5) fit the query (x0, x1): one softmax
+    attention, the target's own."""
 
     def recall(x: Tensor) -> Tensor:
         query, keys, values = x[..., :2, None], x[..., 2:6].unflatten(-1, (2, 2)), x[..., 6:]

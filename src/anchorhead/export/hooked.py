@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
-
+    from anchorhead.export.bridge import NamedBridge
     from anchorhead.export.lens import HookedNetwork
 
 
@@ -23,7 +22,7 @@ def to_hooked(model: nn.Module, tokens: int | None = None) -> HookedNetwork:
     return hooked(model, tokens)
 
 
-def to_bridge(model: nn.Module, tokens: int | None = None) -> TransformerBridge:
+def to_bridge(model: nn.Module, tokens: int | None = None) -> NamedBridge:
     """The model in TransformerLens' TransformerBridge: (batch, tokens, inputs) to (batch, tokens, outputs).
 
     Arguments are those of `to_hooked`, and so is what it needs.

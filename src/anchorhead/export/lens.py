@@ -11,6 +11,9 @@ features, H heads of s = d_head features, and the positions that W_O keeps as qu
     blocks.l.attn.hook_z             (batch, queries, H, s)   pattern times v
     blocks.l.hook_attn_out           (batch, queries, E)      sum over heads of z W_O,  W_O (H, s, E) = out_proj.weight
 
+H is the same in all blocks, as TransformerLens takes it to be: a block with fewer heads has idle ones behind them,
+whose matrices are zero.
+
 There is no residual connection around a layer: what is carried on is carried by heads of its own. Of a compiled model's
 network each head writes one number, the first entry of its z, and `names[l][h]` is what that is called
 (`circuit/names.py`); the entries of hook_attn_out are those numbers in the same order.
@@ -29,7 +32,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import DependencyError, InputError, ShapeError
+from anchorhead.errors import DependencyError, ShapeError
+from anchorhead.export.named import Named
 from anchorhead.head.parameters import constant
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.head_core import HeadCore
@@ -40,25 +44,26 @@ from anchorhead.model.stock import StockAttention, StockLayer, to_stock_attentio
 
 try:
     from transformer_lens import HookedRootModule
+    from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.hook_points import HookPoint
 except ImportError as error:
     raise DependencyError("Hook points need TransformerLens: pip install 'anchorhead[lens]'.") from error
-
-Hook = tuple[str, Callable[..., Tensor]]
-"""The name of a hook point, and what is done there, as `run_with_hooks` takes them."""
 
 
 class HookedAttention(nn.Module):
     """One attention layer, a hook point at every step: (batch, N, E) to (batch, queries, E)."""
 
-    def __init__(self, layer: StockLayer) -> None:
+    def __init__(self, layer: StockLayer, most: int) -> None:
+        """most: heads that it shall have, idle ones among them."""
         super().__init__()
         attention = layer.attention
         heads, width = attention.num_heads, attention.embed_dim
         self.keep, self.size = layer.keep, width // heads
         parts = attention.in_proj_weight.unflatten(0, (3, heads, self.size)).mT
-        self.W_Q, self.W_K, self.W_V = map(constant, parts)
-        self.W_O = constant(attention.out_proj.weight.unflatten(1, (heads, self.size)).permute(1, 2, 0))
+        self.W_Q, self.W_K, self.W_V = (constant(_with_idle(part, most)) for part in parts)
+        self.W_O = constant(
+            _with_idle(attention.out_proj.weight.unflatten(1, (heads, self.size)).permute(1, 2, 0), most)
+        )
         self.register_buffer("mask", layer.mask if isinstance(layer.mask, Tensor) else None)
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         self.hook_attn_scores, self.hook_pattern, self.hook_z = HookPoint(), HookPoint(), HookPoint()
@@ -78,9 +83,9 @@ class HookedAttention(nn.Module):
 class HookedBlock(nn.Module):
     """A lift and its attention layer: (batch, n, d) to (batch, queries, rows)."""
 
-    def __init__(self, lift: nn.Module, layer: StockLayer) -> None:
+    def __init__(self, lift: nn.Module, layer: StockLayer, most: int) -> None:
         super().__init__()
-        self.lift, self.attn, self.rows = lift, HookedAttention(layer), layer.rows
+        self.lift, self.attn, self.rows = lift, HookedAttention(layer, most), layer.rows
         self.hook_resid_pre, self.hook_attn_out = HookPoint(), HookPoint()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,10 +93,10 @@ class HookedBlock(nn.Module):
         return out[..., : self.rows]
 
 
-class HookedNetwork(HookedRootModule):
+class HookedNetwork(Named, HookedRootModule):
     """The model as blocks with hook points, and the affine map after the last: (batch, n, d) to (batch, n, outputs).
 
-    mechanism: what every head does, of a compiled model whose heads have a meaning each; None for others.
+    cfg: what TransformerLens asks of a model: blocks, heads, sizes, and that there is nothing but attention.
     """
 
     def __init__(self, blocks: list[HookedBlock], last: nn.Module, stock: StockAttention,
@@ -101,12 +106,12 @@ class HookedNetwork(HookedRootModule):
         self.blocks, self.last, self.mechanism = nn.ModuleList(blocks), last, mechanism
         self.tokens, self.features, self._check = stock.tokens, stock.features, stock.check
         self._look = look
+        self.cfg = _config(self)
         self.setup()
+        self.eval()
 
-    @property
-    def names(self) -> list[list[str]]:
-        """What each head of each block writes, by name."""
-        return [] if self.mechanism is None else [list(names) for names in self.mechanism.states]
+    def z_point(self, block: int) -> str:
+        return f"blocks.{block}.attn.hook_z"
 
     @property
     def attentions(self) -> list[HookedAttention]:
@@ -130,61 +135,41 @@ class HookedNetwork(HookedRootModule):
         out: Tensor = self.last(x)
         return out
 
-    def where(self, name: str) -> tuple[int, int]:
-        """The block and the head that compute a number of that name."""
-        if self.mechanism is None:
-            raise InputError("The heads of this network have no names: it is not a compiled network of named heads.")
-        found = self.mechanism.head(name)
-        return found.layer, found.head
-
-    def ablation(self, name: str, value: float | Tensor = 0.0) -> Hook:
-        """A hook that puts a value in the place of what a head writes, zero unless given: for `run_with_hooks`.
-
-        value: a number, or a tensor (batch, tokens), such as what the head wrote for other inputs.
-        """
-        block, head = self.where(name)
-        if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
-            raise InputError(f"A head writes numbers, and {value!r:.60} is neither a number nor a tensor of them.")
-
-        def ablate(z: Tensor, hook: HookPoint) -> Tensor:
-            if isinstance(value, Tensor) and value.ndim and value.shape != z.shape[:2]:
-                raise ShapeError(
-                    f"The value for {name!r} has shape {tuple(value.shape)}; the input has (batch, tokens) "
-                    f"{tuple(z.shape[:2])}, and a number for each is needed."
-                )
-            z = z.clone()
-            z[:, :, head, 0] = value
-            return z
-
-        return f"blocks.{block}.attn.hook_z", ablate
-
-    def written(self, cache: Any, name: str) -> Tensor:
-        """What a head wrote, (batch, tokens), in a cache of `run_with_cache`."""
-        block, head = self.where(name)
-        point, heads = f"blocks.{block}.attn.hook_z", self.attentions[block].W_Q.shape[0]
-        try:
-            z = cache[point]
-        except (KeyError, TypeError, IndexError):
-            z = None
-        if not isinstance(z, Tensor) or z.ndim != 4 or z.shape[2] != heads:
-            raise InputError(
-                f"The cache holds no {point} with {heads} heads, so that it is not this network's: give the second "
-                "result of this network's run_with_cache, with that hook point among its names."
-            )
-        found: Tensor = z[:, :, head, 0]
-        return found
-
 
 def hooked(model: nn.Module, tokens: int | None = None) -> HookedNetwork:
     """See `ah.to_hooked`."""
     stock = to_stock_attention(model, tokens)
     stages = list(stock.stages)
-    pairs = zip(stages[::2], stages[1::2], strict=False)
-    blocks = [HookedBlock(lift, layer) for lift, layer in pairs if isinstance(layer, StockLayer)]
+    pairs = [(lift, layer) for lift, layer in zip(stages[::2], stages[1::2], strict=False)
+             if isinstance(layer, StockLayer)]  # fmt: skip
+    most = max((layer.attention.num_heads for _, layer in pairs), default=0)
+    blocks = [HookedBlock(lift, layer, most) for lift, layer in pairs]
     named = isinstance(model, CompiledModel) and isinstance(model.network, HeadCore | LayeredCore)
     mechanism = model.mechanism if named and isinstance(model, CompiledModel) else None
     last = stages[-1] if len(stages) % 2 else nn.Identity()
     return HookedNetwork(blocks, last, stock, mechanism, model.look if isinstance(model, Watched) else _anywhere)
+
+
+def _with_idle(weights: Tensor, most: int) -> Tensor:
+    """Matrices (heads, ...) with zeros for heads up to so many."""
+    return torch.cat([weights, weights.new_zeros(most - len(weights), *weights.shape[1:])])
+
+
+def _config(network: HookedNetwork) -> TransformerBridgeConfig:
+    """What TransformerLens is told. Sizes that differ from block to block are those of the first, d_head also by
+    block; there is one layer of attention a block, no mask of later positions unless a theorem has it, and no more."""
+    found = network.attentions
+    heads, width, size = found[0].W_Q.shape if found else (0, network.features, 1)
+    first = next(network.parameters())
+    masked = any(isinstance(layer.mask, Tensor) for layer in found)
+    config = TransformerBridgeConfig(
+        d_model=width, d_head=size, n_layers=len(found), n_ctx=network.tokens, n_heads=heads, d_vocab=1, d_mlp=0,
+        per_layer_head_dim=[layer.size for layer in found], attn_only=True, normalization_type=None,
+        attention_dir="causal" if masked else "bidirectional", default_prepend_bos=False, architecture="anchorhead",
+        device=str(first.device), dtype=first.dtype, n_params=sum(p.numel() for p in network.parameters()),
+    )  # fmt: skip
+    config.act_fn = None
+    return config
 
 
 def _anywhere(x: Tensor) -> None:

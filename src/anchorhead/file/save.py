@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 
 from anchorhead.errors import FileError, InputError
 from anchorhead.file.container import FORMAT, digest
+from anchorhead.file.mode import usual_mode
 from anchorhead.proof.certificate import Certificate, end_text
 
 TYPES = {"float64": "<f8", "float32": "<f4", "int32": "<i4"}
@@ -54,7 +55,9 @@ def write(record: dict[str, Any], arrays: dict[str, np.ndarray], path: str | os.
     little = {name: np.ascontiguousarray(a, dtype=TYPES[str(a.dtype)]) for name, a in arrays.items()}
     try:
         record["digest"] = digest(record, {name: a.tobytes() for name, a in little.items()})
-        save_file(little, os.fspath(path), metadata={"anchorhead": json.dumps(record, sort_keys=True, allow_nan=False)})
+        said = {"anchorhead": json.dumps(record, sort_keys=True, allow_nan=False)}
+        with usual_mode(path):
+            save_file(little, os.fspath(path), metadata=said)
     except ValueError as error:
         raise FileError(f"{path} cannot be written: a number of the model is not finite ({error}).") from error
     except (OSError, SafetensorError) as error:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.display import beside, facts, page, sentence
-from anchorhead.errors import InputError, PrecisionError, VerificationError
+from anchorhead.errors import MissingPartError, PrecisionError, VerificationError
 from anchorhead.expression.graph import Expression
 from anchorhead.file.save import save
 from anchorhead.head.module import HeadModule
@@ -73,6 +73,13 @@ class CompiledModel(Watched):
         kept = self._claimed.level != "unproved" and fingerprint(self) == self._sealed
         return self._claimed if kept else self._claimed.unproved()
 
+    def __getattr__(self, name: str) -> Any:
+        """What is not there; a part that models of other kinds have says so in its own sentence."""
+        part = getattr(type(self), name, None)
+        if isinstance(part, property) and part.fget is not None:
+            return part.fget(self)
+        return super().__getattr__(name)
+
     def forward(self, x: Tensor) -> Tensor:
         self.look(x)
         return self.network(x)
@@ -129,7 +136,7 @@ class CompiledModel(Watched):
         """The one head of a function of one variable."""
         found: Any = getattr(self.network, "head", None)
         if found is None:
-            raise InputError("This model is not one head of one variable; model.network has its parts.")
+            raise MissingPartError("This model is not one head of one variable; model.network has its parts.")
         return found
 
     @property
@@ -137,7 +144,7 @@ class CompiledModel(Watched):
         """What is claimed of that head."""
         found: Any = getattr(self.network, "claim", None)
         if not isinstance(found, HeadClaim):
-            raise InputError("This model is not one head of one variable, of which something is claimed.")
+            raise MissingPartError("This model is not one head of one variable, of which something is claimed.")
         return found
 
     @property
@@ -145,7 +152,7 @@ class CompiledModel(Watched):
         """The target of a network of heads, step by step."""
         found: Any = getattr(self.network, "circuit", None)
         if found is None:
-            raise InputError("This model is one layer: it has no circuit of several steps.")
+            raise MissingPartError("This model is one layer: it has no circuit of several steps.")
         return found
 
     @property
@@ -156,7 +163,7 @@ class CompiledModel(Watched):
     @property
     def mechanism(self) -> Mechanism:
         """What every head reads, computes and writes, by name: to print, or `.as_dict()` for JSON."""
-        return self.network.mechanism(self._claimed)
+        return self.network.mechanism(self.certificate)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -191,7 +198,7 @@ class CompiledModel(Watched):
     def plot(self) -> Figure:
         """A figure of the function, of the error under its bound and of the attention, with no file and no window.
 
-        Of two inputs both are maps, of more slices through the middle of the domain. `.savefig(path)` writes it.
+        Of two inputs both are maps, of more slices through the domain. `.savefig(path)` writes it.
         """
         from anchorhead.model.portrait import view
 

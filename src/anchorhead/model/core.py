@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import InputError
+from anchorhead.errors import InputError, MissingPartError
 from anchorhead.head.parameters import check_tensor
 from anchorhead.model.layered import flattened
 from anchorhead.model.mechanism import Mechanism
@@ -87,9 +87,9 @@ class Core(nn.Module):
 
     def mechanism(self, certificate: Certificate) -> Mechanism:
         """What every head does."""
-        raise InputError(
-            "This model is one lookup over a grid of keys whose values are the target's there: it has no heads with a "
-            "meaning of their own. Compile with method='graph' for a network of named heads."
+        raise MissingPartError(
+            "This model looks its values up on a grid of the inputs, with the target's values for its own: it has no "
+            "heads with a meaning of their own. Compile with method='graph' for a network of named heads."
         )
 
     @abstractmethod

@@ -93,7 +93,8 @@ class LayeredCore(FlatCore):
             ) from None
 
     def mechanism(self, certificate: Certificate) -> Mechanism:
-        return mechanism(self.placed, self.report.wire_errors)
+        proved = self.report.wire_errors
+        return mechanism(self.placed, proved if certificate.level != "unproved" else (math.inf,) * len(proved))
 
     def literal_wire_errors(self) -> tuple[float, ...]:
         """About the errors of all wires in the literal evaluation, for a diagnosis.

@@ -6,6 +6,8 @@ whose values were solved for the map. Where the map has a proof it is of these n
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from anchorhead.head.head import NUMBERS, Head
 from anchorhead.head.module import LiteralHead
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.model.core import Core
+from anchorhead.model.mechanism import Mechanism, single_head
 from anchorhead.model.network import Network, Resources
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.curve import Formula
@@ -76,6 +79,13 @@ class MappedCore(Core):
             f"This head has the row map {self.row_map.name} in place of softmax, so that it is no softmax attention; "
             "compile it without row_map."
         )
+
+    def mechanism(self, certificate: Certificate) -> Mechanism:
+        error = certificate.bound if certificate.level == "proved" else math.inf
+        found = single_head(self.target.outputs[0], self.target.variables[0], certificate.expression, self.head.keys,
+                            error, certificate.domain[0])  # fmt: skip
+        words = f"{found.heads[0].words}, with weights by the row map {self.row_map.name}"
+        return replace(found, heads=(replace(found.heads[0], words=words),))
 
     def resources(self, certificate: Certificate) -> Resources:
         ends = certificate.domain[0]

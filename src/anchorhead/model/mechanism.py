@@ -8,6 +8,7 @@ program for the target, and `error` is how far the number that a head writes may
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +18,11 @@ from anchorhead.circuit.layout import states
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.names import line_node, wire_names
 from anchorhead.circuit.program import number_out
+from anchorhead.display import page, table
 from anchorhead.enclosure.exact import as_float
 from anchorhead.errors import InputError
 from anchorhead.expression.graph import Node, substituted
+from anchorhead.proof.certificate import end_text
 from anchorhead.proof.network_claim import PlacedNetwork
 
 MOST_SAID = 6
@@ -43,7 +46,9 @@ class HeadMechanism:
     """One head. layer and head count from 0; kind is that of the circuit's step, or `carry`.
 
     function: in u, times v where the step is a product; empty for what is none. reads: the lines by their roles. where:
-    what part of the target it comes from. keys: that it attends to. error: proved, of the number that it writes.
+    what part of the target it comes from. keys: that it attends to. error: proved, of the number that it writes;
+    proved_for: where u may be for that, in JSON null of a head that reads no u; beyond it nothing is known. An error is
+    infinite, in JSON null, where it is not, or once the model's numbers are not those that were proved.
     """
 
     layer: int
@@ -56,10 +61,14 @@ class HeadMechanism:
     where: str
     keys: int
     error: float
+    proved_for: tuple[float, float] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        return vars(self) | {"reads": {role: vars(line) for role, line in self.reads.items()}}
+        reads = {role: vars(line) for role, line in self.reads.items()}
+        error = self.error if math.isfinite(self.error) else None
+        ends = None if self.proved_for is None else [end_text(end) for end in self.proved_for]
+        return vars(self) | {"reads": reads, "error": error, "proved_for": ends}
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,15 @@ class Mechanism:
         return {"inputs": list(self.inputs), "heads": [head.as_dict() for head in self.heads],
                 "states": [list(names) for names in self.states],
                 "outputs": [vars(line) for line in self.outputs]}  # fmt: skip
+
+    def html(self) -> str:
+        """The heads as a table."""
+        rows = [(str(h.layer), str(h.head), h.name, h.words, str(h.keys), f"{h.error:.2e}") for h in self.heads]
+        return table(("layer", "head", "writes", "what it does", "keys", "error"), rows, f"{len(rows)} heads")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return page("What every head does", self.html())
 
     def __str__(self) -> str:
         return "\n".join(f"layer {h.layer}, head {h.head}  {h.name}: {h.words}" for h in self.heads)
@@ -124,15 +142,25 @@ def _head(placed: PlacedNetwork, layer: int, head: int, i: int, names: Sequence[
         words += f": entry {wire - claim.circuit.starts[i]} of its values"
     function = getattr(step, "function", None)
     return HeadMechanism(layer, head, step.name, names[wire], words, "" if function is None else str(function), reads,
-                         step.label, step.keys(claim.heads, use), error)  # fmt: skip
+                         step.label, step.keys(claim.heads, use), error, _proved_for(placed, i))  # fmt: skip
 
 
-def single_head(function: Node, variable: str, text: str, keys: int, error: float) -> Mechanism:
-    """Of one head for a function of one variable."""
+def _proved_for(placed: PlacedNetwork, i: int) -> tuple[float, float] | None:
+    """The u for which the head of step i is proved, which looks at t = (u - c)/r."""
+    use = placed.claim.wiring.uses[i]
+    if use.head < 0:
+        return None
+    head = placed.claim.heads[use.head]
+    return use.centre + use.radius * head.low, use.centre + use.radius * head.high
+
+
+def single_head(function: Node, variable: str, text: str, keys: int, error: float, where: tuple[float, float]
+                ) -> Mechanism:  # fmt: skip
+    """Of one head for a function of one variable, proved there."""
     in_u = substituted(function, {variable: U})
     line = Stated(0, {variable: 1})
     found = HeadMechanism(0, 0, "apply", text, f"computes {in_u} of u = {variable}", str(in_u), {"u": line}, text, keys,
-                          error)  # fmt: skip
+                          error, where)  # fmt: skip
     return Mechanism((variable,), (found,), ((text,),), (Stated(0, {text: 1}),))
 
 

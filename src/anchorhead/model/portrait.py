@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from anchorhead.circuit.names import wire_names
 from anchorhead.errors import InputError
-from anchorhead.model.core import shaped
+from anchorhead.model.core import Core, shaped
+from anchorhead.model.kinks import kink_distances
+from anchorhead.model.layered_core import LayeredCore
 from anchorhead.model.prompt_core import PromptModel, exact_answer
 from anchorhead.view import ATTENDED, MOST_WEIGHTS, Array, View
 
@@ -45,10 +48,16 @@ def _of_inputs(model: CompiledModel) -> View:
     def attention(x: Array) -> list[Array]:
         return [head for layer in model.attention(inputs(x)) for head in _heads(layer, len(x))]
 
+    distances = kink_distances(model.network, claim.domain)
+
+    @torch.no_grad()
+    def kinks(x: Array) -> Array:
+        return distances(inputs(x).double()).cpu().numpy() if distances else np.zeros((len(x), 0))
+
     known, layers = claim.level != "unproved", f"{cost.layers} layers, " if cost.layers > 1 else ""
     return View(
         title=claim.expression,
-        names=claim.variables or [f"x{i + 1}" for i in range(len(claim.domain))],
+        names=_names(model),
         box=claim.domain,
         network=network,
         target=target if _looked_into(target, len(claim.domain)) else None,
@@ -57,7 +66,24 @@ def _of_inputs(model: CompiledModel) -> View:
         level=claim.level,
         label=f"attention, {layers}{cost.keys:,} keys",
         attention=attention if ATTENDED * cost.keys <= MOST_WEIGHTS else None,
+        kinks=None if distances is None else kinks,
+        heads=_heads_names(model.network),
     )
+
+
+def _names(model: CompiledModel) -> Sequence[str]:
+    """Of the inputs, as the mechanism has them."""
+    core = model.network
+    named = core.circuit.inputs if isinstance(core, LayeredCore) else ()
+    return model.certificate.variables or named or [f"x{i}" for i in range(len(model.certificate.domain))]
+
+
+def _heads_names(core: Core) -> list[str]:
+    """What the heads that compute write, in the order of `attention`."""
+    if not isinstance(core, LayeredCore):
+        return []
+    names, _ = wire_names(core.circuit)
+    return [names[core.circuit.starts[i]] for _, steps in core.layered.groups for i in steps]
 
 
 def _looked_into(target: Callable[[Array], Array], inputs: int) -> bool:
@@ -104,7 +130,7 @@ def _of_prompts(model: PromptModel) -> View:
     part = slice(own, None) if asked else slice(0, own)
     return View(
         title=claim.expression,
-        names=claim.variables[part] or [f"x{i + 1}" for i in range(len(low[part]))],
+        names=_names(model)[part],
         box=claim.domain[part],
         network=lambda x: _flat(both(*prompt(x))[0], len(x)),
         target=lambda x: _flat(both(*prompt(x))[1], len(x)),

@@ -17,7 +17,7 @@ from anchorhead.proof.certificate import Certificate
 
 @dataclass(frozen=True)
 class LayerProbe:
-    """One layer of a run: the node that errs most against what was proved for it."""
+    """One layer of a run, counted from 0: the node that errs most against what was proved for it."""
 
     layer: int
     label: str
@@ -64,7 +64,7 @@ def probe(core: Core, certificate: Certificate, x: Tensor) -> Probe:
     elif not certificate.bounded:
         bound += certificate.rounding * (1 + float(x.abs().max())) if x.numel() else 0.0
     measured = float(error.max()) if error.numel() else 0.0
-    return Probe((LayerProbe(1, certificate.expression, measured, bound),))
+    return Probe((LayerProbe(0, certificate.expression, measured, bound),))
 
 
 def _layers(core: LayeredCore, output_errors: Sequence[float], x: Tensor) -> Probe:
@@ -73,14 +73,14 @@ def _layers(core: LayeredCore, output_errors: Sequence[float], x: Tensor) -> Pro
     states = network.states(core.flat(x))
     wires, outputs = exact_wires(circuit, x.double())
     found = []
-    for number, (layer, (_, state)) in enumerate(zip(network.sequence, pairwise(states), strict=True), 1):
+    for number, (layer, (_, state)) in enumerate(zip(network.sequence, pairwise(states), strict=True)):
         new = [circuit.starts[i] + k for i in layer.steps for k in range(circuit.steps[i].width)]
         errors = _largest(state[..., -len(new) :].double() - wires[..., new])
         names = [circuit.wire_name(w) for w in new]
         found.append(_worst(number, names, errors, [wire_errors[w] for w in new]))
     errors = _largest(network.last(states[-1]).double() - outputs)
     names = [f"output {i}" for i in range(len(errors))]
-    found.append(_worst(len(network.sequence) + 1, names, errors, output_errors))
+    found.append(_worst(len(network.sequence), names, errors, output_errors))
     return Probe(tuple(found))
 
 

@@ -23,8 +23,8 @@ COLUMNS = ("layer", "node", "function of u", "method", "heads", "keys", "error",
 class NodeReport:
     """Steps that share a head in one layer: what they compute, what it costs, and what it contributes.
 
-    keys: of one head. error: what the head keeps, approximation and rounding. contribution: how much of it arrives at
-    the output where it matters most, to first order.
+    layer: from 0. keys: of one head. error: what the head keeps, approximation and rounding. contribution: how much of
+    it arrives at the output where it matters most, to first order.
     """
 
     layer: int
@@ -96,7 +96,7 @@ def report(claim: NetworkClaim) -> Report:
     apart = [groups[key] for key in keys]
     arrives = _by_group(claim, apart, domains, found)
     nodes = tuple(
-        _node(claim, key[0], members, arrives[g]) for g, (key, members) in enumerate(zip(keys, apart, strict=True))
+        _node(claim, key[0] - 1, members, arrives[g]) for g, (key, members) in enumerate(zip(keys, apart, strict=True))
     )
     return Report(nodes, tuple(worst([flow.errors for flow in found])), _logits(claim, found))
 

@@ -133,16 +133,29 @@ def _stages(model: nn.Module, tokens: int | None) -> tuple[list[nn.Module], int,
     if not isinstance(network, Network) or network.size is None:
         raise InputError(
             f"{type(model).__name__} has no form as layers of nn.MultiheadAttention on sequences of a fixed length; "
-            + (
-                "give its .model."
-                if isinstance(getattr(model, "model", None), nn.Module)
-                else "give a result of ah.compile, of a model's as_self_attention, or of ah.theorems."
-            )
+            + _instead(model)
         )
     own, features = network.size
     if tokens is not None and tokens != own:
         raise InputError(f"tokens={tokens!r} was asked for, and this network is built for sequences of {own}.")
     return list(network.literal().stages), own, features
+
+
+def _instead(model: Any) -> str:
+    """What can be had of what has no stock form."""
+    if isinstance(getattr(model, "model", None), nn.Module):
+        return "give its .model."
+    if isinstance(getattr(getattr(model, "report", None), "places", None), list):
+        return (
+            "it is a converted model, whose modules are its own: register_forward_hook on report.places[i].module sees "
+            "what goes into the heads of a place and what comes out."
+        )
+    if hasattr(model, "as_self_attention"):
+        return (
+            "it has its matrices as model.as_self_attention(examples), whose modules, such as step[0].heads[0], take "
+            "torch's register_forward_hook."
+        )
+    return "give a result of ah.compile, of a compiled model's as_self_attention, or of ah.theorems."
 
 
 @dataclass

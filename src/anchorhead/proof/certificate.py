@@ -92,7 +92,7 @@ class Certificate:
             ("approximation", f"{self.approximation:.3g}" + (scale if self.relative else "")),
             ("rounding", f"{self.rounding:.3g}{scale}, {self.dtype}"),
         ]
-        each = [(f"bound of output {i + 1}", f"{bound:.3g}") for i, bound in enumerate(self.outputs)]
+        each = [(f"bound of output {i}", f"{bound:.3g}") for i, bound in enumerate(self.outputs)]
         marks = [("approximation", self.approximation), ("rounding", self.rounding)]
         drawn = gauge(marks, "the parts of the bound, on a logarithmic scale")
         several = facts(each) if len(each) > 1 else ""

@@ -140,7 +140,7 @@ class ExaminedNode(Examined):
 
     def where(self, i: int) -> str:
         wire = self.wires[i % len(self.wires)]
-        return f"layer {self.number + 1}, node {shortened(self.network.core.circuit.wire_name(wire), 40)}"
+        return f"layer {self.number}, node {shortened(self.network.core.circuit.wire_name(wire), 40)}"
 
     def place(self, i: int) -> str:
         return f"u = {self.u[i].item():.4g}"
