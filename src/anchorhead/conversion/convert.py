@@ -89,6 +89,8 @@ def convert(
         model = _converted(module, wished, tell, inputs, outside, pure=pure, accept=accept)
         if trainable:
             make_trainable(model)
+        report: Any = model.report
+        report.settle(model)
         if warm:
             tell("making kernels")
             make_kernels(model)

@@ -27,6 +27,7 @@ from anchorhead.compiler.load import load_compiled
 from anchorhead.conversion.asked import check_convertible
 from anchorhead.conversion.code_digest import changed, code_digests
 from anchorhead.conversion.convert import convert, placed
+from anchorhead.conversion.makeup import changes
 from anchorhead.conversion.place_heads import put
 from anchorhead.conversion.pretrained import forbid_saving, from_config, load_pretrained
 from anchorhead.conversion.report import ConversionReport
@@ -93,6 +94,7 @@ def save_converted(model: nn.Module, folder: str | os.PathLike[str]) -> None:
 
 
 def _write(model: Any, where: Path, beside: list[Path]) -> None:
+    _require_unchanged(model)
     _require_no_more(model)
     tensors, same = _weights(model)
     heads, entries = _heads(model)
@@ -121,6 +123,16 @@ def _write(model: Any, where: Path, beside: list[Path]) -> None:
         (where / RECORD).write_bytes(record_bytes(record))
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise FileError(f"{where} cannot be written: {error}.") from error
+
+
+def _require_unchanged(model: Any) -> None:
+    """What is loaded is built anew, so that a change of anything but weights and heads would be lost."""
+    found = changes(model, model.report.places, model.report.made)
+    if found:
+        raise InputError(
+            f"The model was changed after it was converted ({', '.join(found[:3])}), and a folder does not hold that; "
+            "change the original instead, and convert it."
+        )
 
 
 def _require_no_more(model: nn.Module) -> None:
@@ -200,6 +212,7 @@ def load_converted(
     _compare_code(model.report, record.get("code"), where)
     if record.get("trainable"):
         make_trainable(model)
+    model.report.settle(model)
     found: nn.Module = model.eval()
     return found
 

@@ -113,6 +113,14 @@ def held_functions(module: nn.Module) -> Iterator[tuple[str, str]]:
                 break
 
 
+def assigned(module: nn.Module) -> set[str]:
+    """Names of attributes that a module's own code assigns when it runs: its state."""
+    nodes = [n for parsed, _ in sources(module) for n in ast.walk(parsed)]
+    found = {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store | ast.Del)}
+    by_name = [n.args[1] for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) == "setattr" and n.args[1:]]
+    return found | {str(a.value) for a in by_name if isinstance(a, ast.Constant)}
+
+
 def frozen(module: nn.Module) -> str | None:
     """Why a trace of the forward would not be the forward; None if it would."""
     if "forward" in vars(module):
