@@ -1,7 +1,11 @@
 """A report is told of the model that was converted; what is made of it afterwards is said, and not saved as that."""
 
+import collections
 import copy
+import dataclasses
+import functools
 import pickle
+import types
 
 import pytest
 import torch
@@ -130,3 +134,69 @@ def test_state_that_a_forward_keeps_is_no_change(tmp_path):
     converted(X)
     assert converted.report.pure
     ah.save_converted(converted, tmp_path / "out")
+
+
+@dataclasses.dataclass
+class Stats:
+    shift: torch.Tensor
+
+
+class Slots:
+    __slots__ = ("shift",)
+
+    def __init__(self, shift):
+        self.shift = shift
+
+
+class Holds(nn.Module):
+    def __init__(self, hold):
+        super().__init__()
+        self.a, self.act = nn.Linear(8, 8), nn.GELU()
+        self.kept = hold(torch.ones(8))
+
+    def forward(self, x):
+        return self.act(self.a(x))
+
+
+def around(t):
+    return lambda x: x + t
+
+
+HELD = {
+    "a dataclass": Stats,
+    "a namespace": lambda t: types.SimpleNamespace(shift=t),
+    "a deque": lambda t: collections.deque([t]),
+    "slots": Slots,
+    "a set": lambda t: {t},
+    "a partial": lambda t: functools.partial(torch.add, t),
+    "a closure": around,
+    "a default": lambda t: lambda x, t=t: x + t,
+    "a bound method": lambda t: t.add,
+    "an array": lambda t: t.numpy(),
+    "arrays in a list": lambda t: [t.numpy()],
+    "bytes": lambda t: t.numpy().tobytes(),
+    "modules in a list": lambda t: [nn.Linear(8, 8)],
+    "a distribution": lambda t: torch.distributions.Normal(t, t),
+    "an object in a list": lambda t: [{"a": Stats(t)}],
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_no_folder_holds_is_refused_by_name(name, tmp_path):
+    converted = ah.convert(Holds(HELD[name]), inputs=X)
+    with pytest.raises(ah.InputError, match="kept holds"):
+        ah.save_converted(converted, tmp_path / "out")
+
+
+def test_a_module_that_is_an_attribute_and_not_registered_is_refused(tmp_path):
+    model = Holds(lambda t: 1)
+    vars(model)["other"] = nn.Linear(8, 8)
+    with pytest.raises(ah.InputError, match="other holds a Linear"):
+        ah.save_converted(ah.convert(model, inputs=X), tmp_path / "out")
+
+
+def test_names_of_what_is_registered_are_no_other_place(tmp_path):
+    model = Holds(lambda t: [t, {"a": (t + 1,)}])
+    model.again, model.by = [model.a], functools.partial(nn.functional.linear, weight=model.a.weight)
+    ah.save_converted(ah.convert(model, inputs=X), tmp_path / "out")
+    assert ah.load_converted(tmp_path / "out", Holds(lambda t: [0 * t, {"a": (t,)}]))

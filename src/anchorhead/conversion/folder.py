@@ -14,7 +14,6 @@ import copy
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from anchorhead.compiler.load import load_compiled
 from anchorhead.conversion.asked import check_convertible
 from anchorhead.conversion.code_digest import changed, code_digests
 from anchorhead.conversion.convert import convert, placed
+from anchorhead.conversion.holdings import require_all_held, tensors, weights
 from anchorhead.conversion.makeup import changes
 from anchorhead.conversion.place_heads import put
 from anchorhead.conversion.pretrained import forbid_saving, from_config, load_pretrained
@@ -44,7 +44,6 @@ from anchorhead.file.folder import (
     record_bytes,
     record_digest,
 )
-from anchorhead.model.activation import Placed
 from anchorhead.model.outside import check_policy
 from anchorhead.progress import Progress, telling
 
@@ -95,8 +94,8 @@ def save_converted(model: nn.Module, folder: str | os.PathLike[str]) -> None:
 
 def _write(model: Any, where: Path, beside: list[Path]) -> None:
     _require_unchanged(model)
-    _require_no_more(model)
-    tensors, same = _weights(model)
+    require_all_held(model)
+    stored, same = weights(model)
     heads, entries = _heads(model)
     trainable = any(place.module.head.trains for place in model.report.places)
     record: dict[str, Any] = {"format": FORMAT, "report": model.report.as_dict(), "heads": entries, "same": same,
@@ -112,7 +111,7 @@ def _write(model: Any, where: Path, beside: list[Path]) -> None:
                 generation.save_pretrained(where)
         for path in beside:
             shutil.copyfile(path, where / path.name)
-        save_file(tensors, where / WEIGHTS, metadata={"format": "pt"})
+        save_file(stored, where / WEIGHTS, metadata={"format": "pt"})
         (where / "heads").mkdir()
         for index, compiled in enumerate(heads):
             compiled.save(where / head_file(index))
@@ -133,16 +132,6 @@ def _require_unchanged(model: Any) -> None:
             f"The model was changed after it was converted ({', '.join(found[:3])}), and a folder does not hold that; "
             "change the original instead, and convert it."
         )
-
-
-def _require_no_more(model: nn.Module) -> None:
-    """What a module keeps by `get_extra_state` can be anything, code among it, and is not written."""
-    for name, module in model.named_modules():
-        if type(module).get_extra_state is not nn.Module.get_extra_state:
-            raise InputError(
-                f"{name or type(model).__name__} has a state of its own making, get_extra_state, and no folder holds "
-                "that; keep it in buffers, or pickle the model."
-            )
 
 
 def _emptied(where: Path) -> None:
@@ -241,60 +230,10 @@ def _folder(folder: str | os.PathLike[str]) -> Path:
     return Path(folder)
 
 
-def _tensors(model: nn.Module, without: tuple[str, ...] = ()) -> dict[str, tuple[nn.Module, str, Tensor]]:
-    """All tensors of a model by name, where they are held: parameters, buffers, persistent or not, and attributes; but
-    for what is in heads, and in modules at some places."""
-    placed = [
-        (f"{name}." if name else "", m)
-        for name, m in model.named_modules(remove_duplicate=False)
-        if isinstance(m, Placed)
-    ]
-    inside = [name for name, _ in placed]
-    inside += [f"{name}." for name in without]
-    found: dict[str, tuple[nn.Module, str, Tensor]] = {}
-    for path, module in model.named_modules(remove_duplicate=False):
-        prefix = f"{path}." if path else ""
-        if not any(prefix.startswith(head) for head in inside):
-            for held in (module._parameters, module._buffers, vars(module)):
-                found |= {prefix + n: (module, n, t) for n, t in _within("", held) if isinstance(t, Tensor)}
-    for prefix, module in placed:  # weight and bias of a norm
-        found |= {prefix + n: (module, n, t) for n, t in module._parameters.items() if t is not None}
-    return found
-
-
-def _within(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What a dictionary or a list holds, by name, and what those hold that are in it; but not registered tensors and
-    modules."""
-    pairs = value.items() if isinstance(value, dict) else enumerate(value)
-    for name, part in pairs:
-        if prefix or name not in ("_parameters", "_buffers", "_modules"):
-            yield (f"{prefix}{name}", part)
-            if isinstance(part, dict | list | tuple):
-                yield from _within(f"{prefix}{name}.", part)
-
-
-def _weights(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each tensor once, in memory of its own; and the names that are other names of a tensor."""
-    first: dict[int, str] = {}
-    memory: set[int] = set()
-    tensors: dict[str, Tensor] = {}
-    same: dict[str, str] = {}
-    for name, (_, _, tensor) in _tensors(model).items():
-        if id(tensor) in first:
-            same[name] = first[id(tensor)]
-            continue
-        first[id(tensor)] = name
-        tensors[name] = tensor.detach().contiguous()
-        if tensors[name].untyped_storage()._cdata in memory:
-            tensors[name] = tensors[name].clone()
-        memory.add(tensors[name].untyped_storage()._cdata)
-    return tensors, same
-
-
 def _fill(model: Any, where: Path, record: dict[str, Any], places: list[str]) -> None:
     """Every stored tensor, one at a time, so that there are never two copies of all of them; none may be left over."""
     gone = {e["place"] for e in record["heads"] if e["kind"] != "norm"}
-    held = _tensors(model, tuple(place for place in places if place in gone))
+    held = tensors(model, tuple(place for place in places if place in gone))
     try:
         stored = safe_open(where / WEIGHTS, framework="pt")
     except (OSError, SafetensorError) as error:
