@@ -200,3 +200,24 @@ def test_names_of_what_is_registered_are_no_other_place(tmp_path):
     model.again, model.by = [model.a], functools.partial(nn.functional.linear, weight=model.a.weight)
     ah.save_converted(ah.convert(model, inputs=X), tmp_path / "out")
     assert ah.load_converted(tmp_path / "out", Holds(lambda t: [0 * t, {"a": (t,)}]))
+
+
+def test_a_difference_from_the_original_is_not_stated_of_trained_heads(tmp_path):
+    converted = ah.convert(block(), inputs=X, trainable=True)
+    assert "when it was converted the outputs differed by at most" in str(converted.report)
+    adam = torch.optim.Adam(converted.parameters(), 0.05)
+    for _ in range(3):
+        adam.zero_grad()
+        (converted(X) - 3).square().mean().backward()
+        adam.step()
+    assert "differed" not in str(converted.report)
+    with pytest.raises(ah.InputError, match="recertify"):
+        ah.save_converted(converted, tmp_path / "out")
+    found = ah.recertify(converted)
+    assert str(found).startswith("1 head, proved, errors up to")
+    ah.save_converted(converted, tmp_path / "out")
+    said = (tmp_path / "out/README.md").read_text(), str(converted.report)
+    said = *said, str(ah.load_converted(tmp_path / "out", block()).report)
+    assert not any("differed" in text for text in said)
+    assert all("heads were trained since" in text for text in said)
+    assert ah.verify(tmp_path / "out").level == "proved"

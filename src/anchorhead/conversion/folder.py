@@ -262,7 +262,10 @@ def _heads(model: Any) -> tuple[list[Any], list[dict[str, Any]]]:
     for place in model.report.places:
         module = place.module
         if not module.proved:
-            raise InputError(f"The numbers of a head at {place.place} were changed after their proof; convert again.")
+            raise InputError(
+                f"The numbers of a head at {place.place} were changed after their proof; if they were trained, "
+                "ah.recertify(model) proves what they are now, else convert again."
+            )
         heads = {role: known.setdefault(c.claim, (len(known), c))[0] for role, c in module.compiled.items()}
         entries.append({"place": place.place, "kind": module.kind, "heads": heads})
     return [compiled for _, compiled in known.values()], entries

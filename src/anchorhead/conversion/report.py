@@ -118,7 +118,8 @@ class ConversionReport:
     unwatched: str = NO_INPUTS
     """Why the model was not watched; empty if it was."""
     difference: float = float("nan")
-    """The largest difference of an output from the original's on them, and `size`, the largest output."""
+    """The largest difference of an output from the original's on them when it was converted, and `size`, the largest
+    output; not a number after heads were trained and proved again."""
     size: float = float("nan")
     idle: list[str] = field(default_factory=list)
     """Modules that did not run on them, of which nothing was seen."""
@@ -255,8 +256,7 @@ class ConversionReport:
             )
             return [f"  NOT watched, since {self._why_unwatched()}: {what}"]
         if self.inputs:
-            size = f"where they are up to {self.size:.3g}"
-            lines.insert(0, f"  the outputs differ by at most {self.difference:.2e}, {size}, on {self.inputs}")
+            lines.insert(0, self._compared())
         if not self.watched:
             compared = "" if self.inputs else ", nor whether it computes what the original does"
             advice = "; convert with inputs= to have that" if self.unwatched == NO_INPUTS else ""
@@ -270,13 +270,26 @@ class ConversionReport:
         )
         return [*lines, f"  complete for what ran on these inputs: {pure}"]
 
+    def _compared(self) -> str:
+        """With the original, as it was then; of heads that were trained since that says nothing."""
+        if math.isnan(self.difference) or not all(place.module.proved for place in self.places):
+            return (
+                "  heads were trained since it was compared with the original, so that no difference from it is stated"
+            )
+        size = f"where they were up to {self.size:.3g}"
+        return (
+            f"  when it was converted the outputs differed by at most {self.difference:.2e}, {size}, on {self.inputs}"
+        )
+
 
 def _line(r: Replaced) -> str:
     """A row for people."""
     gate, unit = " times its partner" if r.gated else "", UNITS.get(r.kind, "")
     what = f"{r.place}: {r.formula}{gate}, {' + '.join(str(head.keys) for head in r.heads)} keys"
     if not math.isfinite(r.error):
-        return f"{what}, unproved: numbers were changed after their proof"
+        return (
+            f"{what}, unproved: numbers were changed after their proof; ah.recertify(model) proves trained heads again"
+        )
     where = "R" if r.domain == WHOLE else f"[{r.domain[0]:.4g}, {r.domain[1]:.4g}]"
     if r.kind == "norm":
         return (
