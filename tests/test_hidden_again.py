@@ -364,3 +364,69 @@ def test_a_model_that_returns_a_generator_alone_is_not_watched_and_is_not_asked_
     said = str(ah.convert(model, inputs=X).report)
     assert "NOT watched" in said
     assert "inputs=" not in said
+
+
+class Blocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+
+class WithoutGradients(Blocks):
+    def forward(self, x):
+        with torch.no_grad():
+            h = F.gelu(self.a(x))
+        return self.b(h)
+
+
+class ByADecorator(Blocks):
+    @torch.no_grad()
+    def forward(self, x):
+        return self.b(F.gelu(self.a(x)))
+
+
+class InAShorterDtype(Blocks):
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.b(F.gelu(self.a(x)))
+
+
+@pytest.mark.parametrize("kind", [WithoutGradients, ByADecorator, InAShorterDtype])
+def test_with_blocks_of_a_forward_stay(kind):
+    model = kind()
+    converted = ah.convert(model, inputs=X)
+    assert len(converted.report.replaced) == 1
+    assert converted.report.refused == []
+    (expected, found) = (m(X) for m in (model, converted))
+    assert (expected.dtype, expected.requires_grad) == (found.dtype, found.requires_grad)
+    if expected.requires_grad:
+        expected.sum().backward()
+        found.sum().backward()
+        assert (model.a.weight.grad is None) == (converted.a.weight.grad is None)
+
+
+class ByAMethod(Blocks):
+    def half(this, x):
+        with torch.no_grad():
+            return F.gelu(this.a(x))
+
+    def forward(this, x):
+        return F.gelu(this.b(x)) + this.half(x)
+
+
+class ByAPlainMethod(Blocks):
+    def mlp(this, x):
+        return this.b(F.gelu(this.a(x)))
+
+    def forward(this, x):
+        return x + this.mlp(x)
+
+
+def test_what_methods_call_is_converted_or_listed_whatever_self_is_called():
+    report = ah.convert(ByAPlainMethod(), inputs=X).report
+    assert (len(report.replaced), report.refused) == (1, [])
+    report = ah.convert(ByAMethod(), inputs=X).report
+    assert len(report.replaced) == 1
+    assert "with" in report.refused[0][1]
+    assert not report.pure

@@ -26,7 +26,7 @@ from anchorhead.conversion.activations import (
     is_activation,
     is_elementwise,
 )
-from anchorhead.conversion.forward_source import activation_calls, calls, frozen, held_functions
+from anchorhead.conversion.forward_source import activation_calls, calls, each_call, frozen, held_functions
 from anchorhead.conversion.norms import NORM_NAMES, norm_call, norm_of
 from anchorhead.conversion.source_calls import source_calls, source_gates
 from anchorhead.conversion.traced_forward import traced
@@ -118,7 +118,10 @@ def find_sites(
         sites += [Site("module", path, name, SIGMOID, False, carries=glu.dim) for name, glu in glus.items()]
         if graph is None:
             found = [Site("source", path, n, f, False) for n, f in source_calls(module, helpers=pure).items()]
-            sites, own = sites + found, set() if found else own
+            sites += found
+            if found and len(found) < len(each_call(module)):
+                refused.append((path or "the model", _in_part(own, fixed)))
+            own = set() if found else own
         if own:
             found, missed = _calls(path, graph, own, fixed)
             sites += found
@@ -127,6 +130,11 @@ def find_sites(
         formula = formula_of(model)
         sites += [Site("module", "", "", formula, False, bool(getattr(model, "inplace", False)))] if formula else []
     return sites + (_norms(model, graphs) if pure else []), refused, graphs
+
+
+def _in_part(names: set[str], fixed: str | None) -> str:
+    said = ", ".join(sorted(names))
+    return f"of the calls of {said} in its code not all can be rewritten, since {fixed or 'torch.fx cannot trace it'}"
 
 
 def _norms(model: nn.Module, graphs: dict[str, fx.Graph]) -> list[Site]:
