@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.dlpack import from_dlpack, to_dlpack
 
 import anchorhead as ah
 
@@ -99,7 +100,30 @@ def entropy(m, h):
     return h - (p * p.log()).sum(-1, keepdim=True)
 
 
+@torch.jit.script
+def by_a_scripted_list(x: torch.Tensor):
+    numbers: list[float] = x.reshape(-1).tolist()
+    out: list[float] = []
+    for v in numbers:
+        out.append(max(v, 0.0) * v)
+    return torch.tensor(out).reshape(x.shape)
+
+
+class Capsule:
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack__(self, **kwargs):
+        return to_dlpack(self.tensor.detach())
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
 HIDDEN = {
+    "a list in scripted code": lambda m, h: by_a_scripted_list(h),
+    "a capsule": lambda m, h: torch.tensor(np.sin(np.from_dlpack(Capsule(h))).tolist()),
+    "a tensor of a capsule": lambda m, h: torch.tensor(np.sin(from_dlpack(to_dlpack(h.detach())).numpy()).tolist()),
     "an address": by_address,
     "a pickle": lambda m, h: torch.from_numpy(np.tanh(pickle.loads(pickle.dumps(h.detach())).numpy())),
     "a file": by_file,

@@ -104,8 +104,10 @@ class Operations:
     def leaves(self, name: str, tensor: Any) -> None:
         """The numbers of a tensor are handed to something other than torch."""
         state = self.get(tensor) if isinstance(tensor, Tensor) else State()
-        if state.marks & (DATA | TOKEN):
-            self.left |= dict.fromkeys((*state.open, self.event(name if state.marks & DATA else "number")))
+        if state.marks & (DATA | TOKEN | NOWHERE):
+            self.left |= dict.fromkeys(
+                (*state.open, self.event("number" if state.marks & (DATA | TOKEN) == TOKEN else name))
+            )
 
     def see(self, func: Any, args: Any, kwargs: Any, found: Any) -> None:
         """Marks what an operation returns or writes to, once it is known what it does to DATA."""
