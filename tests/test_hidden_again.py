@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import dataclasses
 import io
 import math
 import pickle
@@ -259,6 +260,11 @@ OF_TOKENS = {
     "a sine of a table of bits": lambda m, w, i, t: torch.sin(m.bits.view(torch.float32)[i]) @ w.T,
     "a square of integers": lambda m, w, i, t: (m.kinds[i] * m.kinds[i]).float() + w[0, 0],
     "a remainder": lambda m, w, i, t: (m.kinds[i] % 3).float() + w[0, 0],
+    "a lookup by a sum": lambda m, w, i, t: w.repeat(6, 1)[m.kinds[i].sum(1)],
+    "a lookup by a product": lambda m, w, i, t: F.embedding(m.kinds[i] @ m.kinds[:6] + 5, w.repeat(50, 1)),
+    "a lookup by a sum of two": lambda m, w, i, t: w.repeat(2, 1)[m.kinds[i] + m.kinds[i.flip(1)]],
+    "a table of numbers of Python": lambda m, w, i, t: torch.tensor([0.1 * k * k for k in range(10)])[i].sin() @ w[:6],
+    "a table of random numbers": lambda m, w, i, t: torch.randn(10)[i].sin() @ w[:6],
 }  # fmt: skip
 
 
@@ -274,6 +280,7 @@ def test_what_tokens_make_of_the_models_tensors_is_looked_at(name):
 LOOKED_UP = {
     "a bag": lambda m, w, i, t: F.embedding_bag(i, w, mode="mean"),
     "kinds": lambda m, w, i, t: F.embedding(m.kinds[i], w) + w[m.kinds[:6]],
+    "shifted kinds": lambda m, w, i, t: w.repeat(3, 1)[2 * m.kinds[i].unsqueeze(-1).flatten(1) + 5],
     "small integers": lambda m, w, i, t: m.small[i].float() @ w.T,
     "one-hot vectors": lambda m, w, i, t: F.one_hot(i, 10).float() @ w,
     "a sine of tokens": lambda m, w, i, t: w[i][:, :4] * torch.sin(t)[..., None] / (1 + t[..., None]),
@@ -454,3 +461,20 @@ def test_what_methods_call_is_converted_or_listed_whatever_self_is_called():
     assert len(report.replaced) == 1
     assert "with" in report.refused[0][1]
     assert not report.pure
+
+
+@dataclasses.dataclass
+class Returned:
+    h: torch.Tensor
+
+    @property
+    def logits(self):
+        return self.h.sin()
+
+
+@pytest.mark.parametrize("returned", [Returned, lambda h: (h, h.sin), lambda h: {"h": h, "f": h.softmax}])
+def test_what_is_computed_after_the_return_is_listed(returned):
+    model = nn.Sequential(nn.Linear(8, 8))
+    plain = model.forward
+    model.forward = lambda x: returned(plain(x))
+    assert "computed later" in str(ah.convert(model, inputs=X).report.remaining)
