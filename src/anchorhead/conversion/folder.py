@@ -10,7 +10,6 @@ again, and computes the report's bounds from what was loaded.
 
 from __future__ import annotations
 
-import copy
 import os
 import shutil
 import warnings
@@ -23,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from anchorhead.compiler.load import load_compiled
-from anchorhead.conversion.asked import check_convertible
+from anchorhead.conversion.asked import check_convertible, copied
 from anchorhead.conversion.code_digest import changed, code_digests
 from anchorhead.conversion.convert import convert, placed
 from anchorhead.conversion.holdings import require_all_held, tensors, weights
@@ -173,7 +172,7 @@ def load_converted(
         )
     if module is not None:
         check_convertible(module)
-    model: Any = copy.deepcopy(module) if module is not None else from_config(where, str(record["class"]))
+    model: Any = copied(module) if module is not None else from_config(where, str(record["class"]))
     code = code_digests(model)
     sites, _, graphs = find_sites(model, pure=True)
     at = {site.place: site for site in sites}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 from collections.abc import Iterable
@@ -110,7 +111,7 @@ def keep_hooks(before: nn.Module, after: nn.Module) -> None:
     """Hooks of users stay; what they compute is seen when the model is watched."""
     for name, value in vars(before).items():
         if name.startswith(("_forward_hooks", "_forward_pre_hooks", "_backward", "_is_full_backward")):
-            vars(after)[name] = value
+            vars(after)[name] = copy.copy(value)  # the module may be held elsewhere, and have others later
 
 
 def _install(model: nn.Module, path: str, graph: fx.Graph) -> None:
