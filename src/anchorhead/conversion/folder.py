@@ -175,7 +175,8 @@ def load_converted(
     model: Any = copied(module) if module is not None else from_config(where, str(record["class"]))
     code = code_digests(model)
     sites, _, graphs = find_sites(model, pure=True)
-    at = {site.place: site for site in sites}
+    kinds = {entry["place"]: entry["kind"] for entry in record["heads"]}
+    at = {site.place: site.as_saved(kinds.get(site.place, "")) for site in sites}
     files = {index for entry in record["heads"] for index in entry["heads"].values()}
     heads = {index: load_compiled(where / head_file(index)) for index in files}
     _fill(model, where, record, list(at))
