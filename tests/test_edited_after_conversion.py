@@ -121,7 +121,7 @@ def test_a_report_without_its_model_stays_what_it_was():
 class Counts(nn.Module):
     def __init__(self):
         super().__init__()
-        self.a, self.act, self.calls, self.seen = nn.Linear(8, 8), nn.GELU(), 0, []
+        self.a, self.act, self.calls, self.seen, self.cache = nn.Linear(8, 8), nn.GELU(), 0, [], None
 
     def forward(self, x):
         self.calls += 1
@@ -132,6 +132,7 @@ class Counts(nn.Module):
 def test_state_that_a_forward_keeps_is_no_change(tmp_path):
     converted = ah.convert(Counts(), inputs=X)
     converted(X)
+    converted.cache, converted.compiled = 3, torch.compile(lambda x: x)
     assert converted.report.pure
     ah.save_converted(converted, tmp_path / "out")
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from anchorhead.conversion.report import Place
 
 CLASS, HOOKS, PART = "its class", "its hooks", "which one it is"
-FREE = ASIDE | {"gradient_checkpointing", "report", "_compiled_call_impl"}
+FREE = ASIDE | set(
+    "report gradient_checkpointing _gradient_checkpointing_func _compiled_call _compiled_call_impl".split()
+)
 """What may change without a change of what is computed."""
 FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 
@@ -79,13 +81,15 @@ def _whole(module: Placed) -> bool:
 
 
 def _settings(module: nn.Module, inside: bool, noted: Mapping[str, str] | None) -> Iterator[tuple[str, str]]:
-    """Functions in attributes, and, outside of heads, plain values; of those only what was noted, where it was."""
+    """Functions in attributes, and, outside of heads, plain values that are something; where some were noted only
+    those, and functions that take the place of a method."""
     for name, value in sorted(vars(module).items()):
+        known = noted is None or name in noted
         if name in FREE:
             continue
-        if isinstance(value, FUNCTIONS):
+        if isinstance(value, FUNCTIONS) and (known or hasattr(type(module), name)):
             yield name, function_text(value)
-        elif isinstance(value, PLAIN) and name[0] != "_" and not inside and (noted is None or name in noted):
+        elif isinstance(value, PLAIN) and name[0] != "_" and not inside and known and (noted or value is not None):
             yield name, repr(value)
 
 
