@@ -365,3 +365,28 @@ def test_backward_hooks_stay() -> None:
     model[1].register_full_backward_hook(lambda module, before, after: calls.append(1))
     ah.convert(model, inputs=torch.randn(2, 3))(torch.randn(2, 3)).sum().backward()
     assert calls
+
+
+class Squares(nn.Module):
+    def __init__(self, square):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.square = nn.Linear(8, 16), nn.Linear(16, 8), square
+
+    def forward(self, x):
+        h = F.relu(self.a(x))
+        if self.square == "pow":
+            return self.b(h**2)
+        return self.b(h.square() if self.square == "method" else torch.square(h))
+
+
+@pytest.mark.parametrize("square", ["pow", "method", "function"])
+def test_a_square_of_a_ramp_that_a_forward_calls_is_one_place(square, tmp_path):
+    x = 100 * torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    model = Squares(square)
+    converted = ah.convert(model, inputs=x)
+    (row,) = converted.report.replaced
+    assert (row.kind, row.formula, row.feeds, converted.report.pure) == ("square", "relu(x)**2", "b", True)
+    assert torch.allclose(converted(x), model(x), rtol=1e-5)
+    ah.save_converted(converted, tmp_path)
+    assert torch.equal(ah.load_converted(tmp_path, model)(x), converted(x))

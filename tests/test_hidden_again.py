@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import dataclasses
 import io
 import math
 import pickle
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.dlpack import from_dlpack, to_dlpack
 
 import anchorhead as ah
 
@@ -99,7 +101,30 @@ def entropy(m, h):
     return h - (p * p.log()).sum(-1, keepdim=True)
 
 
+@torch.jit.script
+def by_a_scripted_list(x: torch.Tensor):
+    numbers: list[float] = x.reshape(-1).tolist()
+    out: list[float] = []
+    for v in numbers:
+        out.append(max(v, 0.0) * v)
+    return torch.tensor(out).reshape(x.shape)
+
+
+class Capsule:
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack__(self, **kwargs):
+        return to_dlpack(self.tensor.detach())
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
 HIDDEN = {
+    "a list in scripted code": lambda m, h: by_a_scripted_list(h),
+    "a capsule": lambda m, h: torch.tensor(np.sin(np.from_dlpack(Capsule(h))).tolist()),
+    "a tensor of a capsule": lambda m, h: torch.tensor(np.sin(from_dlpack(to_dlpack(h.detach())).numpy()).tolist()),
     "an address": by_address,
     "a pickle": lambda m, h: torch.from_numpy(np.tanh(pickle.loads(pickle.dumps(h.detach())).numpy())),
     "a file": by_file,
@@ -235,6 +260,11 @@ OF_TOKENS = {
     "a sine of a table of bits": lambda m, w, i, t: torch.sin(m.bits.view(torch.float32)[i]) @ w.T,
     "a square of integers": lambda m, w, i, t: (m.kinds[i] * m.kinds[i]).float() + w[0, 0],
     "a remainder": lambda m, w, i, t: (m.kinds[i] % 3).float() + w[0, 0],
+    "a lookup by a sum": lambda m, w, i, t: w.repeat(6, 1)[m.kinds[i].sum(1)],
+    "a lookup by a product": lambda m, w, i, t: F.embedding(m.kinds[i] @ m.kinds[:6] + 5, w.repeat(50, 1)),
+    "a lookup by a sum of two": lambda m, w, i, t: w.repeat(2, 1)[m.kinds[i] + m.kinds[i.flip(1)]],
+    "a table of numbers of Python": lambda m, w, i, t: torch.tensor([0.1 * k * k for k in range(10)])[i].sin() @ w[:6],
+    "a table of random numbers": lambda m, w, i, t: torch.randn(10)[i].sin() @ w[:6],
 }  # fmt: skip
 
 
@@ -250,6 +280,7 @@ def test_what_tokens_make_of_the_models_tensors_is_looked_at(name):
 LOOKED_UP = {
     "a bag": lambda m, w, i, t: F.embedding_bag(i, w, mode="mean"),
     "kinds": lambda m, w, i, t: F.embedding(m.kinds[i], w) + w[m.kinds[:6]],
+    "shifted kinds": lambda m, w, i, t: w.repeat(3, 1)[2 * m.kinds[i].unsqueeze(-1).flatten(1) + 5],
     "small integers": lambda m, w, i, t: m.small[i].float() @ w.T,
     "one-hot vectors": lambda m, w, i, t: F.one_hot(i, 10).float() @ w,
     "a sine of tokens": lambda m, w, i, t: w[i][:, :4] * torch.sin(t)[..., None] / (1 + t[..., None]),
@@ -364,3 +395,86 @@ def test_a_model_that_returns_a_generator_alone_is_not_watched_and_is_not_asked_
     said = str(ah.convert(model, inputs=X).report)
     assert "NOT watched" in said
     assert "inputs=" not in said
+
+
+class Blocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+
+class WithoutGradients(Blocks):
+    def forward(self, x):
+        with torch.no_grad():
+            h = F.gelu(self.a(x))
+        return self.b(h)
+
+
+class ByADecorator(Blocks):
+    @torch.no_grad()
+    def forward(self, x):
+        return self.b(F.gelu(self.a(x)))
+
+
+class InAShorterDtype(Blocks):
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.b(F.gelu(self.a(x)))
+
+
+@pytest.mark.parametrize("kind", [WithoutGradients, ByADecorator, InAShorterDtype])
+def test_with_blocks_of_a_forward_stay(kind):
+    model = kind()
+    converted = ah.convert(model, inputs=X)
+    assert len(converted.report.replaced) == 1
+    assert converted.report.refused == []
+    (expected, found) = (m(X) for m in (model, converted))
+    assert (expected.dtype, expected.requires_grad) == (found.dtype, found.requires_grad)
+    if expected.requires_grad:
+        expected.sum().backward()
+        found.sum().backward()
+        assert (model.a.weight.grad is None) == (converted.a.weight.grad is None)
+
+
+class ByAMethod(Blocks):
+    def half(this, x):
+        with torch.no_grad():
+            return F.gelu(this.a(x))
+
+    def forward(this, x):
+        return F.gelu(this.b(x)) + this.half(x)
+
+
+class ByAPlainMethod(Blocks):
+    def mlp(this, x):
+        return this.b(F.gelu(this.a(x)))
+
+    def forward(this, x):
+        return x + this.mlp(x)
+
+
+def test_what_methods_call_is_converted_or_listed_whatever_self_is_called():
+    report = ah.convert(ByAPlainMethod(), inputs=X).report
+    assert (len(report.replaced), report.refused) == (1, [])
+    report = ah.convert(ByAMethod(), inputs=X).report
+    assert len(report.replaced) == 1
+    assert "with" in report.refused[0][1]
+    assert not report.pure
+
+
+@dataclasses.dataclass
+class Returned:
+    h: torch.Tensor
+
+    @property
+    def logits(self):
+        return self.h.sin()
+
+
+@pytest.mark.parametrize("returned", [Returned, lambda h: (h, h.sin), lambda h: {"h": h, "f": h.softmax}])
+def test_what_is_computed_after_the_return_is_listed(returned):
+    model = nn.Sequential(nn.Linear(8, 8))
+    plain = model.forward
+    model.forward = lambda x: returned(plain(x))
+    assert "computed later" in str(ah.convert(model, inputs=X).report.remaining)

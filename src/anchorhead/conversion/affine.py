@@ -68,8 +68,20 @@ SHAPE_ONLY = set(
 """They look at shapes and dtypes alone."""
 
 
+DRAWN = set("rand randn rand_like randn_like uniform normal".split())
+"""Random numbers; with a seed they are as good as weights."""
+
 LOOKUPS = set("embedding _embedding_bag index index_select gather take".split()) | set(MATRIX)
 """What tokens look up in the model's tensors, or make of them by a product with one-hot vectors."""
+
+SHIFTS = set("add sub rsub mul neg".split())
+"""What may be done with a constant to integers that were looked up, before they are looked up with."""
+
+GATHERS = set(
+    "cat stack repeat repeat_interleave copy narrow diagonal as_strided unfold constant_pad_nd _unsafe_index "
+    "unsafe_split unsafe_chunk tril triu rot90 fill zero masked_fill slice_scatter select_scatter".split()
+)
+"""What rearranges integers, beside `KEEPS_WEIGHTS`."""
 
 SUM, MEAN = 0, 1
 """The modes of a bag of embeddings that are affine."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -32,6 +35,9 @@ def check_convertible(module: Any) -> None:
                 f"{name or 'The model'} is scripted or traced by torch.jit, and has no forward of Python where heads "
                 "could stand; convert the module that it was made of, and script the result."
             )
+    for name, value in _attributes(module):
+        if _circular(value, set(), set()):
+            raise InputError(f"{name} contains itself, so that what it holds has no end; keep it apart from the model.")
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
             raise InputError(
@@ -48,3 +54,54 @@ def check_convertible(module: Any) -> None:
                 f"{name} is {str(tensor.dtype).removeprefix('torch.')}, in which torch computes nothing; convert the "
                 "model in bfloat16, float16, float32 or float64."
             )
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy; what cannot be copied is named."""
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:  # whatever an attribute makes of that
+        why = f"{type(error).__name__}: {error}"
+        for name, value in _attributes(module):
+            if not isinstance(value, nn.Module) and not _copies(value):
+                raise InputError(
+                    f"{name} cannot be copied ({why}), and conversion changes a copy of the model; keep it apart from "
+                    "the model, or give its class a __deepcopy__."
+                ) from error
+        raise InputError(f"The model cannot be copied ({why}), and conversion changes a copy of it.") from error
+
+
+def _copies(value: Any) -> bool:
+    try:
+        copy.deepcopy(value)
+    except Exception:  # as above
+        return False
+    return True
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """All attributes by path, but for what torch registers."""
+    for path, part in module.named_modules():
+        own = ((name, value) for name, value in vars(part).items() if name != "_modules")
+        yield from ((f"{path}.{name}" if path else name, value) for name, value in own)
+
+
+def _circular(value: Any, above: set[int], done: set[int]) -> bool:
+    """Whether a container holds itself; above: those that hold this one, done: those that were looked at."""
+    if isinstance(value, Mapping):
+        parts: Any = value.values()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, part.name, None) for part in dataclasses.fields(value)]
+    elif isinstance(value, list | tuple):
+        parts = value
+    else:
+        return False
+    if id(value) in above:
+        return True
+    if id(value) in done:
+        return False
+    done.add(id(value))
+    above.add(id(value))
+    found = any(_circular(part, above, done) for part in parts)
+    above.discard(id(value))
+    return found

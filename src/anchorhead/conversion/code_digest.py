@@ -44,10 +44,10 @@ def _of_class(module: nn.Module) -> str:
         return str(module.code)
     read = [ast.unparse(tree) for tree, _ in sources(module)]
     own = type(module).__module__.startswith("torch.")
-    return "\n".join(read) or ("" if own else _function(type(module).forward))
+    return "\n".join(read) or ("" if own else function_text(type(module).forward))
 
 
-def _function(function: Any) -> str:
+def function_text(function: Any) -> str:
     """The source of a function, or what it was compiled to."""
     tree = parsed(function)
     if tree is not None:
@@ -67,5 +67,5 @@ def _said(value: Any) -> str:
     if isinstance(value, PLAIN):
         return repr(value)
     if isinstance(value, types.FunctionType | types.MethodType):
-        return _function(value)
+        return function_text(value)
     return ", ".join(filter(None, map(_said, value))) if isinstance(value, list | tuple) else ""

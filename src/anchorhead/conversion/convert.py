@@ -9,7 +9,6 @@ model runs once: what else in it is nonlinear is listed (`watch.py`), and its ou
 
 from __future__ import annotations
 
-import copy
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +19,7 @@ from anchorhead.compiler.compile import compile_formula
 from anchorhead.compiler.method import check_tol
 from anchorhead.compiler.norm_models import norm_models
 from anchorhead.compiler.odd_model import odd_model
-from anchorhead.conversion.asked import check_convertible, check_flags
+from anchorhead.conversion.asked import check_convertible, check_flags, copied
 from anchorhead.conversion.code_digest import code_digests
 from anchorhead.conversion.linear import Around, around
 from anchorhead.conversion.place_heads import PLACED, put
@@ -89,6 +88,8 @@ def convert(
         model = _converted(module, wished, tell, inputs, outside, pure=pure, accept=accept)
         if trainable:
             make_trainable(model)
+        report: Any = model.report
+        report.settle(model)
         if warm:
             tell("making kernels")
             make_kernels(model)
@@ -98,7 +99,7 @@ def convert(
 def _converted(module: nn.Module, wished: list[float], tell: Progress, inputs: Any, outside: str, *, pure: bool,
                accept: bool) -> nn.Module:  # fmt: skip
     """The copy with heads in all places, tried out."""
-    model: Any = copy.deepcopy(module)
+    model: Any = copied(module)
     sites, refused, graphs = find_sites(model, pure=pure)
     found = ConversionReport(wished[0], refused=list(refused), code=code_digests(module))
     heads, made = _Heads(wished, tell), []

@@ -10,11 +10,9 @@ again, and computes the report's bounds from what was loaded.
 
 from __future__ import annotations
 
-import copy
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +22,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from anchorhead.compiler.load import load_compiled
-from anchorhead.conversion.asked import check_convertible
+from anchorhead.conversion.asked import check_convertible, copied
 from anchorhead.conversion.code_digest import changed, code_digests
 from anchorhead.conversion.convert import convert, placed
+from anchorhead.conversion.holdings import require_all_held, tensors, weights
+from anchorhead.conversion.makeup import changes
 from anchorhead.conversion.place_heads import put
 from anchorhead.conversion.pretrained import forbid_saving, from_config, load_pretrained
 from anchorhead.conversion.report import ConversionReport
@@ -44,7 +44,6 @@ from anchorhead.file.folder import (
     record_digest,
 )
 from anchorhead.file.mode import usual_mode
-from anchorhead.model.activation import Placed
 from anchorhead.model.outside import check_policy
 from anchorhead.progress import Progress, telling
 
@@ -94,8 +93,9 @@ def save_converted(model: nn.Module, folder: str | os.PathLike[str]) -> None:
 
 
 def _write(model: Any, where: Path, beside: list[Path]) -> None:
-    _require_no_more(model)
-    tensors, same = _weights(model)
+    _require_unchanged(model)
+    require_all_held(model)
+    stored, same = weights(model)
     heads, entries = _heads(model)
     trainable = any(place.module.head.trains for place in model.report.places)
     record: dict[str, Any] = {"format": FORMAT, "report": model.report.as_dict(), "heads": entries, "same": same,
@@ -112,7 +112,7 @@ def _write(model: Any, where: Path, beside: list[Path]) -> None:
         for path in beside:
             shutil.copyfile(path, where / path.name)
         with usual_mode(where / WEIGHTS):
-            save_file(tensors, where / WEIGHTS, metadata={"format": "pt"})
+            save_file(stored, where / WEIGHTS, metadata={"format": "pt"})
         (where / "heads").mkdir()
         for index, compiled in enumerate(heads):
             compiled.save(where / head_file(index))
@@ -125,14 +125,14 @@ def _write(model: Any, where: Path, beside: list[Path]) -> None:
         raise FileError(f"{where} cannot be written: {error}.") from error
 
 
-def _require_no_more(model: nn.Module) -> None:
-    """What a module keeps by `get_extra_state` can be anything, code among it, and is not written."""
-    for name, module in model.named_modules():
-        if type(module).get_extra_state is not nn.Module.get_extra_state:
-            raise InputError(
-                f"{name or type(model).__name__} has a state of its own making, get_extra_state, and no folder holds "
-                "that; keep it in buffers, or pickle the model."
-            )
+def _require_unchanged(model: Any) -> None:
+    """What is loaded is built anew, so that a change of anything but weights and heads would be lost."""
+    found = changes(model, model.report.places, model.report.made)
+    if found:
+        raise InputError(
+            f"The model was changed after it was converted ({', '.join(found[:3])}), and a folder does not hold that; "
+            "change the original instead, and convert it."
+        )
 
 
 def _emptied(where: Path) -> None:
@@ -174,10 +174,11 @@ def load_converted(
         )
     if module is not None:
         check_convertible(module)
-    model: Any = copy.deepcopy(module) if module is not None else from_config(where, str(record["class"]))
+    model: Any = copied(module) if module is not None else from_config(where, str(record["class"]))
     code = code_digests(model)
     sites, _, graphs = find_sites(model, pure=True)
-    at = {site.place: site for site in sites}
+    kinds = {entry["place"]: entry["kind"] for entry in record["heads"]}
+    at = {site.place: site.as_saved(kinds.get(site.place, "")) for site in sites}
     files = {index for entry in record["heads"] for index in entry["heads"].values()}
     heads = {index: load_compiled(where / head_file(index)) for index in files}
     _fill(model, where, record, list(at))
@@ -202,6 +203,7 @@ def load_converted(
     _compare_code(model.report, record.get("code"), where)
     if record.get("trainable"):
         make_trainable(model)
+    model.report.settle(model)
     found: nn.Module = model.eval()
     return found
 
@@ -230,60 +232,10 @@ def _folder(folder: str | os.PathLike[str]) -> Path:
     return Path(folder)
 
 
-def _tensors(model: nn.Module, without: tuple[str, ...] = ()) -> dict[str, tuple[nn.Module, str, Tensor]]:
-    """All tensors of a model by name, where they are held: parameters, buffers, persistent or not, and attributes; but
-    for what is in heads, and in modules at some places."""
-    placed = [
-        (f"{name}." if name else "", m)
-        for name, m in model.named_modules(remove_duplicate=False)
-        if isinstance(m, Placed)
-    ]
-    inside = [name for name, _ in placed]
-    inside += [f"{name}." for name in without]
-    found: dict[str, tuple[nn.Module, str, Tensor]] = {}
-    for path, module in model.named_modules(remove_duplicate=False):
-        prefix = f"{path}." if path else ""
-        if not any(prefix.startswith(head) for head in inside):
-            for held in (module._parameters, module._buffers, vars(module)):
-                found |= {prefix + n: (module, n, t) for n, t in _within("", held) if isinstance(t, Tensor)}
-    for prefix, module in placed:  # weight and bias of a norm
-        found |= {prefix + n: (module, n, t) for n, t in module._parameters.items() if t is not None}
-    return found
-
-
-def _within(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What a dictionary or a list holds, by name, and what those hold that are in it; but not registered tensors and
-    modules."""
-    pairs = value.items() if isinstance(value, dict) else enumerate(value)
-    for name, part in pairs:
-        if prefix or name not in ("_parameters", "_buffers", "_modules"):
-            yield (f"{prefix}{name}", part)
-            if isinstance(part, dict | list | tuple):
-                yield from _within(f"{prefix}{name}.", part)
-
-
-def _weights(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each tensor once, in memory of its own; and the names that are other names of a tensor."""
-    first: dict[int, str] = {}
-    memory: set[int] = set()
-    tensors: dict[str, Tensor] = {}
-    same: dict[str, str] = {}
-    for name, (_, _, tensor) in _tensors(model).items():
-        if id(tensor) in first:
-            same[name] = first[id(tensor)]
-            continue
-        first[id(tensor)] = name
-        tensors[name] = tensor.detach().contiguous()
-        if tensors[name].untyped_storage()._cdata in memory:
-            tensors[name] = tensors[name].clone()
-        memory.add(tensors[name].untyped_storage()._cdata)
-    return tensors, same
-
-
 def _fill(model: Any, where: Path, record: dict[str, Any], places: list[str]) -> None:
     """Every stored tensor, one at a time, so that there are never two copies of all of them; none may be left over."""
     gone = {e["place"] for e in record["heads"] if e["kind"] != "norm"}
-    held = _tensors(model, tuple(place for place in places if place in gone))
+    held = tensors(model, tuple(place for place in places if place in gone))
     try:
         stored = safe_open(where / WEIGHTS, framework="pt")
     except (OSError, SafetensorError) as error:
@@ -312,7 +264,10 @@ def _heads(model: Any) -> tuple[list[Any], list[dict[str, Any]]]:
     for place in model.report.places:
         module = place.module
         if not module.proved:
-            raise InputError(f"The numbers of a head at {place.place} were changed after their proof; convert again.")
+            raise InputError(
+                f"The numbers of a head at {place.place} were changed after their proof; if they were trained, "
+                "ah.recertify(model) proves what they are now, else convert again."
+            )
         heads = {role: known.setdefault(c.claim, (len(known), c))[0] for role, c in module.compiled.items()}
         entries.append({"place": place.place, "kind": module.kind, "heads": heads})
     return [compiled for _, compiled in known.values()], entries

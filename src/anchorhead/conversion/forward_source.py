@@ -2,8 +2,8 @@
 
 Read are the forward, the methods it calls on `self`, and the functions of the same package that it calls by name, as
 deep as they go. A trace by torch.fx follows one path and keeps the values it saw, so a forward that branches on its
-arguments or on `training`, changes its own state, draws random numbers or catches exceptions must not be replaced by
-its trace.
+arguments or on `training`, changes its own state, draws random numbers, catches exceptions, or computes within a `with`
+block, as of no_grad or autocast, must not be replaced by its trace.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ SETTINGS = set(
     "get_default_device environ getenv".split()
 )
 """What asks for a setting of torch or of the machine, which is another in another call."""
+CONTEXTS = set("no_grad enable_grad inference_mode set_grad_enabled autocast".split())
+"""What switches a setting, in a `with` block, as a decorator, or by a call."""
 DEEP = 6
 
 
@@ -40,7 +42,7 @@ def sources(module: nn.Module) -> list[tuple[ast.FunctionDef, dict[str, Any]]]:
     todo: list[tuple[Any, int]] = [(kind.forward, 0)]
     while todo:
         function, depth = todo.pop(0)
-        tree = parsed(function)
+        tree = _with_self(parsed(function), function, kind)
         if function in seen or tree is None:
             continue
         seen.add(function)
@@ -58,6 +60,20 @@ def parsed(function: Any) -> ast.FunctionDef | None:
     except (OSError, TypeError, SyntaxError):
         return None
     return next((n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)), None)
+
+
+def _with_self(tree: ast.FunctionDef | None, function: Any, kind: type) -> ast.FunctionDef | None:
+    """A method in which the module is called self, whatever its author calls it."""
+    static = inspect.getattr_static(kind, getattr(function, "__name__", ""), None)
+    if tree is None or not tree.args.args or getattr(static, "__func__", static) is not function:
+        return tree
+    own = tree.args.args[0].arg if not isinstance(static, staticmethod | classmethod) else "self"
+    for node in ast.walk(tree) if own != "self" else ():
+        if isinstance(node, ast.Name) and node.id == own:
+            node.id = "self"
+        elif isinstance(node, ast.arg) and node.arg == own:
+            node.arg = "self"
+    return tree
 
 
 def _callees(kind: type, parsed: ast.FunctionDef, names: dict[str, Any]) -> Iterator[Any]:
@@ -87,10 +103,15 @@ def activation_calls(module: nn.Module) -> set[str]:
 
 def calls(module: nn.Module, known: set[str]) -> set[str]:
     """The names of functions that a module's own code calls, of some that are known."""
+    return set(each_call(module, known))
+
+
+def each_call(module: nn.Module, known: set[str] = ACTIVATION_NAMES) -> list[str]:
+    """The same, a name for each call."""
     nodes = [n.func for parsed, _ in sources(module) for n in ast.walk(parsed) if isinstance(n, ast.Call)]
-    names = {f.attr for f in nodes if isinstance(f, ast.Attribute) and not _is_own(f)}
-    names |= {f.id for f in nodes if isinstance(f, ast.Name)}
-    return {name.removesuffix("_") for name in names} & known
+    names = [f.attr for f in nodes if isinstance(f, ast.Attribute) and not _is_own(f)]
+    names += [f.id for f in nodes if isinstance(f, ast.Name)]
+    return [name for n in names if (name := n.removesuffix("_")) in known]
 
 
 def _is_own(function: ast.Attribute) -> bool:
@@ -113,6 +134,14 @@ def held_functions(module: nn.Module) -> Iterator[tuple[str, str]]:
                 break
 
 
+def assigned(module: nn.Module) -> set[str]:
+    """Names of attributes that a module's own code assigns when it runs: its state."""
+    nodes = [n for parsed, _ in sources(module) for n in ast.walk(parsed)]
+    found = {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store | ast.Del)}
+    by_name = [n.args[1] for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) == "setattr" and n.args[1:]]
+    return found | {str(a.value) for a in by_name if isinstance(a, ast.Constant)}
+
+
 def frozen(module: nn.Module) -> str | None:
     """Why a trace of the forward would not be the forward; None if it would."""
     if "forward" in vars(module):
@@ -131,22 +160,26 @@ def _reason(node: ast.AST, arguments: set[str]) -> str | None:
         return "it asks whether it is training"
     if isinstance(node, ast.Try):
         return "it catches exceptions"
+    if isinstance(node, ast.With) or (isinstance(node, ast.Attribute | ast.Name) and _named(node) in CONTEXTS):
+        return "it computes within a `with` block or under a setting of its own, which a trace would drop"
     if isinstance(node, ast.If | ast.IfExp | ast.While) and _mentions(node.test, arguments):
         return "it branches on its arguments"
     if isinstance(node, ast.Assign | ast.AugAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if any(isinstance(t, ast.Attribute) and _is_own(t) for t in targets):
             return "it changes its own attributes"
-    if isinstance(node, ast.Call):
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in RANDOM:
-            return "it draws random numbers"
+    if isinstance(node, ast.Call) and _named(node.func) in RANDOM:
+        return "it draws random numbers"
     return None
+
+
+def _named(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _asks(node: ast.AST, names: dict[str, Any], own: dict[str, Any]) -> str | None:
     """Whether it reads what may be another number in another call; `own`: the attributes of its module."""
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    name = _named(node)
     if name in SETTINGS:
         return "it asks for a setting of torch or of the machine"
     if isinstance(node, ast.Name) and _holds_numbers(names.get(name)):

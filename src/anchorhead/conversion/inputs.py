@@ -38,8 +38,9 @@ def tried(model: nn.Module, item: Any, what: str) -> Any:
         raise
     except Exception as error:  # whatever a model does with inputs that it does not know
         raise InputError(
-            f"The model does not take the {what} of type {type(item).__name__}: {error}. Give tensors, tuples of "
-            "arguments, or dictionaries of keyword arguments."
+            f"The model does not take the {what} of type {type(item).__name__}, or its forward fails on it "
+            f"({type(error).__name__}: {error}). Give tensors, tuples of arguments, or dictionaries of keyword "
+            "arguments."
         ) from error
 
 

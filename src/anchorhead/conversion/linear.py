@@ -92,7 +92,7 @@ def _in_row(owner: nn.Sequential, site: Site) -> Around:
 def _in_graph(model: nn.Module, owner: nn.Module, site: Site, graph: fx.Graph) -> Around:
     """The linear layers after an activation along the traced forward, or after the module that holds it."""
     nodes = [n for n in graph.nodes if n.name == site.name or (n.op == "call_module" and n.target == site.name)]
-    starts = [next(iter(n.users)) if site.gated else n for n in nodes]
+    starts = [next(iter(n.users)) if site.takes_user else n for n in nodes]
     feeds: dict[str, nn.Module] = {}
     direct = bool(starts)
     for start in starts:

@@ -3,11 +3,12 @@
 Each tensor has, by its storage, what it depends on, in three marks:
 
     TOKEN      integer and boolean inputs: tokens, positions, masks, and whatever is computed from them alone
-    MODEL      tensors of the model: parameters, buffers, attributes
+    MODEL      tensors of the model: parameters, buffers, attributes; lists of numbers, and random numbers
     DATA       floating inputs, and where tokens meet the model's tensors, as in an embedding
 
 Where tokens meet the model's tensors, the operation must be a lookup, or in the tables of `affine.py`, too; integers
-that are looked up are DATA once they are made floating, and may be looked up with before.
+that are looked up are DATA once they are made floating, and may be looked up with before, but not what is COMPUTED of
+several of them.
 Without DATA a value is a constant of tokens and positions, whatever made it: masks, rotary factors, position biases.
 With DATA an operation is affine if it is in the tables of `affine.py`, with DATA only in places where it is linear. A
 matrix product of two such values is *open*: it is a score if a softmax takes it. A softmax of such scores is open: it
@@ -24,16 +25,26 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial, reduce
-from types import FunctionType, MethodType
+from dataclasses import fields, is_dataclass, replace
+from functools import cached_property, reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anchorhead.conversion.affine import ATTENTION, COUNTS, FACTORS, KEEPS_WEIGHTS, LOOKUPS, MATRIX, SHAPE_ONLY, SOFTMAX
+from anchorhead.conversion.affine import (
+    ATTENTION,
+    COUNTS,
+    DRAWN,
+    FACTORS,
+    KEEPS_WEIGHTS,
+    LOOKUPS,
+    MATRIX,
+    SHAPE_ONLY,
+    SOFTMAX,
+)
 from anchorhead.conversion.states import (
+    COMPUTED,
     DATA,
     MODEL,
     NOWHERE,
@@ -50,6 +61,9 @@ from anchorhead.conversion.states import (
 from anchorhead.conversion.substance import Record, constant, moved
 
 NEAR = 0.01
+LIBRARIES = {"builtins", "collections", "torch", "transformers", "typing", "abc"}
+FEW = 8
+"""How many numbers of Python that become a tensor are constants, and not a table."""
 BRANCHES = 4
 """How often a line of code may ask for a truth value of tokens in one call before it counts as reading them."""
 
@@ -104,17 +118,24 @@ class Operations:
     def leaves(self, name: str, tensor: Any) -> None:
         """The numbers of a tensor are handed to something other than torch."""
         state = self.get(tensor) if isinstance(tensor, Tensor) else State()
-        if state.marks & (DATA | TOKEN):
-            self.left |= dict.fromkeys((*state.open, self.event(name if state.marks & DATA else "number")))
+        if state.marks & (DATA | TOKEN | NOWHERE):
+            self.left |= dict.fromkeys(
+                (*state.open, self.event("number" if state.marks & (DATA | TOKEN) == TOKEN else name))
+            )
 
     def see(self, func: Any, args: Any, kwargs: Any, found: Any) -> None:
         """Marks what an operation returns or writes to, once it is known what it does to DATA."""
         call = self.call(func, args, kwargs, found)
         total, name = call.total, call.name
-        if name in SHAPE_ONLY:
+        if call.by_computed(lambda t: self.get(t).marks):
+            self.left[self.event("computed")] = None
+        if name in DRAWN:
+            total = State(MODEL)
+        elif name in SHAPE_ONLY:
             total = State()
-        elif name == "lift_fresh" and self.making:  # torch.tensor(...) of plain numbers
-            total = replace(total, marks=total.marks & ~NOWHERE)
+        elif name == "lift_fresh" and self.making:  # torch.tensor(...) of plain numbers: many of them are weights
+            many = any(is_real(t) and t.numel() > FEW for t in call.results)
+            total = replace(total, marks=total.marks & ~NOWHERE | MODEL * many)
         elif total.marks & DATA:
             if total.marks & NOWHERE:
                 self.left[self.event("nowhere")] = None
@@ -159,7 +180,10 @@ class Operations:
         if call.name in LOOKUPS and self.other is not None:
             for tensor in found:
                 tensor.copy_(moved(tensor, self.other))
-        return State(DATA) if found else call.total
+        if found:
+            return State(DATA)
+        mixed = call.mixes(lambda t: self.get(t).marks)
+        return replace(call.total, marks=call.total.marks | COMPUTED) if mixed else call.total
 
     def classified(self, call: Call) -> State:
         """What is open in the result of an operation on DATA; what it is, if it is not affine, is noted."""
@@ -286,7 +310,13 @@ def _turned(tensor: Tensor) -> Tensor:
 
 
 def _later(value: Any) -> bool:
-    """Whether something in an output is yet to be computed: a generator, a function, something to be awaited."""
-    if isinstance(value, Mapping | list | tuple):
+    """Whether something in an output is yet to be computed: a generator, a function or a bound method, something to be
+    awaited, a property of a class of outputs that is not of a library."""
+    if isinstance(value, Mapping | list | tuple) or (is_dataclass(value) and not isinstance(value, type)):
+        own = [kind for kind in type(value).__mro__ if kind.__module__.partition(".")[0] not in LIBRARIES]
+        if any(isinstance(held, property | cached_property) for kind in own for held in vars(kind).values()):
+            return True
+        if not isinstance(value, Mapping | list | tuple):
+            return any(_later(getattr(value, part.name)) for part in fields(value))
         return any(map(_later, value.values() if isinstance(value, Mapping) else value))
-    return isinstance(value, Iterator | Awaitable | FunctionType | MethodType | partial)
+    return isinstance(value, Iterator | Awaitable) or (callable(value) and not isinstance(value, Tensor))

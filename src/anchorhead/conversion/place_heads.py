@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 from collections.abc import Iterable
@@ -74,7 +75,7 @@ def _replace(model: nn.Module, site: Site, head: nn.Module, graphs: dict[str, fx
         if site.norm is not None and node.name == site.name:
             _rewire_norm(graph, node, name)
         elif (node.op == "call_module" and node.target == site.name) or node.name == site.name:
-            _rewire(graph, node, name, gated=site.gated)
+            _rewire(graph, node, name, site)
     return model
 
 
@@ -89,20 +90,21 @@ def _rewire_norm(graph: fx.Graph, node: fx.Node, name: str) -> None:
     graph.erase_node(node)
 
 
-def _rewire(graph: fx.Graph, node: fx.Node, name: str, *, gated: bool) -> None:
-    """The head in the place of its node, or of the product; of two activations that gate each other the first does."""
-    product = next(iter(node.users), None)
-    if not gated or product is None or not is_product(product, node):
+def _rewire(graph: fx.Graph, node: fx.Node, name: str, site: Site) -> None:
+    """The head in the place of its node, or of the product or square that takes it; of two activations that gate each
+    other the first does."""
+    user = next(iter(node.users), None)
+    if not site.takes_user or user is None or (site.gated and not is_product(user, node)):
         with graph.inserting_after(node):
             made = graph.call_module(name, (node.args[0],))
         node.replace_all_uses_with(made)
         graph.erase_node(node)
         return
-    partner = next(a for a in product.args if a is not node)
-    with graph.inserting_after(product):
-        made = graph.call_module(name, (node.args[0], partner))
-    product.replace_all_uses_with(made)
-    graph.erase_node(product)
+    partners = [a for a in user.args if a is not node] if site.gated else []
+    with graph.inserting_after(user):
+        made = graph.call_module(name, (node.args[0], *partners[:1]))
+    user.replace_all_uses_with(made)
+    graph.erase_node(user)
     graph.erase_node(node)
 
 
@@ -110,7 +112,7 @@ def keep_hooks(before: nn.Module, after: nn.Module) -> None:
     """Hooks of users stay; what they compute is seen when the model is watched."""
     for name, value in vars(before).items():
         if name.startswith(("_forward_hooks", "_forward_pre_hooks", "_backward", "_is_full_backward")):
-            vars(after)[name] = value
+            vars(after)[name] = copy.copy(value)  # the module may be held elsewhere, and have others later
 
 
 def _install(model: nn.Module, path: str, graph: fx.Graph) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from torch import nn
 
 from anchorhead.conversion.linear import Around, row_sum
+from anchorhead.conversion.makeup import Makeup, changes, makeup, standing
 from anchorhead.display import gauge, page, sentence, table
 from anchorhead.model.activation import Placed
 from anchorhead.model.outside import WHOLE
@@ -114,7 +118,8 @@ class ConversionReport:
     unwatched: str = NO_INPUTS
     """Why the model was not watched; empty if it was."""
     difference: float = float("nan")
-    """The largest difference of an output from the original's on them, and `size`, the largest output."""
+    """The largest difference of an output from the original's on them when it was converted, and `size`, the largest
+    output; not a number after heads were trained and proved again."""
     size: float = float("nan")
     idle: list[str] = field(default_factory=list)
     """Modules that did not run on them, of which nothing was seen."""
@@ -122,19 +127,50 @@ class ConversionReport:
     """Places of heads whose arguments left their interval on them."""
     code: dict[str, str] = field(default_factory=dict, repr=False)
     """A digest of the code that was converted, by class."""
+    made: Makeup = field(default_factory=dict, repr=False)
+    """What the model was made of when it was converted."""
+
+    def settle(self, model: nn.Module) -> None:
+        """This is the model of which the report is told, and what it is made of."""
+        self._model: ref[nn.Module] | None = ref(model)
+        self.made = makeup(model, self.places)
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The model, while there is one."""
+        held = vars(self).get("_model")
+        return None if held is None else held()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is told of the model's copy."""
+        return vars(self) | {"_model": self.model}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _model=None if state["_model"] is None else ref(state["_model"]))
+
+    @property
+    def changed(self) -> list[str]:
+        """What was changed in the model after it was converted: modules, hooks, functions, settings; not weights."""
+        model = self.model
+        return [] if model is None else changes(model, self.places, self.made)
 
     @property
     def replaced(self) -> list[Replaced]:
-        """A row for each place with heads, made of what the model is now: another dtype, trained weights."""
-        return [place.row for place in self.places]
+        """A row for each place whose heads are there, made of what the model is now: another dtype, trained weights."""
+        model = self.model
+        return [place.row for place in (self.places if model is None else standing(model, self.places))]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ConversionReport) and self.as_dict() == other.as_dict()
 
     @property
     def watched(self) -> bool:
-        """Whether the model ran, so that `remaining` is complete for what ran."""
-        return not self.unwatched
+        """Whether the model ran, as it is now, so that `remaining` is complete for what ran."""
+        return not self._why_unwatched()
+
+    def _why_unwatched(self) -> str:
+        changed = self.changed
+        return f"the model was changed after it was converted ({_some(changed)})" if changed else self.unwatched
 
     @property
     def pure(self) -> bool:
@@ -162,8 +198,8 @@ class ConversionReport:
         seen = {name: getattr(self, name) for name in (*PAIRS, *NAMES)}
         measured = {name: v if math.isfinite(v := getattr(self, name)) else None for name in MEASURED}
         return {"tol": self.tol, "replaced": rows, **seen, "inputs": self.inputs, **measured,
-                "watched": self.watched, "unwatched": self.unwatched, "pure": self.pure, "blocks": len(self.blocks),
-                "neurons": self.neurons}  # fmt: skip
+                "watched": self.watched, "unwatched": self._why_unwatched(), "pure": self.pure,
+                "blocks": len(self.blocks), "neurons": self.neurons}  # fmt: skip
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], places: list[Place]) -> ConversionReport:
@@ -213,9 +249,14 @@ class ConversionReport:
     def _seen(self) -> list[str]:
         """What watching gave, or that the model was not watched."""
         lines = [f"  outside its interval on these inputs: {place}" for place in self.outside]
+        changed = self.changed
+        if changed:
+            what = (
+                "what it computes, and what else in it is nonlinear, is not known; change the original and convert it"
+            )
+            return [f"  NOT watched, since {self._why_unwatched()}: {what}"]
         if self.inputs:
-            size = f"where they are up to {self.size:.3g}"
-            lines.insert(0, f"  the outputs differ by at most {self.difference:.2e}, {size}, on {self.inputs}")
+            lines.insert(0, self._compared())
         if not self.watched:
             compared = "" if self.inputs else ", nor whether it computes what the original does"
             advice = "; convert with inputs= to have that" if self.unwatched == NO_INPUTS else ""
@@ -229,13 +270,26 @@ class ConversionReport:
         )
         return [*lines, f"  complete for what ran on these inputs: {pure}"]
 
+    def _compared(self) -> str:
+        """With the original, as it was then; of heads that were trained since that says nothing."""
+        if math.isnan(self.difference) or not all(place.module.proved for place in self.places):
+            return (
+                "  heads were trained since it was compared with the original, so that no difference from it is stated"
+            )
+        size = f"where they were up to {self.size:.3g}"
+        return (
+            f"  when it was converted the outputs differed by at most {self.difference:.2e}, {size}, on {self.inputs}"
+        )
+
 
 def _line(r: Replaced) -> str:
     """A row for people."""
     gate, unit = " times its partner" if r.gated else "", UNITS.get(r.kind, "")
     what = f"{r.place}: {r.formula}{gate}, {' + '.join(str(head.keys) for head in r.heads)} keys"
     if not math.isfinite(r.error):
-        return f"{what}, unproved: numbers were changed after their proof"
+        return (
+            f"{what}, unproved: numbers were changed after their proof; ah.recertify(model) proves trained heads again"
+        )
     where = "R" if r.domain == WHOLE else f"[{r.domain[0]:.4g}, {r.domain[1]:.4g}]"
     if r.kind == "norm":
         return (

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -26,7 +26,7 @@ from anchorhead.conversion.activations import (
     is_activation,
     is_elementwise,
 )
-from anchorhead.conversion.forward_source import activation_calls, calls, frozen, held_functions
+from anchorhead.conversion.forward_source import activation_calls, calls, each_call, frozen, held_functions
 from anchorhead.conversion.norms import NORM_NAMES, norm_call, norm_of
 from anchorhead.conversion.source_calls import source_calls, source_gates
 from anchorhead.conversion.traced_forward import traced
@@ -35,6 +35,7 @@ from anchorhead.proof.composed import RAMP
 
 SIGMOID = "sigmoid(x)"
 PRODUCTS = (operator.mul, torch.mul, "mul")
+POWERS, SQUARES = (operator.pow, torch.pow, "pow"), (torch.square, "square")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,16 @@ class Site:
         if self.formula == f"{RAMP}**2":
             return "square"
         return "gate" if self.gated or self.carries is not None else "activation"
+
+    @property
+    def takes_user(self) -> bool:
+        """Whether heads stand for what uses its result in a traced forward, too: a product, or a square."""
+        return self.gated or (self.kind == "call" and self.operation == "square")
+
+    def as_saved(self, kind: str) -> Site:
+        """The ramp of a square alone, which earlier conversions replaced."""
+        alone = self.kind == "call" and self.operation == "square" and kind == "activation"
+        return replace(self, formula=RAMP) if alone else self
 
     @property
     def place(self) -> str:
@@ -118,7 +129,10 @@ def find_sites(
         sites += [Site("module", path, name, SIGMOID, False, carries=glu.dim) for name, glu in glus.items()]
         if graph is None:
             found = [Site("source", path, n, f, False) for n, f in source_calls(module, helpers=pure).items()]
-            sites, own = sites + found, set() if found else own
+            sites += found
+            if found and len(found) < len(each_call(module)):
+                refused.append((path or "the model", _in_part(own, fixed)))
+            own = set() if found else own
         if own:
             found, missed = _calls(path, graph, own, fixed)
             sites += found
@@ -127,6 +141,11 @@ def find_sites(
         formula = formula_of(model)
         sites += [Site("module", "", "", formula, False, bool(getattr(model, "inplace", False)))] if formula else []
     return sites + (_norms(model, graphs) if pure else []), refused, graphs
+
+
+def _in_part(names: set[str], fixed: str | None) -> str:
+    said = ", ".join(sorted(names))
+    return f"of the calls of {said} in its code not all can be rewritten, since {fixed or 'torch.fx cannot trace it'}"
 
 
 def _norms(model: nn.Module, graphs: dict[str, fx.Graph]) -> list[Site]:
@@ -173,7 +192,9 @@ def _calls(
             if formula is None:
                 return [], [(where, f"a call of {node.name} inside forward is not an elementwise function")]
             in_place = _in_place(node)
-            sites.append(Site("call", path, node.name, formula, _partner(node) is not None and not in_place, in_place))
+            gated = _partner(node) is not None and not in_place
+            formula = f"{RAMP}**2" if formula == RAMP and not in_place and _squared(node) else formula
+            sites.append(Site("call", path, node.name, formula, gated, in_place))
     if not sites:
         return [], [(where, f"its code calls {said} where torch.fx does not see it; use a module instead")]
     return sites, []
@@ -203,6 +224,15 @@ def _gates(graph: fx.Graph, child: str) -> bool:
 def is_product(user: fx.Node, factor: fx.Node) -> bool:
     """Whether a node multiplies what another returned, which a product in place may overwrite."""
     return user.target in PRODUCTS or (user.target is operator.imul and user.args[0] is factor)
+
+
+def _squared(node: fx.Node) -> bool:
+    """Whether all that is done with a result is to square it."""
+    users = list(node.users)
+    if len(users) != 1 or users[0].kwargs:
+        return False
+    user, args = users[0], users[0].args
+    return (user.target in SQUARES and args == (node,)) or (user.target in POWERS and args == (node, 2))
 
 
 def _partner(node: fx.Node) -> fx.Node | None:

@@ -11,14 +11,26 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from anchorhead.conversion.affine import FACTORS, LOOKUPS, is_affine, is_plain, listed, steering
+from anchorhead.conversion.affine import (
+    FACTORS,
+    GATHERS,
+    KEEPS_WEIGHTS,
+    LOOKUPS,
+    MATRIX,
+    SHIFTS,
+    is_affine,
+    is_plain,
+    listed,
+    steering,
+)
 
-DATA, TOKEN, MODEL, NOWHERE = 1, 2, 4, 8
+DATA, TOKEN, MODEL, NOWHERE, COMPUTED = 1, 2, 4, 8, 16
 SAID = {
     "_local_scalar_dense": "item, or a branch",
     "nowhere": "a tensor that torch did not make",
     "number": "tokens that become numbers of Python",
     "shape": "tokens that decide a shape",
+    "computed": "a lookup by what was computed of integers that were looked up",
     "shared": "a head within a mode, a tensor class or hooks of others, which may change what it computes",
     "later": "something that is computed later, and was not seen",
 }
@@ -70,6 +82,16 @@ class Call:
         """Whether it is in the table, steered by constants, and what it makes are floating numbers."""
         numbers = all(is_real(t) and t.element_size() > 1 for t in self.results)  # eight bits are a quantisation
         return numbers and is_plain(self.overload, self.given) and is_affine(self.name, self.data)
+
+    def mixes(self, marks: Callable[[Tensor], int]) -> bool:
+        """Whether integers that tokens looked up are computed with, more than by a constant for each."""
+        tokens = [n for n, held in self.tensors.items() if any(marks(t) & TOKEN for t in held)]
+        alone = self.name in SHIFTS and len(tokens) == 1
+        return not (alone or self.name in KEEPS_WEIGHTS | GATHERS | (LOOKUPS - set(MATRIX)))
+
+    def by_computed(self, marks: Callable[[Tensor], int]) -> bool:
+        """Whether such integers say where to look."""
+        return any(marks(t) & COMPUTED for n in steering(self.name) for t in self.tensors.get(n, ()))
 
     def meets(self, marks: Callable[[Tensor], int]) -> bool:
         """Whether tokens meet the model's tensors in a lookup, or affinely in one of the two.

@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 MADE = "_tensor_constant"
@@ -58,22 +59,31 @@ for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "
     setattr(_Overwritten, f"__{_name}__", _assigned(_name))
 
 
-def _same(before: Any, after: Any) -> bool:
+def _same(before: Any, after: Any, seen: set[tuple[int, int]] | None = None) -> bool:
     """Whether a value and what became of its copy are the same; tensors and functions if they are one object, or equal
-    in number and kind."""
-    if before is after:
+    in number and kind. seen: pairs that are being compared already, since objects may hold each other."""
+    seen = set() if seen is None else seen
+    pair = (id(before), id(after))
+    if before is after or pair in seen:
         return True
     if type(before) is not type(after):
         return False
+    seen.add(pair)
     if isinstance(before, dict):
-        return before.keys() == after.keys() and all(_same(before[k], after[k]) for k in before)
+        return before.keys() == after.keys() and all(_same(before[k], after[k], seen) for k in before)
     if isinstance(before, list | tuple):
-        return len(before) == len(after) and all(map(_same, before, after))
+        return len(before) == len(after) and all(_same(a, b, seen) for a, b in zip(before, after, strict=True))
     if isinstance(before, Tensor):
-        return before.shape == after.shape and bool(((before == after) | (before != before)).all())
+        return before.shape == after.shape and _equal(before, after)
     if hasattr(before, "__dict__"):
-        return _same(vars(before), vars(after))
+        return _same(vars(before), vars(after), seen)
     try:
         return bool(before == after)
     except Exception:  # whatever a class makes of a comparison
         return False
+
+
+def _equal(before: Tensor, after: Tensor) -> bool:
+    if before.layout != torch.strided:
+        before, after = before.to_dense(), after.to_dense()
+    return bool(((before == after) | (before != before)).all())

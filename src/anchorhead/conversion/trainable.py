@@ -76,8 +76,9 @@ class RecertifiedReport:
         return max((head.error for head in self.heads), default=0.0)
 
     def __str__(self) -> str:
-        unproved = sum(bool(head.problem) for head in self.heads)
-        said = f"{len(self.heads)} heads, {unproved or 'none'} of them not proved, errors up to {self.error:.3g}"
+        count, unproved = len(self.heads), sum(bool(head.problem) for head in self.heads)
+        proved = f"{unproved} of them NOT proved" if unproved else "all proved" if count > 1 else "proved"
+        said = f"{count} head{'s' * (count != 1)}, {proved}, errors up to {self.error:.3g}"
         return "\n".join([said, *(f"  {head}" for head in self.heads)])
 
     __repr__ = __str__
@@ -101,7 +102,7 @@ def recertify(model: nn.Module, *, progress: bool | Progress = True) -> Recertif
 
     >>> model = ah.convert(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()), trainable=True)
     >>> print(str(ah.recertify(model)).splitlines()[0])
-    1 heads, none of them not proved, errors up to 2.38e-07
+    1 head, proved, errors up to 2.38e-07
     """
     report: Any = getattr(model, "report", None)
     if not isinstance(report, ConversionReport):
@@ -111,6 +112,8 @@ def recertify(model: nn.Module, *, progress: bool | Progress = True) -> Recertif
         for place in report.places:
             tell(f"{place.place}: {place.module.formula}")
             found.append(_recertified(place.place, place.module))
+    if any(head.changed for head in found):  # what was compared with the original are other heads
+        report.difference = report.size = math.nan
     return RecertifiedReport(tuple(found))
 
 

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from anchorhead.conversion.exits import exits
 from anchorhead.conversion.operations import Operations
 from anchorhead.conversion.place_heads import PLACED
 from anchorhead.conversion.states import Event, tensors_in
@@ -61,7 +62,13 @@ def watch(model: nn.Module, run: Callable[[nn.Module, Any], Any], calls: list[An
     """
     running = _Running(model, calls, other)
     outputs = []
-    with torch.compiler.set_stance("force_eager"), running.hooks(), _Leaving(running), _Dispatched(running):
+    with (
+        torch.compiler.set_stance("force_eager"),
+        running.hooks(),
+        exits(running.leaves),
+        _Leaving(running),
+        _Dispatched(running),
+    ):
         for inputs in calls:
             running.operations.takes(inputs)
             outputs.append(run(model, inputs))
@@ -133,6 +140,11 @@ class _Running:
     def leave_head(self, module: nn.Module, args: Any, output: Any) -> None:
         self.unseen -= 1
         self.operations.head(args, output, scores=_selects(module))
+
+    def leaves(self, name: str, tensor: Any) -> None:
+        """A tensor's numbers are handed to something other than torch, unless that is done by what is noted itself."""
+        if not self.unseen:
+            self.operations.leaves(name, tensor)
 
     def event(self, operation: str) -> Event:
         known = (self.paths[id(m)] for m in reversed(self.stack) if id(m) in self.paths)
