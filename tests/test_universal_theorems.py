@@ -171,3 +171,30 @@ def test_bounds_that_need_a_constant_say_so():
     found = ah.theorems.plan("two_layer", tol=0.1, tokens=1, features=1, lipschitz=2.0)
     assert ("bound, if f is Lipschitz with 2", f"{found.bound:.6g}") in found.rows()
     assert "if f is Lipschitz with 2" in str(found)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("formulas", "features", "said"),
+    [
+        ("1/x1", 1, "divides by x1"),
+        ("1/(x1 - x2 + 1/3)", 2, "divides by x1 - x2"),
+        (["x1", "sqrt(x2 + x1)"], 2, "x2 . x1 is negative"),
+        ("log(x1*x2)", 2, "not positive"),
+    ],
+)
+def test_formulas_that_are_not_finite_on_the_whole_box_are_refused(build, formulas, features, said):
+    with pytest.raises(ah.SingularityError, match=said):
+        build(formulas, 1, features, 4, low=-1)
+
+
+@BOTH
+def test_formulas_that_touch_no_singularity_are_built(build):
+    for formula in (
+        "1/(x1 + x2 + 2.001)",
+        "sqrt(x1*x1 + x2*x2)",
+        "x1/(x1**2 + x2**2 + 0.01)",
+        "sqrt((x1 + 1)*(x2 + 1))",
+        "3",
+    ):
+        assert build(formula, 1, 2, 4, low=-1).grid.points == 16

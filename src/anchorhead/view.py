@@ -54,8 +54,8 @@ class View:
 
     target: None where it cannot be looked into. allowed: the error that is kept at places of the only input, or
     anywhere; None where no bound is known; a multiple of |target| where it is relative. attention: of every head the
-    weights (points, keys). condition: what the bound depends on, where it was declared. last: what the last panel has instead of it. outputs: how many are drawn, where there are
-    so many.
+    weights (points, keys). condition: what the bound depends on, where it was declared. last: what the last panel has
+    instead of the attention. outputs: how many are drawn, where there are so many.
     """
 
     title: str

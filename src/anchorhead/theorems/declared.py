@@ -24,8 +24,8 @@ ROUNDED = 64
 
 
 def hold_against(values: Tensor, axes: Sequence[Tensor], lipschitz: float | Modulus, metric: str) -> None:
-    """Refuses a constant or a modulus that values (points, entries) on a grid contradict; axes: the coordinates' places,
-    of which the last runs fastest."""
+    """Refuses a constant or a modulus that values (points, entries) on a grid contradict; axes: the places of the
+    coordinates, of which the last runs fastest."""
     levels, coordinates = len(axes[0]), len(axes)
     eps = torch.finfo(values.dtype).eps
     blur = 32 * eps * max(float(axis.abs().max()) for axis in axes) * math.sqrt(coordinates)

@@ -61,8 +61,8 @@ class Plan:
             f"{self.theorem} on [{self.low:g}, {self.high:g}] to within {self.tol:g}, {self.tokens} tokens x "
             f"{self.features} features\n"
             f"  layers {self.layers}, heads {self.heads:,}, {grid}anchors p = {self.anchors:,}, β = {self.beta:.6g}\n"
-            f"  bound {self.bound:.6g}{self._condition}, selection error ε = {self.selection_error:.3g}, {short(self.parameters)} "
-            f"parameters, logits up to {self.logit_range:.4g}; held by {holds}"
+            f"  bound {self.bound:.6g}{self._condition}, selection error ε = {self.selection_error:.3g}, "
+            f"{short(self.parameters)} parameters, logits up to {self.logit_range:.4g}; held by {holds}"
         )
 
     __repr__ = __str__
