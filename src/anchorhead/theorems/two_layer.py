@@ -9,7 +9,7 @@ Both layers have columns of their own for their keys: p for the ramps and g^(nd)
 neither lengthens the sequence: the ramps' anchors are the n columns, p = n, and layer 2 is many heads on n columns
 (`own_columns.py`), which is the statement of the paper's second version.
 
-The cost, g^(nd) keys, cannot be avoided for an arbitrary continuous f.
+No construction that knows f by its values alone does essentially better than g^(nd) keys.
 """
 
 from __future__ import annotations
