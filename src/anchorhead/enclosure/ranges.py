@@ -227,7 +227,7 @@ def touches_zero(u: arb) -> bool:
 
 
 def product(u: arb, v: arb) -> arb:
-    """The range of a product of two independent numbers, from those of their ends: that of [0, 1] twice is [0, 1], while
+    """The range of a product of two independent numbers, from those of their ends: that of [0, 1] twice is [0, 1] and
     the product of the balls reaches below 0."""
     low, *others = (a * b for a in (u.lower(), u.upper()) for b in (v.lower(), v.upper()))
     return functools.reduce(hull, others, low)
