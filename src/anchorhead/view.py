@@ -142,7 +142,8 @@ class View:
         sides = {"xlabel": label(self.names[0], 20), "ylabel": label(self.names[1], 20)}
         for panel in axes.values():
             panel.locator_params(nbins=5)
-        dress(axes["values"], label(self.title, 40), **sides)
+        several = f", {_output(line, 1)}" if line.values.shape[1] > 1 else ""
+        dress(axes["values"], label(self.title, 40) + several, **sides)
         image(figure, axes["values"], x, y, line.values[:, 0].reshape(SIDE, SIDE),
               f"the network: {_output(line, 1)}")  # fmt: skip
         if "error" not in axes:

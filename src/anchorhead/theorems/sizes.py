@@ -116,15 +116,24 @@ def plan(
     lipschitz: float | None = None,
     output_features: int | None = None,
     causal: bool = False,
+    columns: str = "appended",
+    shifts: int = 1,
+    norm: float | str = "sup",
 ) -> Plan:
     """The smallest network of that theorem whose bound is at most `tol`, and what it costs.
 
     theorem: single_head, multi_head, two_layer or attention_then_softmax; the last two need `lipschitz`, in the
-    Euclidean distance over all entries. output_features defaults to 1 for ramps and `features` otherwise.
+    Euclidean distance over all entries. output_features defaults to 1 for ramps and `features` otherwise. Networks on
+    their own columns, and bounds in other norms than "sup", are not planned; `columns`, `shifts` and `norm` say so.
 
     >>> ah.theorems.plan("single_head", low=-25, high=25, tol=0.1, tokens=50, features=10).anchors
     501
     """
+    if (columns, shifts, norm) != ("appended", 1, "sup"):
+        raise InputError(
+            f"columns={columns!r}, shifts={shifts!r}, norm={norm!r} cannot be planned, only appended columns and "
+            "bounds in the sup norm. Build the network at some levels, and read its resources and bound_for(..., norm=...)."
+        )
     low, high = check_range(low, high)
     if not (isinstance(tol, int | float) and 0 < tol < LARGEST):
         raise InputError(f"tol={tol} must be a positive finite number, the error that you can accept.")
