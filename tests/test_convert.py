@@ -282,3 +282,22 @@ def test_ordinary_activations_are_converted_with_the_defaults(activation):
         assert "with a larger error than tol: 1" in str(converted.report)
         with pytest.raises(ah.ToleranceError):
             ah.convert(model.float(), tol=1e-6, inputs=torch.randn(64, 8))
+
+
+def test_a_comparison_leaves_padding_out_and_states_the_size_of_outputs():
+    from anchorhead.conversion.compare import compare
+
+    class Tokens(nn.Module):
+        def __init__(self, off):
+            super().__init__()
+            self.off = off
+
+        def forward(self, x, attention_mask):
+            return x + 1e-6 + self.off * (1 - attention_mask[..., None].to(x.dtype))
+
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    batch = {"x": torch.full((2, 3, 4), 2.0, dtype=torch.float64), "attention_mask": mask}
+    found = compare(Tokens(0.0), Tokens(1.0), [batch])
+    assert found.difference == 0
+    assert found.size == pytest.approx(2.0, rel=1e-5)
+    assert "where they are up to 2" in str(found)

@@ -132,7 +132,7 @@ def plan(
     if (columns, shifts, norm) != ("appended", 1, "sup"):
         raise InputError(
             f"columns={columns!r}, shifts={shifts!r}, norm={norm!r} cannot be planned, only appended columns and "
-            "bounds in the sup norm. Build the network at some levels, and read its resources and bound_for(..., norm=...)."
+            "bounds in the sup norm. Build the network, and read its resources and bound_for(..., norm=...)."
         )
     low, high = check_range(low, high)
     if not (isinstance(tol, int | float) and 0 < tol < LARGEST):
