@@ -329,3 +329,10 @@ def test_gguf_files_are_read(transformers, tmp_path):
     (tmp_path / "broken.gguf").write_bytes(b"GGUF")
     with pytest.raises(ah.FileError, match="cannot be loaded"):
         load_folder(tmp_path / "broken.gguf")
+
+
+def test_a_class_of_another_library_is_asked_for(transformers, tmp_path):
+    from anchorhead.conversion.pretrained import from_config
+
+    with pytest.raises(ah.FileError, match=r"load_converted\(path, SentenceTransformer\(original\)\)"):
+        from_config(tmp_path, "SentenceTransformer")

@@ -23,8 +23,8 @@ BATCH = 32
 class Comparison:
     """Over all inputs: the largest difference of outputs, the smallest cosine of corresponding vectors, and times.
 
-    difference is between outputs as they are, which are up to `size`, `normalised` between mean-pooled unit vectors, one
-    for each text. Positions that the attention mask hides are left out.
+    difference is between outputs as they are, which are up to `size`, `normalised` between mean-pooled unit vectors,
+    one for each text. Positions that the attention mask hides are left out.
     """
 
     inputs: int
