@@ -87,7 +87,8 @@ def compare(first: nn.Module, second: nn.Module, batches: list[dict[str, Tensor]
                 for batch in batches:
                     model(**batch)
                 kept.append(time.perf_counter() - start)
-    return Comparison(count, difference, normalised, cosine, *(statistics.median(kept) for kept in seconds), size)
+    before, after = (statistics.median(kept) for kept in seconds)
+    return Comparison(count, difference, normalised, cosine, before, after, size)
 
 
 def _run(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:

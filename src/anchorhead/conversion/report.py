@@ -237,7 +237,7 @@ def _lines(rows: list[Replaced]) -> list[str]:
     kinds: dict[str, list[Replaced]] = {}
     for row in rows:
         kinds.setdefault(_line(replace(row, place="", feeds=None, output_bound=None)), []).append(row)
-    found = []
+    found: list[str] = []
     for line, alike in kinds.items():
         if len(alike) <= MOST_ALIKE:
             found += map(_line, alike)
