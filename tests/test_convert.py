@@ -282,3 +282,38 @@ def test_ordinary_activations_are_converted_with_the_defaults(activation):
         assert "with a larger error than tol: 1" in str(converted.report)
         with pytest.raises(ah.ToleranceError):
             ah.convert(model.float(), tol=1e-6, inputs=torch.randn(64, 8))
+
+
+def test_a_comparison_leaves_padding_out_and_states_the_size_of_outputs():
+    from anchorhead.conversion.compare import compare
+
+    class Tokens(nn.Module):
+        def __init__(self, off):
+            super().__init__()
+            self.off = off
+
+        def forward(self, x, attention_mask):
+            return x + 1e-6 + self.off * (1 - attention_mask[..., None].to(x.dtype))
+
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    batch = {"x": torch.full((2, 3, 4), 2.0, dtype=torch.float64), "attention_mask": mask}
+    found = compare(Tokens(0.0), Tokens(1.0), [batch])
+    assert found.difference == 0
+    assert found.size == pytest.approx(2.0, rel=1e-5)
+    assert "where they are up to 2" in str(found)
+
+
+def test_many_places_of_one_kind_are_one_line_of_a_report_and_all_rows_of_its_json(tmp_path):
+    torch.manual_seed(0)
+    layers = [m for _ in range(9) for m in (nn.Linear(3, 3), nn.GELU())]
+    model = ah.convert(nn.Sequential(*layers, nn.Tanh()), tol=1e-4)
+    told = str(model.report)
+    assert "  1, 3, 5 and 6 more: gelu(x)" in told
+    assert "18: tanh(x)" in told
+    worst = max(row.output_bound for row in model.report.replaced if row.output_bound)
+    assert f"move by at most {worst:.2e}" in told
+    assert len(model.report.as_dict()["replaced"]) == 10
+    ah.save_converted(model, tmp_path)
+    checked = ah.verify(tmp_path)
+    assert "  1, 3, 5 and 6 more, " in str(checked)
+    assert len(checked.as_dict()) == 10

@@ -429,3 +429,12 @@ def test_the_methods_of_a_rewritten_module_are_kept_and_it_can_be_copied_and_pic
     assert torch.equal(converted.encode(X), class_().encode(X))
     for other in (copy.deepcopy(converted), pickle.loads(pickle.dumps(converted))):
         assert torch.equal(other(X), converted(X))
+
+
+def test_a_gated_block_is_said_to_have_no_such_form():
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.llama.modeling_llama import LlamaMLP
+
+    block = LlamaMLP(transformers.LlamaConfig(hidden_size=8, num_attention_heads=2, intermediate_size=16))
+    with pytest.raises(ah.InputError, match=r"gated.*ah\.convert converts it"):
+        ah.feed_forward_as_attention(block)

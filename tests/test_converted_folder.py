@@ -329,3 +329,30 @@ def test_gguf_files_are_read(transformers, tmp_path):
     (tmp_path / "broken.gguf").write_bytes(b"GGUF")
     with pytest.raises(ah.FileError, match="cannot be loaded"):
         load_folder(tmp_path / "broken.gguf")
+
+
+def test_a_class_of_another_library_is_asked_for(transformers, tmp_path):
+    from anchorhead.conversion.pretrained import from_config
+
+    with pytest.raises(ah.FileError, match=r"load_converted\(path, SentenceTransformer\(original\)\)"):
+        from_config(tmp_path, "SentenceTransformer")
+
+
+def test_what_is_asked_wrongly_is_refused_before_the_weights_are_loaded(tmp_path):
+    (tmp_path / "model").mkdir()  # with nothing in it that could be loaded
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    source = tmp_path / "model"
+    with pytest.raises(ah.InputError, match="tol"):
+        convert_folder(source, tmp_path / "out", -1.0, progress=False)
+    with pytest.raises(ah.FileError, match=r"holds 'mine\.txt'"):
+        convert_folder(source, tmp_path / "full", None, progress=False)
+    with pytest.raises(ah.FileError, match="is a file"):
+        convert_folder(source, tmp_path / "full" / "mine.txt", None, progress=False)
+    with pytest.raises(ah.FileError, match="nope does not exist"):
+        convert_folder(tmp_path / "nope", tmp_path / "out", None, progress=False)
+
+
+def test_the_folder_of_a_converted_model_is_no_file_and_says_what_reads_it(saved):
+    with pytest.raises(ah.FileError, match=r"README\.md.*anchorhead verify.*load_converted"):
+        ah.load(saved[1])

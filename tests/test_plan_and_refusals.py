@@ -201,3 +201,22 @@ def test_odd_arguments_are_refused_with_a_sentence(value):
         except ah.AnchorheadError:
             refused += 1
     assert refused >= 6
+
+
+@pytest.mark.parametrize("asked", [{"columns": "own"}, {"shifts": 6}, {"norm": 2}])
+def test_what_is_not_planned_is_said(asked):
+    with pytest.raises(ah.InputError, match="cannot be planned"):
+        ah.theorems.plan("two_layer", tol=0.1, tokens=3, features=1, lipschitz=1.0, **asked)
+
+
+def test_a_theorems_file_is_not_diagnosed_without_inputs(tmp_path):
+    from anchorhead.lab.diagnosis import diagnose_file
+
+    two_layer("x1", 1, 1, 4).save(tmp_path / "network.safetensors")
+    with pytest.raises(ah.FileError, match=r"ah\.diagnose\(ah\.load\(file\), x\)"):
+        diagnose_file(tmp_path / "network.safetensors")
+
+
+def test_a_map_names_the_output_that_it_shows():
+    texts = [axes.get_title(loc="left") + axes.get_title() for axes in two_layer(["x1", "x2"], 2, 1, 4).plot().axes]
+    assert any("output 1 of 2" in text for text in texts)

@@ -6,6 +6,7 @@ import copy
 import json
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -282,3 +283,25 @@ def test_an_affine_map_that_is_repeated_has_one() -> None:
     program, x = ah.program(model, turns=7), torch.rand(50, 2, dtype=torch.float64) - 0.5
     exact = x @ torch.linalg.matrix_power(torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64), 7).T
     assert (ah.interpreter()(program, x) - exact).abs().max().item() <= program.certificate.bound <= 1e-7
+
+
+@pytest.mark.heavy
+def test_turns_that_spread_errors_over_the_domain_are_said_to_be_known_by_it_alone(tmp_path: Path) -> None:
+    model = ah.compile("3.7*x*(1-x)", (0, 1), tol=1e-10)
+    assert ah.program(model, turns=5).certificate.level == "proved"
+    program = ah.program(model, turns=20)
+    assert program.certificate.level == "trivial"
+    assert program.certificate.bound <= 1 + 1e-9
+    assert str(program.certificate).startswith("nothing useful is known")
+    program.save(tmp_path / "turns.safetensors")
+    assert Program.load(tmp_path / "turns.safetensors").certificate.level == "trivial"
+    with pytest.raises(ah.VerificationError, match="trivial"):
+        ah.verify(tmp_path / "turns.safetensors")
+
+
+@pytest.mark.heavy
+def test_an_algorithm_has_a_program_without_a_tol_and_refusals_speak_of_the_one_given() -> None:
+    descent = ah.in_context.gradient_descent("squared", features=2, examples=16, steps=10, learning_rate=0.2)
+    assert ah.program(descent).code.turns == 10
+    with pytest.raises(ah.ToleranceError, match=r"tol=1e-09, 1e-10 in each of 10 turns.* takes .* of it"):
+        ah.program(descent, tol=1e-9)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.text import Text
 
 import anchorhead as ah
 from anchorhead.theorems import attention_then_softmax, two_layer
@@ -127,3 +128,73 @@ def test_bound_without_a_declaration_is_refused():
 @BOTH
 def test_nan_gives_nan(build):
     assert build(wave, 1, 2, 4)(torch.tensor([[[0.3, math.nan]]], dtype=torch.float64)).isnan().all()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ({"lipschitz": 2.9, "metric": "sup"}, r"\(0.0625, 0.1875\) and \(0.1875, 0.0625\).*Declare 3 or more"),
+        ({"lipschitz": 0.01}, "lipschitz=0.01 is too small"),
+        ({"lipschitz": lambda r: 2 * r}, "modulus of continuity is too small"),
+    ],
+)
+def test_a_constant_that_the_values_contradict_is_refused_with_the_pair(build, declared, said):
+    model = build("x1 - 2*x2", 1, 2, 8)
+    assert model.bound_for(lipschitz=3, metric="sup") > 0
+    assert model.bound_for(lipschitz=5**0.5) > 0
+    with pytest.raises(ah.InputError, match=said):
+        model.bound_for(**declared)
+    with pytest.raises(ah.InputError, match=said):
+        model.bound_for(**declared, norm=2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_shifted_grids_are_held_against_the_constant_too(dtype):
+    model = two_layer("x1; x2; 2*x3".split("; "), 3, 1, 3, columns="own", shifts=2, dtype=dtype)
+    assert model.bound_for(lipschitz=2.0) > 0
+    with pytest.raises(ah.InputError, match="Declare 2 or more"):
+        model.bound_for(lipschitz=1.5)
+
+
+def test_a_constant_for_an_opaque_function_is_refused_in_its_own_units():
+    with pytest.raises(ah.InputError, match=r"\(0.5, 0.5\) and \(1.5, 0.5\), 1 apart.*Declare 3 or more"):
+        ah.compile(lambda x, y: 3 * float(x), (0, 2), lipschitz=1.0, tol=0.5, method="two_layer")
+
+
+def test_bounds_that_need_a_constant_say_so():
+    for model in (two_layer("x1", 1, 1, 8), two_layer(["x1", "x2"], 2, 1, 4)):
+        figure = model.plot(lipschitz=1.0)
+        text = " ".join(found.get_text() for found in figure.findobj(Text))
+        assert "if f is Lipschitz with 1" in text
+        assert "proved" not in text
+    found = ah.theorems.plan("two_layer", tol=0.1, tokens=1, features=1, lipschitz=2.0)
+    assert ("bound, if f is Lipschitz with 2", f"{found.bound:.6g}") in found.rows()
+    assert "if f is Lipschitz with 2" in str(found)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("formulas", "features", "said"),
+    [
+        ("1/x1", 1, "divides by x1"),
+        ("1/(x1 - x2 + 1/3)", 2, "divides by x1 - x2"),
+        (["x1", "sqrt(x2 + x1)"], 2, "x2 . x1 is negative"),
+        ("log(x1*x2)", 2, "not positive"),
+    ],
+)
+def test_formulas_that_are_not_finite_on_the_whole_box_are_refused(build, formulas, features, said):
+    with pytest.raises(ah.SingularityError, match=said):
+        build(formulas, 1, features, 4, low=-1)
+
+
+@BOTH
+def test_formulas_that_touch_no_singularity_are_built(build):
+    for formula in (
+        "1/(x1 + x2 + 2.001)",
+        "sqrt(x1*x1 + x2*x2)",
+        "x1/(x1**2 + x2**2 + 0.01)",
+        "sqrt((x1 + 1)*(x2 + 1))",
+        "3",
+    ):
+        assert build(formula, 1, 2, 4, low=-1).grid.points == 16

@@ -82,7 +82,7 @@ def legend(axes: Axes, share: float = 1.0) -> None:
 
 
 def errors(axes: Axes, x: np.ndarray, error: np.ndarray, allowed: np.ndarray | None, names: Sequence[str],
-           level: str) -> None:  # fmt: skip
+           bound: str) -> None:  # fmt: skip
     """Errors (points, curves) on a logarithmic axis, and the bound that they keep; what is far below it is at the
     floor."""
     known = error[np.isfinite(error)]
@@ -91,7 +91,7 @@ def errors(axes: Axes, x: np.ndarray, error: np.ndarray, allowed: np.ndarray | N
     for i, (curve, name) in enumerate(zip(error.T, names, strict=True)):
         axes.semilogy(x, curve.clip(floor), color=CYCLE[i % len(CYCLE)], lw=0.9, label=name)
     if allowed is not None:
-        axes.semilogy(x, allowed, color=NETWORK, lw=1.1, ls="--", label=f"{level} bound")
+        axes.semilogy(x, allowed, color=NETWORK, lw=1.1, ls="--", label=bound)
     axes.set_ylim(0.6 * floor, 3 * max(top, float(np.max(known, initial=0.0)), floor))
     axes.grid(True, color="0.93", lw=0.6)
     legend(axes)

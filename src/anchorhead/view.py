@@ -63,9 +63,9 @@ class View:
 
     target: None where it cannot be looked into. allowed: the error that is kept at places of the only input, or
     anywhere; None where no bound is known; a multiple of |target| where it is relative. attention: of every head the
-    weights (points, keys). last: what the last panel has instead of it. outputs: how many are drawn, where there are
-    so many. kinks: numbers (points, any) that change their sign where the target has a kink. heads: what those of
-    `attention` are called.
+    weights (points, keys). condition: what the bound depends on, where it was declared. last: what the last panel has
+    instead of the attention. outputs: how many are drawn, where there are so many. kinks: numbers (points, any) that
+    change their sign where the target has a kink. heads: what those of `attention` are called.
     """
 
     title: str
@@ -76,6 +76,7 @@ class View:
     allowed: Callable[[Array], Array | float] | None = None
     relative: bool = False
     level: str = "proved"
+    condition: str = ""
     label: str = "attention"
     attention: Callable[[Array], list[Array]] | None = None
     last: Callable[[Axes], None] | None = None
@@ -179,7 +180,7 @@ class View:
             dress(axes["error"], ylabel=self._error())
             error = np.stack([line.error for line in lines], axis=-1)
             names = ["measured"] if alone else [label(self.names[i], 10) for i in range(len(lines))]
-            errors(axes["error"], t, error, lines[0].allowed, names, self.level)
+            errors(axes["error"], t, error, lines[0].allowed, names, self.bound())
             shared.append("error")
         for name in shared:
             axes[name].set_xlim(t[0], t[-1])
@@ -194,15 +195,20 @@ class View:
         sides = {"xlabel": label(self.names[0], 20), "ylabel": label(self.names[1], 20)}
         for panel in axes.values():
             panel.locator_params(nbins=5)
-        dress(axes["values"], label(self.title, 40), **sides)
+        several = f", {_output(line, 1)}" if line.values.shape[1] > 1 else ""
+        dress(axes["values"], label(self.title, 40) + several, **sides)
         image(figure, axes["values"], x, y, line.values[:, 0].reshape(SIDE, SIDE),
               f"the network: {_output(line, 1)}")  # fmt: skip
         if "error" not in axes:
             return
-        bound = "" if line.allowed is None else f"\n{self.level} bound: {line.allowed.max():.2e}"
+        bound = "" if line.allowed is None else "\n" + self.bound(f": {line.allowed.max():.2e}")
         largest = max(np.nanmax(found.error) for found in (line, self.along(0), self.along(1), self.through()))
         dress(axes["error"], f"computed: at most {largest:.2e}{bound}", **sides)
         image(figure, axes["error"], x, y, line.error.reshape(SIDE, SIDE), self._error(), colours="magma_r")
+
+    def bound(self, number: str = "") -> str:
+        """What the bound is called, with its number where there is one."""
+        return f"bound{number}, {self.condition}" if self.condition else f"{self.level} bound{number}"
 
     def _error(self) -> str:
         return "|error| / |target|" if self.relative else "|error|"
@@ -311,7 +317,5 @@ def sketched(view: View) -> str:
     floor = float(line.allowed.min()) * 1e-4 or 1e-18
     curves = [(BLUE, line.error.clip(floor).tolist()), (RED, line.allowed.tolist())]
     places = f"{len(x)} places" + ", most of them near kinks" * (len(x) > SKETCHED)
-    said = (
-        f"the error, at most {line.error.max():.2e} at {places}, under the {view.level} bound, on a logarithmic scale"
-    )
+    said = f"the error, at most {line.error.max():.2e} at {places}, under the {view.bound()}, on a logarithmic scale"
     return top + sketch(x, curves, said, log=True)

@@ -258,10 +258,12 @@ class _Work:
 
     def refusal(self, contributions: Sequence[float], reached: float) -> ToleranceError:
         name, share = self._dominating(contributions)
+        why = f"{name} dominates, with {share:.3g} of the {reached:.3g} that was reached"
+        if reached <= self.tol:
+            why = f"what cannot be made smaller takes {reached:.3g} of it, {name} {share:.3g}, and heads need the rest"
         return ToleranceError(
-            f"tol={self.tol:g} cannot be reached in {self.dtype} by composition: {name} dominates, with {share:.3g} of "
-            f"the {reached:.3g} that was reached. Use a larger tol or a smaller domain"
-            + (", or dtype=torch.float64." if self.dtype == "float32" else ".")
+            f"tol={self.tol:g} cannot be reached in {self.dtype} by composition: {why}. Use a larger tol or a smaller "
+            "domain" + (", or dtype=torch.float64." if self.dtype == "float32" else ".")
         )
 
     def _dominating(self, contributions: Sequence[float]) -> tuple[str, float]:

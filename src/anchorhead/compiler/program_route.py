@@ -32,6 +32,8 @@ UNIT = 1e-13
 """About what the scores of a program round by: a few hundred units of float64, for the pointer's share of them."""
 GAPS = tuple(2.0**k for k in range(6, 16))
 USUAL = 1e-9
+LARGER = tuple(10.0**k for k in range(-9, -3))
+"""What is tried for an algorithm, from the usual tol on."""
 ROUNDS = 6
 MOST_TURNS = 100_000
 
@@ -53,7 +55,8 @@ def program(model: CompiledModel | Repeated, *, turns: int | None = None, tol: f
         turn for each step, whose tokens are (x, y) and whose state is w.
     turns: of a model with as many inputs as outputs, how often it is applied, each time to its own result.
     tol: how far from the target its heads may lead in exact arithmetic, all turns' own shares together; by default
-        1e-9, or what the model keeps, if that is more. What leaks and is rounded in an interpreter, and what turns make
+        1e-9, or what the model keeps, if that is more; for an algorithm the least of 1e-9, 1e-8, ..., 1e-4 that can be
+        had. What leaks and is rounded in an interpreter, and what turns make
         of it, is stated in the certificate. Products, squares and whatever else the model computes with values that
         depend on its inputs is composed anew with constant ones, which takes more keys.
 
@@ -79,11 +82,24 @@ def program(model: CompiledModel | Repeated, *, turns: int | None = None, tol: f
             f"{name} is an affine map: it has no head, and so no instruction that a program could hold. With turns= it "
             "is applied again and again, and that is a program."
         )
-    if tol is None:
-        tol = max(USUAL, model.claimed.bound) if isinstance(model, CompiledModel) else USUAL
     with telling(f"writing the program of {name}", progress) as tell, threadpool_limits(1):
-        found = _interpreted(circuit, box, check_tol(tol), turns, tell)
+        if tol is not None:
+            found = _interpreted(circuit, box, check_tol(tol), turns, tell)
+        elif isinstance(model, CompiledModel):
+            found = _interpreted(circuit, box, max(USUAL, model.claimed.bound), turns, tell)
+        else:
+            found = _least(circuit, box, turns, tell)
     return Program(found, certificate_of(found, name + ("" if turns is None else f", {turns} times")))
+
+
+def _least(target: Circuit, box: Sequence[Pair], turns: int | None, progress: Progress) -> Interpreted:
+    """The program of an algorithm at the least power of ten, from the usual tol on, that is reached."""
+    for tol in LARGER:
+        try:
+            return _interpreted(target, box, tol, turns, progress)
+        except ToleranceError as error:
+            refusal = error
+    raise refusal
 
 
 def _interpreted(target: Circuit, box: Sequence[Pair], tol: float, turns: int | None,
@@ -102,6 +118,9 @@ def _interpreted(target: Circuit, box: Sequence[Pair], tol: float, turns: int | 
                 return found
         except OutsideDomain:
             pass
+        except ToleranceError as error:
+            each = f", {aim:g} in each of {turns} turns," if turns is not None else ""
+            raise ToleranceError(f"A program with tol={tol:g}{each} cannot be made: {error}") from error
         aim /= 4
     raise ToleranceError(
         f"tol={tol:g} is not reached by a program of this target. Use a larger tol or a smaller domain."

@@ -22,6 +22,7 @@ from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.two_layer_core import TwoLayerCore
 from anchorhead.proof.certificate import Certificate, sum_above
 from anchorhead.proof.rounding import ASSUMPTIONS
+from anchorhead.theorems.declared import hold_against
 from anchorhead.theorems.grid import require_memory
 from anchorhead.theorems.grid_network import GridNetwork
 from anchorhead.theorems.two_layer import two_layer
@@ -103,6 +104,9 @@ def _certificate(target: Opaque, network: GridNetwork, lipschitz: float | None, 
         level, said = "measured", [f"nothing: the target was compared at {SAMPLES:,} random points only"]
     else:
         widths = [high - low for low, high in target.box]
+        centres = network.grid.centres()
+        axes = [low + width * centres for (low, _), width in zip(target.box, widths, strict=True)]
+        hold_against(values, axes, lipschitz, "euclidean")
         error = network.bound_for(lipschitz=lipschitz * math.sqrt(sum(w * w for w in widths)), metric="sup") - rounding
         declared = f"the target's Lipschitz constant in the Euclidean metric is at most {lipschitz:g}, as declared"
         level, said = "conditional", [declared, *ASSUMPTIONS]

@@ -23,7 +23,8 @@ BATCH = 32
 class Comparison:
     """Over all inputs: the largest difference of outputs, the smallest cosine of corresponding vectors, and times.
 
-    difference is between outputs as they are, `normalised` between mean-pooled unit vectors, one for each text.
+    difference is between outputs as they are, which are up to `size`, `normalised` between mean-pooled unit vectors,
+    one for each text. Positions that the attention mask hides are left out.
     """
 
     inputs: int
@@ -32,6 +33,7 @@ class Comparison:
     cosine: float
     seconds: float
     converted_seconds: float
+    size: float
 
     @property
     def ratio(self) -> float:
@@ -40,11 +42,9 @@ class Comparison:
 
     def __str__(self) -> str:
         return (
-            f"{self.inputs} inputs: outputs differ by at most {self.difference:.2e}, unit vectors by "
-            f"{self.normalised:.2e}, "
-            f"smallest cosine {self.cosine:.9f}; time {self.ratio:.3f} of the original's "
-            f"({self.converted_seconds:.4f} s "
-            f"against {self.seconds:.4f} s)"
+            f"{self.inputs} inputs: outputs differ by at most {self.difference:.2e}, where they are up to "
+            f"{self.size:.3g}, unit vectors by {self.normalised:.2e}, smallest cosine {self.cosine:.9f}; time "
+            f"{self.ratio:.3f} of the original's ({self.converted_seconds:.4f} s against {self.seconds:.4f} s)"
         )
 
 
@@ -62,7 +62,7 @@ def compare_folders(
 
 def compare(first: nn.Module, second: nn.Module, batches: list[dict[str, Tensor]]) -> Comparison:
     """The comparison over batches of keyword arguments; times are medians of interleaved runs of all batches."""
-    difference = normalised = 0.0
+    difference = normalised = size = 0.0
     cosine, count = 1.0, 0
     with torch.no_grad():
         for batch in batches:
@@ -72,8 +72,11 @@ def compare(first: nn.Module, second: nn.Module, batches: list[dict[str, Tensor]
                     f"The two models return {tuple(a.shape)} and {tuple(b.shape)} on the same input; they are not the "
                     "same model before and after conversion."
                 )
-            difference = max(difference, float((a - b).abs().max()))
-            pa, pb = (_pooled(v, batch.get("attention_mask")) for v in (a, b))
+            mask = batch.get("attention_mask")
+            seen = _seen(a, mask)
+            difference = max(difference, float((a - b)[seen].abs().max()))
+            size = max(size, float(a[seen].abs().max()))
+            pa, pb = (_pooled(v, mask) for v in (a, b))
             normalised = max(normalised, float((pa - pb).abs().max()))
             cosine = min(cosine, float((pa.double() * pb.double()).sum(-1).min()))
             count += len(a)
@@ -84,7 +87,8 @@ def compare(first: nn.Module, second: nn.Module, batches: list[dict[str, Tensor]
                 for batch in batches:
                     model(**batch)
                 kept.append(time.perf_counter() - start)
-    return Comparison(count, difference, normalised, cosine, *(statistics.median(kept) for kept in seconds))
+    before, after = (statistics.median(kept) for kept in seconds)
+    return Comparison(count, difference, normalised, cosine, before, after, size)
 
 
 def _run(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -104,6 +108,13 @@ def output(found: Any) -> Tensor:
     if isinstance(found, tuple | list) and found and isinstance(found[0], Tensor):
         return found[0]
     raise InputError(f"The model returned a {type(found).__name__}, and neither logits nor hidden states are in it.")
+
+
+def _seen(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Which outputs are of tokens and not of padding: all where a mask says nothing of them."""
+    if mask is None or values.ndim < 3 or values.shape[:2] != mask.shape:
+        return torch.ones(values.shape[:1], dtype=torch.bool, device=values.device)
+    return mask.to(values.device, torch.bool)
 
 
 def _pooled(values: Tensor, mask: Tensor | None) -> Tensor:

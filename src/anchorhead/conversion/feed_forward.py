@@ -66,6 +66,7 @@ def feed_forward_as_attention(block: nn.Module, tol: float = 1e-6) -> FeedForwar
     """A feed-forward block, linear, activation, linear, as multi-query attention over a fixed set of keys.
 
     block: a module whose two linear layers are in the order in which they act, or one that `ah.convert` returned.
+    Gated blocks have no such form.
 
     >>> block = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 4))
     >>> attention = ah.feed_forward_as_attention(block, tol=1e-4)
@@ -74,6 +75,12 @@ def feed_forward_as_attention(block: nn.Module, tol: float = 1e-6) -> FeedForwar
     """
     if not isinstance(block, nn.Module):
         raise InputError(f"feed_forward_as_attention takes a torch module, and got a {type(block).__name__}.")
+    sites = find_sites(block)[0]
+    if any(site.gated for site in sites):
+        raise InputError(
+            "This block is gated: its activation multiplies another linear map of the input, and such a block has no "
+            "form as one attention over fixed keys. ah.convert converts it."
+        )
     linears = [m for m in block.modules() if sizes(m) is not None]
     if len(linears) != 2:
         raise InputError(
@@ -84,11 +91,8 @@ def feed_forward_as_attention(block: nn.Module, tol: float = 1e-6) -> FeedForwar
     found = [m for m in block.modules() if isinstance(m, ActivationHead)]
     if found:
         return _checked(block, FeedForwardAttention(first, found[0].head, second), tol)
-    sites = find_sites(block)[0]
-    if len(sites) != 1 or sites[0].gated:
-        raise InputError(
-            f"A feed-forward block has one activation that gates nothing, and this module has {len(sites)}."
-        )
+    if len(sites) != 1:
+        raise InputError(f"A feed-forward block has one activation, and this module has {len(sites)}.")
     dtype = first[0].dtype if first[0].dtype == torch.float64 else torch.float32
     model = compile_formula(sites[0].formula, None, tol=tol, dtype=dtype)
     return _checked(block, FeedForwardAttention(first, model.head, second), tol)

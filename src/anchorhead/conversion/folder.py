@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from anchorhead.compiler.load import load_compiled
+from anchorhead.compiler.method import check_tol
 from anchorhead.conversion.asked import check_convertible, copied
 from anchorhead.conversion.code_digest import changed, code_digests
 from anchorhead.conversion.convert import convert, placed
@@ -64,6 +65,8 @@ def convert_folder(
     """Converts a model folder, or a GGUF file, into a folder, tokenizer included, and returns the report."""
     if target.resolve() == source.resolve():
         raise FileError(f"{target} is the original; give another folder for the converted model.")
+    tol = None if tol is None else check_tol(tol)
+    _require_free(target)
     with telling(f"converting {source}", progress) as tell:
         tell("loading")
         made = convert(load_folder(source), tol, pure=pure, accept=accept)
@@ -75,6 +78,8 @@ def convert_folder(
 
 def load_folder(folder: Path) -> nn.Module:
     """The model in a folder, original or converted, in the class that its configuration names."""
+    if not folder.exists():
+        raise FileError(f"{folder} does not exist.")
     return load_converted(folder) if (folder / RECORD).is_file() else load_pretrained(folder)
 
 
@@ -135,6 +140,19 @@ def _require_unchanged(model: Any) -> None:
         )
 
 
+def _require_free(where: Path) -> None:
+    """Refuses, before a model is loaded, what is no folder or holds something else than an earlier conversion."""
+    if where.exists() and not where.is_dir():
+        raise FileError(f"{where} is a file; give an empty folder.")
+    if where.is_dir() and not (where / RECORD).is_file():
+        _require_empty(where)
+
+
+def _require_empty(where: Path) -> None:
+    for rest in where.iterdir():
+        raise FileError(f"{where} holds {rest.name!r}, which is not of an earlier conversion; give an empty folder.")
+
+
 def _emptied(where: Path) -> None:
     """An empty folder; an earlier conversion in it goes, anything else is left alone and refused."""
     try:
@@ -146,9 +164,7 @@ def _emptied(where: Path) -> None:
             (where / name).unlink()
         (where / RECORD).unlink()
         (where / "heads").rmdir()
-    rest = next(where.iterdir(), None)
-    if rest is not None:
-        raise FileError(f"{where} holds {rest.name!r}, which is not of an earlier conversion; give an empty folder.")
+    _require_empty(where)
 
 
 def load_converted(

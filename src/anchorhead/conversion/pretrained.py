@@ -56,7 +56,11 @@ def from_config(where: Path, name: str) -> nn.Module:
 
     found = getattr(transformers, name, None)
     if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
-        raise FileError(f"{where} names the class {name!r}, which the transformers library does not have.")
+        made_of = f", such as load_converted(path, {name}(original))" if name.isidentifier() else ""
+        raise FileError(
+            f"{where} names the class {name!r}, which the transformers library does not have. Give an instance of it, "
+            f"made from the original model{made_of}."
+        )
     made: Any = found
     try:
         config = made.config_class.from_pretrained(where, local_files_only=True)

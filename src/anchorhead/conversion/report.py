@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -20,6 +20,8 @@ from anchorhead.proof.composed import HeadOf, heads_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST_ALIKE = 8
+"""Rows of one kind that are printed one by one."""
 UNITS = {"gate": " for partners up to 1", "square": " for |x| up to 1"}
 BOUNDS = ("error", "rounding", "relative", "least")
 PAIRS = ("refused", "remaining", "attention")
@@ -230,7 +232,7 @@ class ConversionReport:
 
     def __str__(self) -> str:
         lines = [self._first()]
-        lines += [f"  {_line(row)}" for row in self.replaced]
+        lines += [f"  {line}" for line in _lines(self.replaced)]
         beyond = [row.place for row in self.replaced if row.kind != "norm" and self.tol / 2 < row.error < math.inf]
         lines += [f"  with a larger error than tol: {_some(beyond)}"] if beyond else []
         lines += [f"  NOT converted, {place}: {why}" for place, why in self.refused]
@@ -280,6 +282,23 @@ class ConversionReport:
         return (
             f"  when it was converted the outputs differed by at most {self.difference:.2e}, {size}, on {self.inputs}"
         )
+
+
+def _lines(rows: list[Replaced]) -> list[str]:
+    """Rows for people; those that differ in their places and outputs only in one line, where they are many."""
+    kinds: dict[str, list[Replaced]] = {}
+    for row in rows:
+        kinds.setdefault(_line(replace(row, place="", feeds=None, output_bound=None)), []).append(row)
+    found: list[str] = []
+    for line, alike in kinds.items():
+        if len(alike) <= MOST_ALIKE:
+            found += map(_line, alike)
+            continue
+        bounds = [row.output_bound for row in alike if row.output_bound]
+        after = f"; outputs of the layers that follow move by at most {max(bounds):.2e}" if bounds else ""
+        after += f"{UNITS.get(alike[0].kind, '')}, rounding apart" if bounds else ""
+        found.append(f"{_some([row.place for row in alike])}{line}{after}")
+    return found
 
 
 def _line(r: Replaced) -> str:

@@ -12,6 +12,7 @@ that lies outside, gives nan.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -223,6 +224,13 @@ def touches_zero(u: arb) -> bool:
     """Whether u is a ball of numbers >= 0 but for a sliver."""
     high = u.upper()
     return bool(high >= 0 and u.lower() >= -high * SLIVER)
+
+
+def product(u: arb, v: arb) -> arb:
+    """The range of a product of two independent numbers, from those of their ends: that of [0, 1] twice is [0, 1] and
+    the product of the balls reaches below 0."""
+    low, *others = (a * b for a in (u.lower(), u.upper()) for b in (v.lower(), v.upper()))
+    return functools.reduce(hull, others, low)
 
 
 def absolute(u: arb) -> arb:

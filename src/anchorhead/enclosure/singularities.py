@@ -2,19 +2,21 @@
 
 The domain is bisected in balls. A box where the enclosure is finite is done; one that stays without a finite enclosure
 however small it gets is a singularity, and the innermost subexpression that fails there names it. A formula that is
-finite only as a limit, as sin(x)/x at 0, is refused too: it cannot be evaluated there.
+finite only as a limit, as sin(x)/x at 0, is refused too: it cannot be evaluated there. A finite enclosure of a formula
+without jumps, and jumps are refused where it is read, is that of a continuous function.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from flint import arb, ctx
 
 from anchorhead.enclosure.balls import enclose
 from anchorhead.enclosure.boxes import box, cover
 from anchorhead.errors import SingularityError
-from anchorhead.expression.graph import Node, ordered
+from anchorhead.expression.graph import Node, ordered, variables_of
 
 PRECISION = 128
 NARROW = 2.0**-40
@@ -61,6 +63,53 @@ def singularities(node: Node, variable: str, low: float, high: float) -> None:
     )
 
 
+def singularities_in_box(node: Node, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Nothing when a target of several variables is finite on all of a bounded box, its longest sides halved until that
+    is seen; a SingularityError with the place when it is not."""
+    names = variables_of([node])
+    if len(names) == 1:
+        singularities(node, names[0], *ranges[names[0]])
+        return
+    span = {name: ranges[name][1] - ranges[name][0] for name in names}
+    with ctx.workprec(PRECISION):
+        stack = [{name: ranges[name] for name in names}]
+        for _ in range(MOST_BOXES):
+            if not stack:
+                return
+            part = stack.pop()
+            if enclose(node, {name: box(*pair) for name, pair in part.items()}, ends=True).is_finite():
+                continue
+            if not names:
+                _report_corner(node, part)
+            widest = max(names, key=lambda name: (part[name][1] - part[name][0]) / span[name])
+            left, right = part[widest]
+            if right - left <= NARROW * span[widest]:
+                _report_corner(node, part)
+            middle = left / 2 + right / 2
+            stack += [part | {widest: (middle, right)}, part | {widest: (left, middle)}]
+    raise SingularityError(
+        f"{_short(node)} could not be shown to be finite on the whole box within {MOST_BOXES} boxes; give a smaller "
+        "box, or write the formula so that it cancels less."
+    )
+
+
+def _report_corner(node: Node, part: Mapping[str, tuple[float, float]]) -> None:
+    where = {name: box(*pair) for name, pair in part.items()}
+    near = ", ".join(f"{name} = {0.0 if low <= 0 <= high else low:.6g}" for name, (low, high) in part.items())
+    offender, reason = _offender(node, where)
+    raise SingularityError(
+        f"{_short(offender)} is not finite{f' near {near}' if near else ''}: {reason}. Choose a box that keeps away "
+        "from there, or rewrite the formula."
+    )
+
+
+def _offender(node: Node, where: Mapping[str, arb]) -> tuple[Node, str]:
+    """The innermost part that is not finite there, and why."""
+    found = next(part for part in ordered([node]) if not enclose(part, where, ends=True).is_finite())
+    reason = _REASONS.get(found.op, "it is not defined or not finite there")
+    return found, reason.format(*(_short(arg) for arg in found.args))
+
+
 def _check_ends(node: Node, variable: str, low: float, high: float) -> None:
     """A ball may hang over an end of the domain by a sliver that is forgiven; a point may not."""
     for end in (low, high):
@@ -69,13 +118,10 @@ def _check_ends(node: Node, variable: str, low: float, high: float) -> None:
 
 
 def _report(node: Node, variable: str, left: float, right: float) -> None:
-    where = {variable: box(left, right)}
-    offender = next(part for part in ordered([node]) if not enclose(part, where).is_finite())
-    reason = _REASONS.get(offender.op, "it is not defined or not finite there")
-    written = [_short(arg) for arg in offender.args]
+    offender, reason = _offender(node, {variable: box(left, right)})
     place = 0.0 if left <= 0 <= right else left
     raise SingularityError(
-        f"{_short(offender)} is not finite near {variable} = {place:.6g}: {reason.format(*written)}. "
+        f"{_short(offender)} is not finite near {variable} = {place:.6g}: {reason}. "
         f"Choose a domain for {variable} that keeps away from {place:.6g}, or rewrite the formula."
     )
 

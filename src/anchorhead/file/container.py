@@ -89,6 +89,11 @@ def _bytes(path: str | os.PathLike[str]) -> bytes:
     try:
         found = Path(path).stat()
         if not stat.S_ISREG(found.st_mode):
+            if (Path(path) / "anchorhead.json").is_file():
+                raise FileError(
+                    f"{path} is the folder of a converted model: its README.md says what was converted, anchorhead "
+                    "verify checks its heads, and ah.load_converted loads it."
+                )
             raise FileError(f"{path} is not a file of its own; give the path of a saved model.")
         if found.st_size > MOST_BYTES:
             raise FileError(f"{path} is larger than any model file ({MOST_BYTES >> 20} MiB); it is not one.")

@@ -30,6 +30,8 @@ from anchorhead.proof.head_claim import HeadClaim
 RECORD = "anchorhead.json"
 FORMAT = 3
 MOST_RECORD = 1 << 26
+MOST_ALIKE = 8
+"""Places with the same head that are printed one by one."""
 NORM = re.compile(r"(layer|rms|group)_norm\(x, eps=[^()]*\)")
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 
@@ -69,8 +71,15 @@ class VerifiedFolder:
     def __str__(self) -> str:
         count = sum(map(len, self.heads.values()))
         lines = [f"{count} heads of a converted model; what lies between them is not proved"]
-        rows = [(place, *row) for place, roles in self.heads.items() for row in roles.items()]
-        return "\n".join(lines + [f"  {place}, {role}: {certificate}" for place, role, certificate in rows])
+        alike: dict[tuple[str, Certificate], list[str]] = {}
+        for place, roles in self.heads.items():
+            for row in roles.items():
+                alike.setdefault(row, []).append(place)
+        for (role, certificate), places in alike.items():
+            if len(places) > MOST_ALIKE:
+                places = [f"{', '.join(places[:3])} and {len(places) - 3} more"]
+            lines += [f"  {place}, {role}: {certificate}" for place in places]
+        return "\n".join(lines)
 
     __repr__ = __str__
 

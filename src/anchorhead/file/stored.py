@@ -33,7 +33,7 @@ from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.head_claim import HeadClaim
 from anchorhead.proof.network_claim import NetworkClaim, PlacedNetwork
 
-LEVELS = ("proved", "conditional", "measured", "unproved")
+LEVELS = ("proved", "conditional", "measured", "trivial", "unproved")
 MOST_KEYS = 1 << 14
 MOST_BOXES = 1 << 16
 

@@ -28,7 +28,7 @@ from anchorhead.model.layered_core import LayeredCore
 from anchorhead.model.outside import Watched, behind_transforms
 from anchorhead.model.prompt_core import PromptCore, check_mask, check_rows
 from anchorhead.proof.certificate import Certificate, rest_above
-from anchorhead.proof.interpretation import Interpreted, assumed, output_bounds
+from anchorhead.proof.interpretation import Interpreted, assumed, output_bounds, trivial_bounds
 from anchorhead.proof.network_claim import PlacedNetwork
 from anchorhead.proof.rounding import ASSUMPTIONS
 
@@ -243,12 +243,14 @@ class Program(Watched):
 def certificate_of(code: Interpreted, name: str) -> Certificate:
     """What is proved of an interpreter's outputs."""
     total, exact = output_bounds(code), output_bounds(code, machine=False)
-    claim = code.claim
+    claim, level, reach = code.claim, "proved", trivial_bounds(code)
+    if reach is not None and all(bound >= most for bound, most in zip(total, reach, strict=True)):
+        total, exact, level = reach, [min(pair) for pair in zip(exact, reach, strict=True)], "trivial"
     return Certificate(
         expression=name,
         domain=claim.box,
         dtype=claim.dtype,
-        level="proved",
+        level=level,
         approximation=max(exact),
         rounding=rest_above(max(total), max(exact)),
         boxes=claim.boxes,

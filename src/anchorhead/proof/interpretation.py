@@ -28,7 +28,8 @@ too, moves scores. Every data token runs every instruction, with numbers in the 
 *Turns.* A state w with error e becomes the map's own value at w, which is off by what the map makes of e, and is then
 computed with the error of one run from an exact state: the two are added, turn by turn, with the state's range. Where
 that range cannot be kept in the box, the machine looks in every turn whether its own state is, and the target's is then
-no further outside than they differ.
+no further outside than they differ. They differ by no more than the box and the range of the target's turns allow: a
+bound that says less is replaced by that one, and is called trivial.
 
 *Drift.* Each step moves an entry of the pointer by 0 or ±2, up to 2(γ_(2K+6) + 2λ) + 2ρ.
 """
@@ -41,7 +42,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from flint import arb, fmpq
+from flint import arb
 
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.constant_form import constant_form
@@ -50,6 +51,7 @@ from anchorhead.circuit.rows import rounded
 from anchorhead.circuit.step import HeadFacts, Pair, Use, gamma, size, widened
 from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.precision import above, below, precision, upper
+from anchorhead.enclosure.ranges import exact
 from anchorhead.errors import PrecisionError, ToleranceError
 from anchorhead.proof.flow import Flow, Tracker
 from anchorhead.proof.head_claim import HeadClaim
@@ -61,8 +63,6 @@ ROOM = 2.0**-10
 """How much larger than the target's values those of the machine are allowed to be, relative to one and to them."""
 LEAST = 1e-20
 """What may leak at most: pointers then drift by less than rounding moves them."""
-
-
 PARTS = 32
 """Of a domain, on each of which the largest score is bounded from below."""
 HOPELESS = 1e9
@@ -123,8 +123,8 @@ def output_bounds(program: Interpreted, *, machine: bool = True) -> list[float]:
     """For each output a bound on |machine - target|, for every input in the box; without the machine, of its heads."""
     with precision():
         circuit, parts = program.claim.circuit, cells(program.claim.box, program.claim.circuit.tokens)
-        exact = [Tracker(circuit, program.claim.dtype).follow(cell).ranges for cell in parts]
-        ranges = [(min(a for a, _ in wire), max(b for _, b in wire)) for wire in zip(*exact, strict=True)]
+        followed = [Tracker(circuit, program.claim.dtype).follow(cell).ranges for cell in parts]
+        ranges = [(min(a for a, _ in wire), max(b for _, b in wire)) for wire in zip(*followed, strict=True)]
         extra = (_Extra if machine else _Nothing)(program, ranges)
         found = worst([_one_run(extra, cell) for cell in parts])
         return found if program.turns is None else _turned(program, program.turns, found)
@@ -144,12 +144,7 @@ def _one_run(extra: _Extra, cell: Sequence[Pair]) -> list[float]:
 
 def _turned(program: Interpreted, turns: int, own: Sequence[float]) -> list[float]:
     """The bounds after all turns, given those of one from an exact state anywhere in the box."""
-    target, box, dtype = program.target, program.claim.box, program.claim.dtype
-    first = target.tokens
-    uses = [Use("plain", i) if step.wanted() else Use(step.name) for i, step in enumerate(target.steps)]
-    wiring = rounded(target, uses, dtype).sharpened([i for i, step in enumerate(target.steps) if step.beta_for(1.0)],
-                                                    SHARPEST)  # fmt: skip
-    ideal = Tracker(target, dtype, wiring, [NONE] * len(uses), rounding=False)
+    target, box, first, ideal = program.target, program.claim.box, program.target.tokens, _ideal(program)
     cell, errors = list(box), [0.0] * len(box)
     for _ in range(turns):
         if program.watched:  # the machine's state is in the box, so that the target's is not far outside
@@ -165,6 +160,31 @@ def _turned(program: Interpreted, turns: int, own: Sequence[float]) -> list[floa
         if not program.watched:
             _require_inside(target.inputs[first:], box[first:], cell[first:], errors[first:])
     return errors[first:]
+
+
+def _ideal(program: Interpreted) -> Tracker:
+    """Ranges and errors through the target itself."""
+    target, dtype = program.target, program.claim.dtype
+    uses = [Use("plain", i) if step.wanted() else Use(step.name) for i, step in enumerate(target.steps)]
+    wiring = rounded(target, uses, dtype).sharpened([i for i, step in enumerate(target.steps) if step.beta_for(1.0)],
+                                                    SHARPEST)  # fmt: skip
+    return Tracker(target, dtype, wiring, [NONE] * len(uses), rounding=False)
+
+
+def trivial_bounds(program: Interpreted) -> list[float] | None:
+    """How far apart the states can be that the machine's looks allow, in the box, and that the target has after all
+    turns from one in the box; None where nothing is looked at."""
+    if program.turns is None or not program.watched:
+        return None
+    first, states = program.target.tokens, program.claim.box[program.target.tokens :]
+    with precision():
+        ideal, cell = _ideal(program), list(program.claim.box)
+        for _ in range(program.turns):
+            cell[first:] = ideal.follow(cell, [0.0] * len(cell)).outputs
+        return [
+            max(upper(arb(high) - arb(a)), upper(arb(b) - arb(low)))
+            for (low, high), (a, b) in zip(states, cell[first:], strict=True)
+        ]
 
 
 def _require_inside(names: Sequence[str], box: Sequence[Pair], cell: Sequence[Pair], errors: Sequence[float]) -> None:
@@ -226,16 +246,16 @@ class _Extra:
         wiring, code = self.program.claim.wiring, self.program.code
         use, scale = wiring.uses[planned.step], Fraction(wiring.values[planned.step][0])
         claim = self.program.claim.heads[use.head]
-        head, own, exact = claim.head, range(code.starts[i], code.starts[i + 1]), exact_scores(claim)
+        head, own, scores = claim.head, range(code.starts[i], code.starts[i + 1]), exact_scores(claim)
         moved = arb(0)
-        for k, (slope, level) in zip(own, exact, strict=True):
+        for k, (slope, level) in zip(own, scores, strict=True):
             moved = moved.max(self._score(k, planned, slope, level))
         found = {}
         for register, (factor, added) in planned.writes.items():
             stored = [self.values[k].terms.get(register, 0.0) for k in own]
             span = arb(max(stored)) - min(stored)
             meant = [Fraction(factor) * scale * Fraction(c) + Fraction(added) for c in head.constants]
-            off = max((upper(abs(arb(v) - _ball(m))) for v, m in zip(stored, meant, strict=True)), default=0.0)
+            off = max((upper(abs(arb(v) - exact(m))) for v, m in zip(stored, meant, strict=True)), default=0.0)
             top = max(map(abs, stored))
             error = span * moved / 2 + self.rounded * top + off + self._leaked() + 2 * arb(RHO) * self.sizes[register]
             found[register] = error
@@ -244,10 +264,10 @@ class _Extra:
     def _score(self, k: int, planned: Planned, slope: Fraction, level: Fraction) -> arb:
         """How far a token's computed score may be from its head's."""
         row, bits = self.keys[k], self.program.bits
-        off = abs(arb(row.bias) - _ball(slope * planned.read.bias + level))
+        off = abs(arb(row.bias) - exact(slope * planned.read.bias + level))
         for column in {*row.terms, *planned.read.terms}:
             kept, meant = arb(row.terms.get(column, 0.0)), slope * planned.read.terms.get(column, Fraction(0))
-            off = off + abs(kept - _ball(meant)) * self.sizes[column]
+            off = off + abs(kept - exact(meant)) * self.sizes[column]
             if column >= self.program.layout.registers:
                 off = off + abs(kept) * gamma(PAIRINGS + 2, RHO) * self.sizes[column]
         total = self.reach[k] + 1.001 * bits * arb(self.program.gap)
@@ -327,8 +347,4 @@ def _leading(claim: HeadClaim) -> float:
     scores, found = exact_scores(claim), []
     for a, b in itertools.pairwise(marks):
         found.append(max(min(slope * Fraction(a), slope * Fraction(b)) + level for slope, level in scores))
-    return below(_ball(min(found)))
-
-
-def _ball(number: Fraction) -> arb:
-    return arb(fmpq(number.numerator, number.denominator))
+    return below(exact(min(found)))

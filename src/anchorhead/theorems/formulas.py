@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anchorhead.enclosure.singularities import singularities_in_box
 from anchorhead.errors import InputError
 from anchorhead.expression.parse import parse
 from anchorhead.expression.tensors import evaluate
@@ -30,6 +31,11 @@ class Formulas:
                 f"{len(self.texts)} formulas are not the outputs of {tokens} tokens: give one for each entry of the "
                 f"output, {tokens} or a multiple of that, row by row."
             )
+
+    def require_defined(self, low: float, high: float) -> None:
+        """Refuses formulas that are not finite, and so continuous, on the whole box."""
+        for output in self.expression.outputs:
+            singularities_in_box(output, dict.fromkeys(self.expression.variables, (low, high)))
 
     def __call__(self, x: Tensor) -> Tensor:
         found = evaluate(self.expression, dict(zip(self.expression.variables, x.flatten(-2).unbind(-1), strict=True)))

@@ -188,7 +188,7 @@ def require_memory(grid: Grid, output_features: int, dtype: torch.dtype) -> None
             f"{grid.levels} levels for {grid.tokens} x {grid.features} coordinates make "
             f"{grid.levels}^{grid.coordinates} = {short(grid.points)} grid points, which need "
             f"{short(needed // 2**30)} GiB; the limit here is {limit / 2**30:.3g} GiB. Take fewer levels, tokens or "
-            "features: for an arbitrary function this cost cannot be avoided."
+            "features: no construction that knows f by its values alone does essentially better."
         )
 
 

@@ -21,6 +21,7 @@ from anchorhead.model.network import Resources
 from anchorhead.model.report import shortened
 from anchorhead.theorems.anchors import check_beta, even_points, score_rows
 from anchorhead.theorems.construction import EDITED, Construction
+from anchorhead.theorems.declared import hold_against
 from anchorhead.theorems.formulas import Formulas, Target
 from anchorhead.theorems.grid import Grid, Modulus, saturation
 from anchorhead.theorems.lookup import Bumps, Lookup
@@ -121,10 +122,12 @@ class GridNetwork(Construction):
         norm: "sup" for the largest error of any entry anywhere, or p >= 1 for the paper's L_p norm, the p-th root
         of the integral over the box of the sum over entries of |error|^p. With two layers on their own columns and no
         shifts only that is small: on slopes the error may be the spread of f.
+        The bound holds if what is declared does; what the values on the grid contradict is refused.
         """
         self.require_built()
         modulus = _modulus(lipschitz, metric, self.grid.coordinates)
         values = self.lookup.values
+        self._hold_against(values, lipschitz, metric)
         spread = (values.amax(0) - values.amin(0)).max().item()
         rounding = self.rounding
         sup, slopes = self.grid.sup_bound(modulus, self.selection_error, spread), None
@@ -139,6 +142,12 @@ class GridNetwork(Construction):
         return self.grid.mean_bound(
             lambda r: modulus(r) + rounding, self.selection_error, spread, float(norm), values.shape[1], slopes, count
         )
+
+    def _hold_against(self, values: Tensor, lipschitz: float | Modulus, metric: str) -> None:
+        """Refuses what the values on the grid, or on one of several, contradict."""
+        grids = self.lookup.grids if isinstance(self.lookup, OwnLookup) else [self.grid]
+        for grid, own in zip(grids, values.detach().chunk(len(grids)), strict=True):
+            hold_against(own, [grid.centres()] * grid.coordinates, lipschitz, metric)
 
     @property
     def rounding(self) -> float:

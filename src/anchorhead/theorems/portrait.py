@@ -80,9 +80,14 @@ def _grid(network: GridNetwork, lipschitz: float | Modulus | None) -> View:
         network=lambda x: _in_parts(network, inputs, x, network),
         target=lambda x: _in_parts(network.exact, inputs, x, network),
         allowed=None if bound is None else lambda x: bound,
+        condition="" if lipschitz is None else _condition(lipschitz),
         label=f"{network.grid.levels} levels, {network.resources.keys:,} keys",
         attention=(lambda x: _weights(network, inputs, x, 0)) if _few(network) else None,
     )
+
+
+def _condition(lipschitz: float | Modulus) -> str:
+    return "if f has that modulus" if callable(lipschitz) else f"if f is Lipschitz with {lipschitz:g}"
 
 
 def _few(network: Construction) -> bool:

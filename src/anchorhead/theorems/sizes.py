@@ -26,7 +26,8 @@ RAMPS, UNIVERSAL = ("single_head", "multi_head"), ("two_layer", "attention_then_
 class Plan:
     """What a construction needs. `anchors` is p, or (n - 2)H over all heads; `levels` and `grid_points` are for
     the universal theorems; `logit_range` is the largest |logit| for inputs in range; `dtypes` says which
-    can hold it, and `reach` beyond which |u - middle| its logits would overflow.
+    can hold it, and `reach` beyond which |u - middle| its logits would overflow. `bound` of the universal theorems
+    holds if f has the constant `lipschitz`.
 
     >>> plan = ah.theorems.plan("multi_head", low=-25, high=25, tol=0.1, tokens=50, features=10)
     >>> plan.heads, plan.dtypes["float32"]
@@ -51,6 +52,7 @@ class Plan:
     logit_range: float
     dtypes: dict[str, bool]
     reach: dict[str, float]
+    lipschitz: float | None = None
 
     def __str__(self) -> str:
         grid = f"{self.levels} levels, {short(self.grid_points)} grid points, " if self.grid_points else ""
@@ -59,11 +61,15 @@ class Plan:
             f"{self.theorem} on [{self.low:g}, {self.high:g}] to within {self.tol:g}, {self.tokens} tokens x "
             f"{self.features} features\n"
             f"  layers {self.layers}, heads {self.heads:,}, {grid}anchors p = {self.anchors:,}, β = {self.beta:.6g}\n"
-            f"  bound {self.bound:.6g}, selection error ε = {self.selection_error:.3g}, {short(self.parameters)} "
-            f"parameters, logits up to {self.logit_range:.4g}; held by {holds}"
+            f"  bound {self.bound:.6g}{self._condition}, selection error ε = {self.selection_error:.3g}, "
+            f"{short(self.parameters)} parameters, logits up to {self.logit_range:.4g}; held by {holds}"
         )
 
     __repr__ = __str__
+
+    @property
+    def _condition(self) -> str:
+        return "" if self.lipschitz is None else f", if f is Lipschitz with {self.lipschitz:g}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
@@ -84,7 +90,7 @@ class Plan:
             ("grid points (keys of layer 2)", self.grid_points and short(self.grid_points)),
             ("selection error", f"{self.selection_error:.3g}"),
             ("beta", f"{self.beta:,.6g}"),
-            ("proved bound", f"{self.bound:.6g}"),
+            (f"bound{self._condition}" if self._condition else "proved bound", f"{self.bound:.6g}"),
             ("parameters", short(self.parameters)),
             ("logit range", f"±{self.logit_range:.4g}"),
         ]
@@ -110,15 +116,24 @@ def plan(
     lipschitz: float | None = None,
     output_features: int | None = None,
     causal: bool = False,
+    columns: str = "appended",
+    shifts: int = 1,
+    norm: float | str = "sup",
 ) -> Plan:
     """The smallest network of that theorem whose bound is at most `tol`, and what it costs.
 
     theorem: single_head, multi_head, two_layer or attention_then_softmax; the last two need `lipschitz`, in the
-    Euclidean distance over all entries. output_features defaults to 1 for ramps and `features` otherwise.
+    Euclidean distance over all entries. output_features defaults to 1 for ramps and `features` otherwise. Networks on
+    their own columns, and bounds in other norms than "sup", are not planned; `columns`, `shifts` and `norm` say so.
 
     >>> ah.theorems.plan("single_head", low=-25, high=25, tol=0.1, tokens=50, features=10).anchors
     501
     """
+    if (columns, shifts, norm) != ("appended", 1, "sup"):
+        raise InputError(
+            f"columns={columns!r}, shifts={shifts!r}, norm={norm!r} cannot be planned, only appended columns and "
+            "bounds in the sup norm. Build the network, and read its resources and bound_for(..., norm=...)."
+        )
     low, high = check_range(low, high)
     if not (isinstance(tol, int | float) and 0 < tol < LARGEST):
         raise InputError(f"tol={tol} must be a positive finite number, the error that you can accept.")
@@ -221,4 +236,4 @@ def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int
     parameters = (p - n) * d + 4 * p + (2 * ramp_heads + 3) * (d + 4) + grid.points * entries + second
     return Plan(theorem, low, high, tol, n, d, 2 if two else 1, ramp_heads + (1 if two else 0), p, levels, grid.points,
                 error, beta, grid.sup_bound(lambda r: stretch * r, error, spread), parameters,
-                max(beta * coordinates, ramp.logit_range), holds, reach)  # fmt: skip
+                max(beta * coordinates, ramp.logit_range), holds, reach, lipschitz)  # fmt: skip

@@ -9,7 +9,7 @@ Both layers have columns of their own for their keys: p for the ramps and g^(nd)
 neither lengthens the sequence: the ramps' anchors are the n columns, p = n, and layer 2 is many heads on n columns
 (`own_columns.py`), which is the statement of the paper's second version.
 
-The cost, g^(nd) keys, cannot be avoided for an arbitrary continuous f.
+No construction that knows f by its values alone does essentially better than g^(nd) keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 from anchorhead.errors import InputError
 from anchorhead.theorems.anchors import beta_for, check_beta, check_count
 from anchorhead.theorems.construction import check_dtype
-from anchorhead.theorems.formulas import Target, read_target
+from anchorhead.theorems.formulas import Formulas, Target, read_target
 from anchorhead.theorems.grid import Grid, grid_values, saturation
 from anchorhead.theorems.grid_network import GridNetwork, assembled, ramp_head
 from anchorhead.theorems.own_columns import own_beta, ramp_error, read_shifts, require_columns, require_own
@@ -51,7 +51,8 @@ def two_layer(
     """Two attention layers that approximate f on [low, high]^(tokens x features).
 
     f maps (..., n, d) to (..., n, d_out) in batches; or it is formulas, n d_out of them, row by row, of the inputs x1,
-    x2, ..., row by row: two_layer("sin(3*x1)*x2", tokens=1, features=2, levels=8).
+    x2, ..., row by row: two_layer("sin(3*x1)*x2", tokens=1, features=2, levels=8); formulas that are not finite on the
+    whole box are refused.
     levels: g, cells a coordinate; there are g^(nd) keys.
     beta: of layer 2, derived from `selection_error` unless given. slope: width of the slope between two
     cells, as a share of a cell. ramp_anchors: keys of a ramp head, more than n (8 or n + 1 unless given).
@@ -97,6 +98,8 @@ def build(f: Target | str | Sequence[str], grid: Grid, output_features: int | No
     if numbered:
         require_own(first, check_beta(beta), dtype)
     target = read_target(f, grid.tokens, grid.features)
+    if isinstance(target, Formulas):
+        target.require_defined(grid.low, grid.high)
     values = tabulated(target, grid, grids, dtype, output_features)
     return assembled(target, grid, grids, values, p, beta, ramp_beta, attention=attention, own=own)
 

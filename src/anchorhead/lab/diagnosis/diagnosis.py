@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.compiler.load import load_compiled
-from anchorhead.errors import InputError, PrecisionError
+from anchorhead.errors import FileError, InputError, PrecisionError
 from anchorhead.expression.domain import window
 from anchorhead.lab.diagnosis.compiled import ExaminedGrid, ExaminedHead
 from anchorhead.lab.diagnosis.criteria import examine
@@ -93,7 +93,12 @@ def diagnose_file(
     count = check_count(points, "points", 2)
     if count > MOST:
         raise InputError(f"points={count:,} is more than {MOST:,}; a few thousand show what there is to see.")
-    model = load_compiled(path)
+    try:
+        model = load_compiled(path)
+    except FileError as error:
+        if "of a theorem" in str(error):
+            raise FileError(f"{error} Diagnose it on inputs of yours: ah.diagnose(ah.load(file), x).") from error
+        raise
     return diagnose(model, laid(model, count), dtype=dtype, beta=beta)
 
 

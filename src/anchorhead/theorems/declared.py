@@ -1,0 +1,75 @@
+"""What is declared of f, held against its values on the grid.
+
+If |f(X) - f(Y)| <= ω(dist(X, Y)) holds everywhere it holds between grid points. All pairs whose levels differ by at
+most one in every coordinate are compared, which decides for a constant in the sup norm: two points k levels apart are
+joined by k such steps. Where these pairs are too many, those along each coordinate and along the diagonal.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from anchorhead.errors import InputError
+from anchorhead.theorems.grid import Modulus
+
+MOST_COMPARED = 20_000_000
+"""Numbers that are compared in all directions."""
+ROUNDED = 64
+"""Units in the last place of the largest value that the values' own rounding may take."""
+
+
+def hold_against(values: Tensor, axes: Sequence[Tensor], lipschitz: float | Modulus, metric: str) -> None:
+    """Refuses a constant or a modulus that values (points, entries) on a grid contradict; axes: the places of the
+    coordinates, of which the last runs fastest."""
+    levels, coordinates = len(axes[0]), len(axes)
+    eps = torch.finfo(values.dtype).eps
+    blur = 32 * eps * max(float(axis.abs().max()) for axis in axes) * math.sqrt(coordinates)
+    rounded = ROUNDED * eps * float(values.abs().max())
+    cells = [float(axis[1] - axis[0]) for axis in axes]
+    table = values.reshape(*[levels] * coordinates, -1)
+    for step in _steps(coordinates, values.numel()):
+        apart = [cell for cell, moved in zip(cells, step, strict=True) if moved]
+        distance = math.sqrt(sum(cell * cell for cell in apart)) if metric == "euclidean" else max(apart)
+        known = lipschitz(distance + blur) if callable(lipschitz) else lipschitz * (distance + blur)
+        here, there = _ends(table, step)
+        moved = (there - here).abs()
+        if moved.numel() and float(moved.max()) > known + rounded:
+            _refuse(moved, step, axes, lipschitz, metric, distance)
+
+
+def _steps(coordinates: int, numbers: int) -> Iterator[tuple[int, ...]]:
+    """Directions in which levels differ by at most one, each up to its sign."""
+    if coordinates <= 12 and 3**coordinates * numbers <= MOST_COMPARED:
+        yield from (s for s in itertools.product((0, 1, -1), repeat=coordinates) if next((k for k in s if k), 0) == 1)
+        return
+    yield from (tuple(int(i == j) for j in range(coordinates)) for i in range(coordinates))
+    yield (1,) * coordinates
+
+
+def _ends(table: Tensor, step: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The values at all points from which the step stays in the grid, and those where it ends."""
+    first = tuple(slice(-k if k < 0 else None, -k if k > 0 else None) for k in step)
+    last = tuple(slice(k if k > 0 else None, k if k < 0 else None) for k in step)
+    return table[first], table[last]
+
+
+def _refuse(moved: Tensor, step: tuple[int, ...], axes: Sequence[Tensor], lipschitz: float | Modulus, metric: str,
+            distance: float) -> None:  # fmt: skip
+    place = [int(i) for i in torch.unravel_index(moved.argmax(), moved.shape)[:-1]]
+    start = [i + (k < 0) for i, k in zip(place, step, strict=True)]
+    pair = [
+        "(" + ", ".join(f"{float(axis[i + k * end]):.4g}" for axis, i, k in zip(axes, start, step, strict=True)) + ")"
+        for end in (0, 1)
+    ]
+    most = float(moved.max())
+    said = "The modulus of continuity" if callable(lipschitz) else f"lipschitz={lipschitz:g}"
+    least = "a larger one" if callable(lipschitz) else f"{most / distance:.4g} or more"
+    raise InputError(
+        f"{said} is too small: at the grid points {pair[0]} and {pair[1]}, {distance:.4g} apart in the {metric} "
+        f"distance, f has values {most:.4g} apart. Declare {least}, if f is Lipschitz at all."
+    )
