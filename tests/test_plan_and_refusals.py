@@ -219,4 +219,4 @@ def test_a_theorems_file_is_not_diagnosed_without_inputs(tmp_path):
 
 def test_a_map_names_the_output_that_it_shows():
     texts = [axes.get_title(loc="left") + axes.get_title() for axes in two_layer(["x1", "x2"], 2, 1, 4).plot().axes]
-    assert any("output 1 of 2" in text for text in texts)
+    assert any("output 0 of 2" in text for text in texts)
