@@ -16,7 +16,7 @@ from torch import nn
 
 import anchorhead as ah
 from anchorhead.lab.experiment import Rows
-from anchorhead.lab.experiments import named, rates, row_maps
+from anchorhead.lab.experiments import named, rates, row_maps, training
 from anchorhead.lab.experiments.rates import fitted_slope
 from anchorhead.lab.ledger import Ledger
 
@@ -111,6 +111,20 @@ def slopes() -> str:
         cells = [fitted_slope(rates.swept(found, s).where(how=how), s, "sup") for s in rates.SIZES]
         rows.append([how, *map(str, cells)])
     return markdown(["", *(f"in {rates.CALLED[s].replace('|', '&#124;')}" for s in rates.SIZES)], rows)
+
+
+def trained_models() -> str:
+    """Loss at the end of training, over seeds, and the time of a step over that with feed-forward layers."""
+    found = Rows(Ledger(RESULTS, named("training"), training.tasks(False)).rows())
+    rows, whole = [], found.where(kind="feed-forward").mean("milliseconds")
+    for kind in training.KINDS:
+        last = found.where(kind=kind, step=training.STEPS)
+        losses = last.column("loss")
+        time = f"{last.mean('milliseconds') / whole:.1f}"
+        rows.append([kind, f"{last.mean('parameters'):,.0f}", f"{last.mean('loss'):.3f}",
+                     f"{min(losses):.3f} to {max(losses):.3f}", time])  # fmt: skip
+    header = ["feed-forward layers, or in their place", "parameters", "loss, mean of 3 seeds", "from, to"]
+    return markdown([*header, "time of a step"], rows)
 
 
 def _row_maps() -> Rows:
