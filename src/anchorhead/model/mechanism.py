@@ -90,7 +90,8 @@ class Mechanism:
         found = next((head for head in self.heads if head.name == name and head.kind != "carry"), None)
         if found is None:
             known = ", ".join(dict.fromkeys(head.name for head in self.heads if head.kind != "carry"))
-            raise InputError(f"No head of this model is called {name!r}; those that compute something are {known}.")
+            raise InputError(f"No head of this model that computes something is called {name!r}, as one that carries a "
+                             f"number on may be; those that do are {known}.")  # fmt: skip
         return found
 
     def as_dict(self) -> dict[str, Any]:
