@@ -207,7 +207,8 @@ class _Work:
             return ""
         return (
             "; a norm divides by what may be as small as the root of its eps, so that a domain near a point at which "
-            "its entries differ, or a larger eps, such as nn.LayerNorm(d, eps=1e-2), is what helps"
+            "its entries differ, of an RMS norm are not all near zero, or a larger eps, such as "
+            "nn.LayerNorm(d, eps=1e-2), is what helps"
         )
 
     def composed(self, choices: list[Choice], sharpness: float) -> Composed:
