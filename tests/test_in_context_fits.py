@@ -121,8 +121,10 @@ def test_logistic_regression_of_two_classes_and_more(seed, classes, power):
     theirs.fit(X, y, sample_weight=weights)
     agree(ours.coef_ * X.std(0), theirs.coef_ * X.std(0), 1e-6)
     agree(ours.predict_proba(X), theirs.predict_proba(X), 1e-6)
-    assert (ours.certificate_ is None) == (classes > 2)
-    assert bool(ours.certificate_missing_) == (classes > 2)
+    assert not ours.certificate_missing_
+    assert ours.certificate_.level == "proved"
+    assert "3 coefficients and the intercept" + " of each of" * (classes > 2) in str(ours.certificate_)
+    assert ours.certificate_.bound < 1e-5 * max(np.abs(ours.coef_).max(), np.abs(ours.intercept_).max())
 
 
 @settings(max_examples=6, deadline=None)

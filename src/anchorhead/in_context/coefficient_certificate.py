@@ -23,9 +23,11 @@ class CoefficientCertificate(Certificate):
     """
 
     intercept: bool = True
+    each: str = "targets"
+    """What has coefficients of its own, where there are several."""
 
     @classmethod
-    def of(cls, X: np.ndarray, bounds: np.ndarray, intercept: bool, said: str) -> CoefficientCertificate:
+    def of(cls, X: np.ndarray, bounds: np.ndarray, intercept: bool, said: str, each: str) -> CoefficientCertificate:
         """bounds: (..., d + 1) with an intercept, else (..., d)."""
         return cls(
             expression=said,
@@ -39,6 +41,7 @@ class CoefficientCertificate(Certificate):
             outputs=tuple(float(v) for v in bounds.ravel()),
             variables=tuple(f"x{j}" for j in range(X.shape[1])),
             intercept=intercept,
+            each=each,
         )
 
     def __str__(self) -> str:
@@ -60,4 +63,4 @@ class CoefficientCertificate(Certificate):
         columns = len(self.variables)
         targets = len(self.outputs) // (columns + self.intercept)
         said = f"{columns} coefficient{'s' * (columns > 1)}" + " and the intercept" * self.intercept
-        return said if targets == 1 else f"{said} of each of {targets} targets"
+        return said if targets == 1 else f"{said} of each of {targets} {self.each}"

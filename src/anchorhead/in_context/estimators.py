@@ -47,8 +47,8 @@ class _Squares(LinearRegressor):
         self.intercept_: Any = intercepts if y.ndim == 2 else float(intercepts[0])
         self._end(found[-1][2]._replace(converged=all(part[2].converged for part in found)))
         labels, weights = targets if many else targets[0], ones_like(weights, len(X))
-        one_penalty = Problem(X, labels, weights, self.fit_intercept, l2=alphas[0])
-        self._certify(one_penalty if len(set(alphas)) == 1 else "every target has a penalty of its own")
+        problem = Problem(X, labels, weights, self.fit_intercept, l2=alphas[0])
+        self._certify(problem, penalties=alphas if len(set(alphas)) > 1 else ())
         return self
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -145,16 +146,18 @@ class Linear(BaseEstimator):
         with unfused():
             return self._run.again()
 
-    def _certify(self, problem: Problem | str, said: str = "coef_ and intercept_ of the minimiser") -> None:
-        """certificate_ and certificate_missing_, from the objective, or from why there is none."""
-        found = problem if isinstance(problem, str) else distances(problem, self.coef_, self.intercept_)
+    def _certify(self, problem: Problem, said: str = "coef_ and intercept_ of the minimiser",
+                 penalties: Sequence[float] = ()) -> None:  # fmt: skip
+        """certificate_ or certificate_missing_, from the objective; penalties: l2 of each target, where they differ."""
+        rows: list[Any] = [distances(problem, self.coef_, self.intercept_)] if not penalties else [
+            distances(replace(problem, y=y, l2=l2), w, c)
+            for y, l2, w, c in zip(problem.y, penalties, self.coef_, self.intercept_, strict=True)]  # fmt: skip
         self.certificate_: Certificate | None = None
-        self.certificate_missing_: str = ""
-        if isinstance(found, str) or isinstance(problem, str):
-            self.certificate_missing_ = str(found)
-            return
-        bounds = found if self.fit_intercept else found[..., :-1]
-        self.certificate_ = CoefficientCertificate.of(problem.X, bounds, bool(self.fit_intercept), said)
+        self.certificate_missing_: str = next((row for row in rows if isinstance(row, str)), "")
+        if not self.certificate_missing_:
+            bounds = np.stack(rows) if self.fit_intercept else np.stack(rows)[..., :-1]
+            each = "classes" if problem.loss == "classes" else "targets"
+            self.certificate_ = CoefficientCertificate.of(problem.X, bounds, bool(self.fit_intercept), said, each)
 
     def _decision(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

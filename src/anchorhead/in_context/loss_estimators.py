@@ -67,7 +67,8 @@ class LogisticRegression(ClassifierMixin, Linear):
         self.intercept_: np.ndarray = _intercept(data, torch.tensor(w), self.coef_, self.fit_intercept)
         self._end(data.told(solved))
         if len(self.classes_) > 2:
-            self._certify("no bound is computed for more than two classes")
+            problem = Problem(X, labels, own, self.fit_intercept, "classes", penalty)
+            self._certify(problem, "coef_ and intercept_ of the minimiser whose rows sum to zero")
         else:
             self._certify(Problem(X, labels[None].astype(float), own, self.fit_intercept, "logistic", penalty))
         return self

@@ -11,15 +11,18 @@ m ρ > |T^T G|, and coefficient j within ρ times the length of T's row j.
 to no less than e^-δ of itself where predictions move by δ <= B ρ, B the largest |T^T x_i|: m(ρ) = m e^{-Bρ}. Huber's:
 only examples count whose residual stays inside of the corner by `MARGIN` of it, and B ρ may not exceed that.
 
-*In floats.* T is the inverse of H's Cholesky factor, as it was computed; nothing is assumed of it but that it is
-regular, which m > 0 shows. All is computed in units that powers of two make near one, and an absolute `FLOOR` covers
-underflow (`minimiser_units.py`). Sums over examples are taken over blocks of `BLOCK` rows and then over blocks, so that
-any order of summation errs by γ_{BLOCK + n/BLOCK} of the sum of absolute values. m >= 1 - |1 - T^T H T| - what rounding
-may have changed, Frobenius's norm; the bounds are sums of positive numbers, and a relative `SAFE` covers their own
-roundings.
+*In floats.* All is computed in units that powers of two make near one, and an absolute `FLOOR` covers underflow
+(`minimiser_units.py`); what sums, T and m may be off by is in `minimiser_sums.py`.
 
 *The l1 penalty.* Where w_j = 0, every number within l1 of the squares' slope is a subgradient: if that slope, with its
-error, is at most l1, zero is one, exactly.
+error, is at most l1, zero is one, exactly. Columns may outnumber the examples. Let K be some of them, with all
+whose coefficients are not zero, and the intercept. The minimiser over K is within ρ of the coefficients, in t, so that
+its predictions differ by at most |Z_K T t| <= sqrt(2 - m) ρ, lengths with the examples' weights, and the slope of a
+column j outside of K by |z_j| sqrt(2 - m) ρ. If all of these slopes stay below l1 then, it is a minimiser over all
+columns; and the only one, since all minimisers have the same predictions, so the same slopes, so zeros outside of K.
+Columns whose slopes are not below l1 join K.
+
+`class_bound.py` has the multinomial loss.
 """
 
 from __future__ import annotations
@@ -31,19 +34,26 @@ from typing import NamedTuple
 
 import numpy as np
 
+from anchorhead.in_context.class_bound import ClassBound
+from anchorhead.in_context.minimiser_sums import (
+    SAFE,
+    UNIT,
+    Known,
+    along,
+    conditioner,
+    dependent,
+    fallen,
+    gamma,
+    in_data_units,
+    reach,
+    sum_error,
+    summed,
+)
 from anchorhead.in_context.minimiser_units import FLOOR, HUGE, LOST, Problem, Units, in_units
 
-UNIT = 2.0**-53
-BLOCK = 512
-SAFE = 1 + 1e-8
 MARGIN = 2.0**-10
 MOST_COLUMNS = 2000
-MOST_NAMED = 8
-SHARE = 1e-3
-"""Of the largest entry of a direction, for a column to be named."""
 Array = np.ndarray
-Known = tuple[Array, float]
-"""T and m."""
 
 
 class Slopes(NamedTuple):
@@ -60,8 +70,25 @@ class Slopes(NamedTuple):
         return Slopes(first, error, second, self.falls)
 
 
-def _gamma(count: float) -> float:
-    return count * UNIT / (1 - count * UNIT)
+class At(NamedTuple):
+    """Where a bound is computed: the coefficients and the intercept in the problem's units, their exponent, slopes."""
+
+    whole: Array
+    unit: int
+    slopes: Slopes
+    corner: float
+
+
+class Found(NamedTuple):
+    """Bounds for the coefficients and, last, the intercept, what they follow from, and ρ."""
+
+    bounds: Array
+    known: Known
+    radius: float
+
+
+NOTHING = Found(np.zeros(1), (np.zeros((0, 0)), 1.0), 0.0)
+"""Of no columns and no intercept."""
 
 
 def _squared(s: Array, off: Array, y: Array, corner: float) -> Slopes:
@@ -98,12 +125,12 @@ LOSSES: dict[str, Callable[[Array, Array, Array, float], Slopes]] = {
 def distances(problem: Problem, coefficients: Array, intercept: Array) -> Array | str:
     """Bounds for every coefficient and, last, the intercept, (..., d + 1); or why there are none.
 
+    Of several classes, loss "classes", labels are their numbers, and coefficients and intercepts have a row for each.
     Coefficients of columns that change no prediction but by a constant, which an intercept takes up, are zero in the
     shortest minimiser: where they are zero, they are right, and the others are bounded without them.
     """
-    if problem.X.shape[1] > MOST_COLUMNS:
-        return f"no bound is computed for more than {MOST_COLUMNS:,} columns"
     w, c, y = np.atleast_2d(coefficients), np.atleast_1d(intercept), np.atleast_2d(problem.y)
+    classes = problem.loss == "classes"
     still = (problem.X[0] == problem.X).all(0) if problem.intercept else ~problem.X.any(0)
     kept = np.flatnonzero(~still | w.any(0))
     bounds = np.zeros((len(w), w.shape[1] + 1))
@@ -111,13 +138,19 @@ def distances(problem: Problem, coefficients: Array, intercept: Array) -> Array 
         problem = replace(problem, X=problem.X[:, kept])
         with np.errstate(all="ignore"):
             units = in_units(problem)
-            found = units if isinstance(units, str) else _Bound(problem, units, kept).of(w[:, kept], c, y)
+            if isinstance(units, str):
+                return units
+            found = (
+                ClassBound(problem, units, kept).of(w[:, kept], c)
+                if classes
+                else _Bound(problem, units, kept).of(w[:, kept], c, y)
+            )
         if isinstance(found, str):
             return found
         bounds[:, np.append(kept, w.shape[1])] = found
     if not np.isfinite(bounds).all():
         return "a bound is larger than the largest float"
-    return bounds if problem.y.ndim == 2 else bounds[0]
+    return bounds if classes or problem.y.ndim == 2 else bounds[0]
 
 
 class _Bound:
@@ -126,50 +159,86 @@ class _Bound:
     def __init__(self, problem: Problem, units: Units, columns: Array) -> None:
         """columns: as the data number them."""
         self.problem, self.units, self.Z, self.columns = problem, units, units.Z, columns
-        self.sum_error = _gamma(BLOCK + len(units.Z) / BLOCK + 24)
+        self.sum_error = sum_error(len(units.Z))
 
     def of(self, coefficients: Array, intercepts: Array, labels: Array) -> Array | str:
-        rows: list[tuple[Array, Known]] = []
+        rows: list[Found] = []
         for w, c, y in zip(coefficients, intercepts, labels, strict=True):
-            found = self._one(w, float(c), y, rows[0][1] if rows and self.problem.loss == "squared" else None)
+            known = rows[0].known if rows and self.problem.loss == "squared" else None
+            found = self._sparse(w, float(c), y) if self.problem.l1 else self._one(w, float(c), y, known)
             if isinstance(found, str):
                 return found
             rows.append(found)
-        return np.array([bound for bound, _ in rows])
+        return np.array([row.bounds for row in rows])
 
-    def _one(self, w: Array, c: float, y: Array, known: Known | None) -> tuple[Array, Known] | str:
+    def _sparse(self, w: Array, c: float, y: Array) -> Found | str:
+        """With an l1 penalty: over columns that take part, where the slopes of all others stay below it."""
+        at = self._at(w, c, y)
+        if isinstance(at, str):
+            return at
+        slope, error = (part[: len(w)] for part in self._slope(at.slopes, at.whole[: len(w)]))
+        most = self._l1(at.unit)[1] - np.abs(slope) - error
+        sizes = summed(self.Z[:, : len(w)] ** 2, self.units.weights[:, None])[:, 0]
+        sizes = np.sqrt(sizes * (1 + self.sum_error) * SAFE + FLOOR)
+        kept = w != 0
+        while True:
+            some = np.flatnonzero(kept)
+            inner = replace(self.problem, X=self.problem.X[:, some])
+            found: Found | str = NOTHING
+            if len(some) or self.problem.intercept:
+                found = _Bound(inner, self.units.of(some), self.columns[some])._one(w[some], c, y, None)
+            if isinstance(found, str):
+                return found
+            beyond = ~kept & ~(sizes * math.sqrt(2 - found.known[1]) * found.radius * SAFE < most)
+            if not beyond.any():
+                bounds = np.zeros(len(w) + 1)
+                bounds[np.append(some, len(w))] = found.bounds
+                return found._replace(bounds=bounds)
+            kept |= beyond
+
+    def _at(self, w: Array, c: float, y: Array) -> At | str:
+        """The coefficients in the problem's units, and the loss there."""
         units = self.units
         unit = units.of_labels(y, self.problem.loss)
         whole = units.coefficients(w, c, unit)
-        off = _gamma(len(whole) + 6) * (np.abs(self.Z) @ np.abs(whole)) + FLOOR
+        off = gamma(len(whole) + 6) * (np.abs(self.Z) @ np.abs(whole)) + FLOOR
         corner = float(np.ldexp(self.problem.corner, -unit))
         slopes = LOSSES[self.problem.loss](self.Z @ whole, off, np.ldexp(y, -unit), corner)
         slopes = slopes.over(units.slope)
         if not (max(np.abs(whole).max(initial=0.0), np.abs(slopes.first).max()) <= HUGE and corner >= 1 / HUGE):
             return "the coefficients or predictions are so large beside the labels that floats do not bound them"
-        made = self._conditioner(slopes.second) if known is None else known
+        return At(whole, unit, slopes, corner)
+
+    def _one(self, w: Array, c: float, y: Array, known: Known | None) -> Found | str:
+        at = self._at(w, c, y)
+        if isinstance(at, str):
+            return at
+        made = self._conditioner(at.slopes.second) if known is None else known
         if isinstance(made, str):
             return made
         T, least = made
-        gradient, error = self._gradient(slopes, whole[: len(w)], unit)
-        along = np.abs(T.T @ gradient) + _gamma(len(T) + 2) * (np.abs(T.T) @ np.abs(gradient)) + np.abs(T.T) @ error
-        radius = self._radius(float(_lengths(along + FLOOR)) * SAFE, least, slopes, T, corner)
+        gradient, error = self._gradient(at.slopes, at.whole[: len(w)], at.unit)
+        radius = self._radius(along(T, gradient, error), least, at.slopes, T, at.corner)
         if isinstance(radius, str):
             return radius
-        return self._in_units(T, radius, unit), (T, least)
+        return Found(in_data_units(T, radius, self.units, at.unit), (T, least), radius)
 
-    def _gradient(self, slopes: Slopes, v: Array, unit: int) -> tuple[Array, Array]:
-        """The least subgradient in the problem's units, and how far it may be off."""
+    def _slope(self, slopes: Slopes, v: Array) -> tuple[Array, Array]:
+        """The gradient without an l1 penalty, in the problem's units, and how far it may be off."""
         weights, l2, d = self.units.weights, self.units.l2, len(v)
         weighted = weights * slopes.first
-        found = _summed(self.Z, weighted[:, None])[:, 0]
-        sizes = _summed(np.abs(self.Z), np.column_stack([np.abs(weighted), weights * slopes.error]))
+        found = summed(self.Z, weighted[:, None])[:, 0]
+        sizes = summed(np.abs(self.Z), np.column_stack([np.abs(weighted), weights * slopes.error]))
         error = (self.sum_error * sizes[:, 0] + sizes[:, 1]) * SAFE + FLOOR
         found[:d] += l2 * v
         error[:d] += (8 * UNIT + self.sum_error) * (np.abs(found[:d]) + l2 * np.abs(v))
+        return found, error
+
+    def _gradient(self, slopes: Slopes, v: Array, unit: int) -> tuple[Array, Array]:
+        """The least subgradient in the problem's units, and how far it may be off."""
+        (found, error), d = self._slope(slopes, v), len(v)
         if self.problem.l1:
-            l1 = self.units.l1(self.problem.l1, unit)
-            least = l1 * (1 - 8 * UNIT - self.sum_error)  # the sum of weights in l1
+            l1, least = self._l1(unit)
             inside = (v == 0) & (np.abs(found[:d]) + error[:d] <= least)
             free = np.sign(found[:d]) * np.maximum(np.abs(found[:d]) - l1, 0.0)
             found[:d] = np.where(v == 0, free, found[:d] + l1 * np.sign(v))
@@ -177,83 +246,33 @@ class _Bound:
             found[:d], error[:d] = np.where(inside, 0.0, found[:d]), np.where(inside, 0.0, error[:d])
         return found, error
 
+    def _l1(self, unit: int) -> tuple[Array, Array]:
+        """The penalty in the problem's units, and what it is at least: it may hold the sum of weights."""
+        l1 = self.units.l1(self.problem.l1, unit)
+        return l1, l1 * (1 - 8 * UNIT - self.sum_error)
+
     def _conditioner(self, second: Array) -> Known | str:
         """T and m."""
         Z, weights, l2 = self.Z, self.units.weights * second, self.units.l2
-        H = _summed(Z, weights[:, None] * Z)
-        rounded = self.sum_error * _summed(np.abs(Z), weights[:, None] * np.abs(Z)) * SAFE + FLOOR
+        if len(l2) > MOST_COLUMNS:
+            return f"no bound is computed for more than {MOST_COLUMNS:,} columns"
+        H = summed(Z, weights[:, None] * Z)
+        rounded = self.sum_error * summed(np.abs(Z), weights[:, None] * np.abs(Z)) * SAFE + FLOOR
         at = np.arange(len(l2))
         H[at, at] += l2
         rounded[at, at] += self.sum_error * l2
-        size = np.abs(H)
-        try:
-            T = np.linalg.solve(np.linalg.cholesky(H), np.eye(len(H))).T
-        except np.linalg.LinAlgError:
-            T = np.full_like(H, np.nan)
-        near = np.eye(len(H)) - T.T @ (H @ T)
-        astray = np.abs(T.T) @ ((rounded + _gamma(2 * len(H) + 6) * size) @ np.abs(T))
-        least = 1 - float(np.linalg.norm(near) + np.linalg.norm(astray) * SAFE) - 1e-12
-        if not (least > 0 and np.abs(T).max() <= HUGE):
-            return (
-                f"{_dependent(H, self.columns)} linearly dependent, or so nearly that in float64 no eigenvalue of the "
-                "Hessian is proved to be positive: the minimiser is not known to be one"
-            )
-        return T, least
+        return conditioner(H, rounded) or dependent(H, self.columns)
 
     def _radius(self, length: float, least: float, slopes: Slopes, T: Array, corner: float) -> float | str:
         """ρ."""
         radius = length / least * SAFE
-        if slopes.falls:
-            reach = float(_lengths(self.Z @ T).max()) * SAFE * (1 + _gamma(2 * len(T) + 4))
-            reach += _gamma(len(T)) * float(_lengths(np.abs(self.Z) @ np.abs(T)).max()) * SAFE + FLOOR
-            if self.problem.loss == "huber":
-                if not reach * radius <= MARGIN * corner / 2:
-                    return "residuals lie so close to the corner of the loss that which of them count is not known"
-                return radius
-            if not 2 * reach * radius <= math.log(2):
-                return "the gradient is not small enough for the curvature near by to be known"
-            radius *= math.exp(2 * reach * radius) * SAFE
-        return radius if math.isfinite(radius) else "the gradient is not finite"
-
-    def _in_units(self, T: Array, radius: float, unit: int) -> Array:
-        """In the units of the data: the lengths of T's rows, and the intercept's c = centre - shift·w."""
-        shift = self.units.shift
-        d = len(shift)
-        bounds = self.units.upwards(_lengths(T[:d]) * radius * SAFE, unit)
-        if not self.problem.intercept:
-            return np.append(bounds, 0.0)
-        row = T[d] - shift @ T[:d]
-        slack = _gamma(d + 4) * (np.abs(T[d]) + np.abs(shift) @ np.abs(T[:d])) + FLOOR
-        last = float(_lengths(np.abs(row) + slack)) * radius * SAFE
-        return np.append(bounds, np.nextafter(np.ldexp(last, unit), math.inf))
-
-
-def _dependent(H: Array, columns: Array) -> str:
-    """The columns that take part in the direction of least curvature, and a verb."""
-    diagonal = np.sqrt(np.maximum(np.diag(H), 0.0))
-    if not (np.isfinite(H).all() and (diagonal > 0).all()):
-        return "the columns are"
-    along = np.abs(np.linalg.eigh(H / diagonal[:, None] / diagonal)[1][:, 0])[: len(columns)]
-    named = [str(j) for j in columns[along > SHARE * along.max(initial=0.0)]]
-    if len(named) < 2:
-        return "the columns are"
-    most = named if len(named) <= MOST_NAMED else [*named[: MOST_NAMED - 1], f"{len(named) - MOST_NAMED + 1} others"]
-    return f"columns {', '.join(most[:-1])} and {most[-1]} are"
-
-
-def _lengths(rows: Array) -> Array:
-    """Euclidean lengths along the last dimension, of numbers that may be too small to square."""
-    largest = np.abs(rows).max(-1, keepdims=True, initial=0.0)
-    safe = np.where(largest > 0, largest, 1.0)
-    found: Array = safe[..., 0] * np.sqrt(((rows / safe) ** 2).sum(-1)) * SAFE
-    return found
-
-
-def _summed(left: Array, right: Array) -> Array:
-    """left^T right, over blocks of rows and then over blocks."""
-    whole = len(left) // BLOCK * BLOCK
-    found = left[whole:].T @ right[whole:]
-    if whole:
-        blocks = left[:whole].reshape(-1, BLOCK, left.shape[1]).transpose(0, 2, 1)
-        found = found + np.matmul(blocks, right[:whole].reshape(-1, BLOCK, right.shape[1])).sum(0)
-    return found
+        if not math.isfinite(radius):
+            return "the gradient is not finite"
+        if not slopes.falls:
+            return radius
+        rate = reach(self.Z, T)
+        if self.problem.loss != "huber":
+            return fallen(radius, rate)
+        if not rate * radius <= MARGIN * corner / 2:
+            return "residuals lie so close to the corner of the loss that which of them count is not known"
+        return radius

@@ -37,7 +37,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Problem:
-    """F. labels: (n,) or (targets, n). corner: where Huber's loss becomes linear."""
+    """F. y: (n,) or (targets, n), of several classes their numbers. corner: where Huber's loss becomes linear."""
 
     X: Array
     y: Array
@@ -67,6 +67,12 @@ class Units(NamedTuple):
         """a/2^k."""
         found: Array = np.ldexp(self.near, self.own - self.powers)
         return found
+
+    def of(self, columns: Array) -> Units:
+        """Those of some columns, by their numbers."""
+        whole = np.append(columns, len(self.powers)) if self.intercept else columns
+        near, own, powers, l2 = (part[columns] for part in (self.near, self.own, self.powers, self.l2))
+        return self._replace(Z=self.Z[:, whole], near=near, own=own, powers=powers, l2=l2)
 
     def of_labels(self, y: Array, loss: str) -> int:
         """u."""
