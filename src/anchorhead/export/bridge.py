@@ -18,8 +18,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from anchorhead.errors import DependencyError
-from anchorhead.export.lens import HookedNetwork, hooked
+from anchorhead.errors import DependencyError, InputError
+from anchorhead.export.lens import Hooked, hooked
 from anchorhead.export.named import Named
 
 try:
@@ -39,17 +39,21 @@ PARTS = {"resid": "hook_resid_pre", **{part: f"attn.hook_{part}" for part in ("q
 class Host(nn.Module):
     """The network as a bridge calls it: embeddings in, logits out."""
 
-    def __init__(self, network: HookedNetwork) -> None:
+    def __init__(self, network: Hooked) -> None:
         super().__init__()
-        self.blocks, self.last, self._check = network.blocks, network.last, network.check
+        self.blocks, self.last, self._run = network.blocks, network.last, network.run
         self.config = SimpleNamespace(is_encoder_decoder=False)
 
-    def forward(self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, **_: Any) -> Any:
+    def forward(self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None,
+                attention_mask: Tensor | None = None, **prompt: Any) -> Any:  # fmt: skip
+        """prompt: query and mask, of a model of a prompt."""
+        if attention_mask is not None:
+            raise InputError(
+                "There is no attention_mask here; a model of a prompt takes mask=, True for tokens that count."
+            )
         x = input_ids if inputs_embeds is None else inputs_embeds
-        self._check(x)
-        for block in self.blocks:
-            x = block(x)
-        return SimpleNamespace(logits=self.last(x))
+        given = [prompt.get(name) for name in ("query", "mask")] if prompt.keys() & {"query", "mask"} else []
+        return SimpleNamespace(logits=self._run(x, *given))
 
 
 class Adapter(ArchitectureAdapter):
@@ -64,13 +68,13 @@ class Adapter(ArchitectureAdapter):
 class NamedBridge(Named, TransformerBridge):
     """A bridge that knows its heads by name, as `HookedNetwork` does."""
 
-    def __init__(self, network: HookedNetwork) -> None:
+    def __init__(self, network: Hooked) -> None:
         super().__init__(Host(network), Adapter(network.cfg), None)
-        self.mechanism = network.mechanism
+        self.mechanism, self.own_keys = network.mechanism, network.own_keys
         self.eval()
 
-    def z_point(self, block: int) -> str:
-        return f"blocks.{block}.z.hook_out"
+    def point(self, block: int, part: str) -> str:
+        return f"blocks.{block}.{part}.hook_out"
 
 
 def bridged(model: nn.Module, tokens: int | None = None) -> NamedBridge:
