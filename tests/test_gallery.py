@@ -386,6 +386,37 @@ def test_heads_are_patched_by_transformer_lens(name):
             assert found[head.layer, head.head].item() == pytest.approx(by_name)
 
 
+@pytest.mark.parametrize("make", [ah.to_hooked, ah.to_bridge])
+def test_a_head_that_carries_is_addressed_by_its_layer(make):
+    """x*y is computed in layer 0, read there by the sine, and carried through layer 1 to the sum."""
+    pytest.importorskip("transformer_lens")
+    model = ah.compile("sin(3*x*y) + x*y", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-5)
+    made, x = make(model), inputs("formula", 6, 1)[:, None]
+    product, (_, found) = x.prod(-1, keepdim=True), made.run_with_cache(x)
+    assert (made.where("x*y"), made.where("x*y", layer=0)) == ((0, 0), (0, 0))
+    assert made.where("x*y", layer=1) == (1, made.names[1].index("x*y"))
+    kinds = [model.mechanism.head("x*y", layer).kind for layer in (None, 0, 1)]
+    assert kinds == ["times", "times", "carry"]
+    for layer, left in ((None, 0 * product), (0, 0 * product), (1, (3 * product).sin())):
+        assert (made.written(found, "x*y", layer)[..., None] - product).abs().max() < 1e-5
+        assert (made.pattern(found, "x*y", layer).sum(-1) - 1).abs().max() < 1e-12
+        alone = made.run_with_hooks(x, fwd_hooks=[made.ablation("x*y", layer=layer)])
+        assert (alone - left).abs().max() < 2e-5
+    assert made.pattern(found, "x*y", 1).shape == (6, 1, 1)
+    for wrong in (2, -1, "0", True):
+        with pytest.raises(ah.InputError, match=r"No head of layer=.* writes 'x\*y'; .* layers 0, 1 does"):
+            made.where("x*y", layer=wrong)
+    with pytest.raises(ah.InputError, match=r"layer=0 writes 'sin\(3\*\(x\*y\)\)'; a head of layer 1 does"):
+        made.ablation("sin(3*(x*y))", layer=0)
+
+
+def test_an_input_that_is_carried_says_in_which_layers():
+    model = ah.in_context.compile("q*mean(x*y)", {"x": (-1, 1), "y": (-1, 1)}, {"q": (-1, 1)}, tol=1e-3)
+    with pytest.raises(ah.InputError, match=r"No head computes 'q'.*give layer=0 or layer=1\."):
+        model.mechanism.head("q")
+    assert model.mechanism.head("q", layer=1).kind == "carry"
+
+
 def test_layers_are_counted_from_0_wherever_they_are_named():
     model = item("formula").model
     expected = {head.layer for head in model.mechanism.heads}

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from anchorhead.errors import DependencyError, InputError
-from anchorhead.export.lens import Hooked, hooked
+from anchorhead.export.lens import Hooked, hooked, require_dtype
 from anchorhead.export.named import Named
 
 try:
@@ -34,6 +34,10 @@ except ImportError as error:
 PARTS = {"resid": "hook_resid_pre", **{part: f"attn.hook_{part}" for part in ("q", "k", "v", "pattern", "z")},
          "scores": "attn.hook_attn_scores"}  # fmt: skip
 """The components of a block, by the hook points of `lens.py`."""
+PROMPT = ("query", "mask")
+"""What a prompt has beside its tokens."""
+ASKED = ("output_attentions", "use_cache")
+"""What a bridge asks of every model, and what this one has anyway or not at all."""
 
 
 class Host(nn.Module):
@@ -44,15 +48,14 @@ class Host(nn.Module):
         self.blocks, self.last, self._run = network.blocks, network.last, network.run
         self.config = SimpleNamespace(is_encoder_decoder=False)
 
-    def forward(self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None,
-                attention_mask: Tensor | None = None, **prompt: Any) -> Any:  # fmt: skip
+    def forward(self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, **prompt: Any) -> Any:
         """prompt: query and mask, of a model of a prompt."""
-        if attention_mask is not None:
-            raise InputError(
-                "There is no attention_mask here; a model of a prompt takes mask=, True for tokens that count."
-            )
+        other = [name for name in prompt if name not in PROMPT + ASKED]
+        if other:
+            raise InputError(f"This model takes no {', '.join(other)}; one of a prompt takes query= and mask=, which "
+                             "is True for tokens that count.")  # fmt: skip
         x = input_ids if inputs_embeds is None else inputs_embeds
-        given = [prompt.get(name) for name in ("query", "mask")] if prompt.keys() & {"query", "mask"} else []
+        given = [prompt.get(name) for name in PROMPT] if prompt.keys() & set(PROMPT) else []
         return SimpleNamespace(logits=self._run(x, *given))
 
 
@@ -72,6 +75,11 @@ class NamedBridge(Named, TransformerBridge):
         super().__init__(Host(network), Adapter(network.cfg), None)
         self.mechanism, self.own_keys = network.mechanism, network.own_keys
         self.eval()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> NamedBridge:
+        require_dtype(self, fn)
+        super()._apply(fn, recurse)
+        return self
 
     def point(self, block: int, part: str) -> str:
         return f"blocks.{block}.{part}.hook_out"

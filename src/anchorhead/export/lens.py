@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import DependencyError, ShapeError
+from anchorhead.errors import DependencyError, InputError, PrecisionError, ShapeError
 from anchorhead.export.named import Named
 from anchorhead.head.parameters import constant
 from anchorhead.model.compiled import CompiledModel
@@ -126,6 +126,11 @@ class Hooked(Named, HookedRootModule):
         """The attention layers."""
         return [block.attn for block in self.blocks if isinstance(block, Block)]
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Hooked:
+        require_dtype(self, fn)
+        super()._apply(fn, recurse)
+        return self
+
     @abstractmethod
     def run(self, *given: Any) -> Tensor:
         """The outputs, of what `forward` takes."""
@@ -154,7 +159,9 @@ class HookedNetwork(Hooked):
         return self.run(x)
 
     def run(self, *given: Any) -> Tensor:
-        (x,) = given
+        x, *other = given
+        if other:
+            raise InputError("This is no model of a prompt: it takes one tensor, and no query= or mask=.")
         self.check(x)
         x = self.hook_embed(x)
         for block in self.blocks:
@@ -164,7 +171,7 @@ class HookedNetwork(Hooked):
 
 
 def hooked(model: nn.Module, tokens: int | None = None) -> Hooked:
-    """See `ah.to_hooked`."""
+    """See `ah.to_hooked`; of models that are blocks."""
     if isinstance(model, PromptModel):
         from anchorhead.export.prompt_lens import hooked_prompt
 
@@ -176,6 +183,16 @@ def hooked(model: nn.Module, tokens: int | None = None) -> Hooked:
     named = isinstance(model, CompiledModel) and isinstance(model.network, HeadCore | LayeredCore)
     mechanism = model.mechanism if named and isinstance(model, CompiledModel) else None
     return HookedNetwork(blocks, last, stock, mechanism, model.look if isinstance(model, Watched) else _anywhere)
+
+
+def require_dtype(network: nn.Module, fn: Any) -> None:
+    """Refuses what would change the dtype of a network's numbers, as the model refuses it."""
+    like = next(network.parameters()).detach().flatten()[:0]
+    if fn(like).dtype != like.dtype:
+        raise PrecisionError(
+            f"These are the numbers of a model in {like.dtype}, and rounded they would be another's. Compile it with "
+            "the dtype that you want, dtype=torch.float32 or torch.float64."
+        )
 
 
 def paired(stock: StockAttention) -> tuple[list[tuple[nn.Module, StockLayer]], nn.Module]:

@@ -66,22 +66,22 @@ class Named:
         return self.point(block, "z"), ablate
 
     def written(self, cache: Any, name: str, layer: int | None = None) -> Tensor:
-        """What a head wrote, (batch, positions), in a cache of `run_with_cache`."""
+        """What a head wrote, (batch, positions), in a cache of `run_with_cache`; without a batch (positions)."""
         block, head = self.where(name, layer)
-        found: Tensor = self._cached(cache, block, "z", 2)[:, :, head, 0]
+        found: Tensor = self._cached(cache, block, "z", -2)[..., head, 0]
         return found
 
     def pattern(self, cache: Any, name: str, layer: int | None = None) -> Tensor:
         """The weights of a head over its own keys, (batch, positions, keys), in a cache of `run_with_cache`; of one
         that looks at the tokens of a prompt over all positions, (batch, positions, positions)."""
         found = self._head(name, layer)
-        weights = self._cached(cache, found.layer, "pattern", 1)[:, found.head]
+        weights = self._cached(cache, found.layer, "pattern", -3).select(-3, found.head)
         start, apart = self.own_keys[found.layer]
-        at = start + apart * torch.arange(weights.shape[1], device=weights.device)
+        at = start + apart * torch.arange(weights.shape[-2], device=weights.device)
         if found.kind == "pool":
             return weights[..., at]
         keys = at[:, None] + torch.arange(found.keys, device=weights.device)
-        return weights.gather(2, keys.expand(len(weights), -1, -1))
+        return weights.gather(-1, keys.expand(*weights.shape[:-2], -1, -1))
 
     def _head(self, name: str, layer: int | None) -> HeadMechanism:
         if self.mechanism is None:
@@ -95,7 +95,7 @@ class Named:
             found = cache[point]
         except (KeyError, TypeError, IndexError):
             found = None
-        if not isinstance(found, Tensor) or found.ndim != 4 or found.shape[axis] != heads:
+        if not isinstance(found, Tensor) or found.ndim not in (3, 4) or found.shape[axis] != heads:
             raise InputError(
                 f"The cache holds no {point} with {heads} heads, so that it is not this network's: give the second "
                 "result of this network's run_with_cache, with that hook point among its names."

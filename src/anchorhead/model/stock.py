@@ -159,8 +159,13 @@ def _instead(model: Any) -> str:
         )
     if hasattr(model, "as_self_attention"):
         return (
-            "it has its matrices as model.as_self_attention(examples), whose modules, such as step[0].heads[0], take "
-            "torch's register_forward_hook."
+            "ah.to_hooked(model) has hook points at its steps, model.attention(...) its weights on a prompt, and "
+            "model.as_self_attention(examples) its matrices, in modules such as step[0].heads[0]."
+        )
+    if hasattr(model, "sequence") and hasattr(model, "layer"):
+        return (
+            "its prompt is a program: model.sequence(program, x) is that as one sequence, and model.layer(sequence) "
+            "its layer. The compiled model that a program was made of can have hook points."
         )
     return "give a result of ah.compile, of a compiled model's as_self_attention, or of ah.theorems."
 
