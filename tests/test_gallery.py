@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import mpmath as mp
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -285,9 +286,11 @@ def test_what_is_no_value_cache_or_model_is_refused_in_a_sentence():
     pytest.importorskip("transformer_lens")
     hooked, other = ah.to_hooked(item("formula").model), ah.to_hooked(item("digits").model)
     x = inputs("formula", 5, 3)[:, None]
-    for value in ("a", None):
+    for value in ("a", None, True, [1.0]):
         with pytest.raises(ah.InputError, match="neither a number nor a tensor"):
             hooked.ablation("x*y", value)
+    plain, numpy = (hooked.run_with_hooks(x, fwd_hooks=[hooked.ablation("x*y", v)]) for v in (0.5, np.float32(0.5)))
+    assert torch.equal(plain, numpy)
     with pytest.raises(ah.ShapeError, match=r"\(4, 1\).*\(5, 1\)"):
         hooked.run_with_hooks(x, fwd_hooks=[hooked.ablation("x*y", torch.zeros(4, 1).double())])
     _, cache = other.run_with_cache(inputs("digits", 5, 3)[:, None])
@@ -330,7 +333,7 @@ def test_the_page_on_hooks_says_what_happens():
     pytest.importorskip("transformer_lens")
     page = (Path(__file__).parents[1] / "docs/interpretability.md").read_text(encoding="utf-8")
     blocks = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if not block.startswith(">>>")]
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     known = {}
     for block in blocks:
         exec(block, known)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class Named:
         layer: where the number is written, if not by the head that computes it.
         """
         block, head = self.where(name, layer)
-        if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
+        if isinstance(value, bool) or not isinstance(value, Real | Tensor):
             raise InputError(f"A head writes numbers, and {value!r:.60} is neither a number nor a tensor of them.")
 
         def ablate(z: Tensor, hook: Any) -> Tensor:
@@ -60,7 +61,7 @@ class Named:
                     f"{tuple(z.shape[:2])}, and a number for each is needed."
                 )
             z = z.clone()
-            z[:, :, head, 0] = value
+            z[:, :, head, 0] = value if isinstance(value, Tensor) else float(value)
             return z
 
         return self.point(block, "z"), ablate
