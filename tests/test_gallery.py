@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import mpmath as mp
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -247,7 +248,7 @@ def test_what_has_no_parts_says_so():
     assert hasattr(item("sine").model, "mechanism")
     with pytest.raises(AttributeError, match="no attribute 'mechanisms'"):
         _ = grid.mechanisms
-    with pytest.raises(ah.InputError, match=r"called 'cos', as .* those that do are sin"):
+    with pytest.raises(ah.InputError, match=r"called 'cos'; those that compute something are sin"):
         item("sine").mechanism.head("cos")
 
 
@@ -277,7 +278,7 @@ def test_hook_points_refuse_other_inputs_in_a_sentence(x):
     hooked = ah.to_hooked(item("formula").model)
     with pytest.raises(ah.AnchorheadError, match=r"shape|float64"):
         hooked(x)
-    with pytest.raises(ah.InputError, match="those that do are"):
+    with pytest.raises(ah.InputError, match="those that compute something are"):
         hooked.ablation("cos(x)")
 
 
@@ -285,9 +286,11 @@ def test_what_is_no_value_cache_or_model_is_refused_in_a_sentence():
     pytest.importorskip("transformer_lens")
     hooked, other = ah.to_hooked(item("formula").model), ah.to_hooked(item("digits").model)
     x = inputs("formula", 5, 3)[:, None]
-    for value in ("a", None):
+    for value in ("a", None, True, [1.0]):
         with pytest.raises(ah.InputError, match="neither a number nor a tensor"):
             hooked.ablation("x*y", value)
+    plain, numpy = (hooked.run_with_hooks(x, fwd_hooks=[hooked.ablation("x*y", v)]) for v in (0.5, np.float32(0.5)))
+    assert torch.equal(plain, numpy)
     with pytest.raises(ah.ShapeError, match=r"\(4, 1\).*\(5, 1\)"):
         hooked.run_with_hooks(x, fwd_hooks=[hooked.ablation("x*y", torch.zeros(4, 1).double())])
     _, cache = other.run_with_cache(inputs("digits", 5, 3)[:, None])
@@ -330,7 +333,7 @@ def test_the_page_on_hooks_says_what_happens():
     pytest.importorskip("transformer_lens")
     page = (Path(__file__).parents[1] / "docs/interpretability.md").read_text(encoding="utf-8")
     blocks = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if not block.startswith(">>>")]
-    assert len(blocks) == 3
+    assert len(blocks) == 8
     known = {}
     for block in blocks:
         exec(block, known)
@@ -384,6 +387,37 @@ def test_heads_are_patched_by_transformer_lens(name):
             hook = hooked.ablation(head.name, hooked.written(cache, head.name))
             by_name = far(hooked.run_with_hooks(other, fwd_hooks=[hook])).item()
             assert found[head.layer, head.head].item() == pytest.approx(by_name)
+
+
+@pytest.mark.parametrize("make", [ah.to_hooked, ah.to_bridge])
+def test_a_head_that_carries_is_addressed_by_its_layer(make):
+    """x*y is computed in layer 0, read there by the sine, and carried through layer 1 to the sum."""
+    pytest.importorskip("transformer_lens")
+    model = ah.compile("sin(3*x*y) + x*y", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-5)
+    made, x = make(model), inputs("formula", 6, 1)[:, None]
+    product, (_, found) = x.prod(-1, keepdim=True), made.run_with_cache(x)
+    assert (made.where("x*y"), made.where("x*y", layer=0)) == ((0, 0), (0, 0))
+    assert made.where("x*y", layer=1) == (1, made.names[1].index("x*y"))
+    kinds = [model.mechanism.head("x*y", layer).kind for layer in (None, 0, 1)]
+    assert kinds == ["times", "times", "carry"]
+    for layer, left in ((None, 0 * product), (0, 0 * product), (1, (3 * product).sin())):
+        assert (made.written(found, "x*y", layer)[..., None] - product).abs().max() < 1e-5
+        assert (made.pattern(found, "x*y", layer).sum(-1) - 1).abs().max() < 1e-12
+        alone = made.run_with_hooks(x, fwd_hooks=[made.ablation("x*y", layer=layer)])
+        assert (alone - left).abs().max() < 2e-5
+    assert made.pattern(found, "x*y", 1).shape == (6, 1, 1)
+    for wrong in (2, -1, "0", True):
+        with pytest.raises(ah.InputError, match=r"No head of layer=.* writes 'x\*y'; .* layers 0, 1 does"):
+            made.where("x*y", layer=wrong)
+    with pytest.raises(ah.InputError, match=r"layer=0 writes 'sin\(3\*\(x\*y\)\)'; a head of layer 1 does"):
+        made.ablation("sin(3*(x*y))", layer=0)
+
+
+def test_an_input_that_is_carried_says_in_which_layers():
+    model = ah.in_context.compile("q*mean(x*y)", {"x": (-1, 1), "y": (-1, 1)}, {"q": (-1, 1)}, tol=1e-3)
+    with pytest.raises(ah.InputError, match=r"No head computes 'q'.*give layer=0 or layer=1\."):
+        model.mechanism.head("q")
+    assert model.mechanism.head("q", layer=1).kind == "carry"
 
 
 def test_layers_are_counted_from_0_wherever_they_are_named():

@@ -18,8 +18,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from anchorhead.errors import DependencyError
-from anchorhead.export.lens import HookedNetwork, hooked
+from anchorhead.errors import DependencyError, InputError
+from anchorhead.export.lens import Hooked, hooked, require_dtype
 from anchorhead.export.named import Named
 
 try:
@@ -34,22 +34,29 @@ except ImportError as error:
 PARTS = {"resid": "hook_resid_pre", **{part: f"attn.hook_{part}" for part in ("q", "k", "v", "pattern", "z")},
          "scores": "attn.hook_attn_scores"}  # fmt: skip
 """The components of a block, by the hook points of `lens.py`."""
+PROMPT = ("query", "mask")
+"""What a prompt has beside its tokens."""
+ASKED = ("output_attentions", "use_cache")
+"""What a bridge asks of every model, and what this one has anyway or not at all."""
 
 
 class Host(nn.Module):
     """The network as a bridge calls it: embeddings in, logits out."""
 
-    def __init__(self, network: HookedNetwork) -> None:
+    def __init__(self, network: Hooked) -> None:
         super().__init__()
-        self.blocks, self.last, self._check = network.blocks, network.last, network.check
+        self.blocks, self.last, self._run = network.blocks, network.last, network.run
         self.config = SimpleNamespace(is_encoder_decoder=False)
 
-    def forward(self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, **_: Any) -> Any:
+    def forward(self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, **prompt: Any) -> Any:
+        """prompt: query and mask, of a model of a prompt."""
+        other = [name for name in prompt if name not in PROMPT + ASKED]
+        if other:
+            raise InputError(f"This model takes no {', '.join(other)}; one of a prompt takes query= and mask=, which "
+                             "is True for tokens that count.")  # fmt: skip
         x = input_ids if inputs_embeds is None else inputs_embeds
-        self._check(x)
-        for block in self.blocks:
-            x = block(x)
-        return SimpleNamespace(logits=self.last(x))
+        given = [prompt.get(name) for name in PROMPT] if prompt.keys() & set(PROMPT) else []
+        return SimpleNamespace(logits=self._run(x, *given))
 
 
 class Adapter(ArchitectureAdapter):
@@ -64,13 +71,18 @@ class Adapter(ArchitectureAdapter):
 class NamedBridge(Named, TransformerBridge):
     """A bridge that knows its heads by name, as `HookedNetwork` does."""
 
-    def __init__(self, network: HookedNetwork) -> None:
+    def __init__(self, network: Hooked) -> None:
         super().__init__(Host(network), Adapter(network.cfg), None)
-        self.mechanism = network.mechanism
+        self.mechanism, self.own_keys = network.mechanism, network.own_keys
         self.eval()
 
-    def z_point(self, block: int) -> str:
-        return f"blocks.{block}.z.hook_out"
+    def _apply(self, fn: Any, recurse: bool = True) -> NamedBridge:
+        require_dtype(self, fn)
+        super()._apply(fn, recurse)
+        return self
+
+    def point(self, block: int, part: str) -> str:
+        return f"blocks.{block}.{part}.hook_out"
 
 
 def bridged(model: nn.Module, tokens: int | None = None) -> NamedBridge:

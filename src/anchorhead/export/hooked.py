@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from torch import nn
 
 if TYPE_CHECKING:
+    from anchorhead.export.algorithm_lens import HookedAlgorithm
     from anchorhead.export.bridge import NamedBridge
-    from anchorhead.export.lens import HookedNetwork
+    from anchorhead.export.lens import Hooked
+    from anchorhead.in_context.network import InContextNetwork
 
 
-def to_hooked(model: nn.Module, tokens: int | None = None) -> HookedNetwork:
+@overload
+def to_hooked(model: InContextNetwork, tokens: int | None = None) -> HookedAlgorithm: ...
+
+
+@overload
+def to_hooked(model: nn.Module, tokens: int | None = None) -> Hooked: ...
+
+
+def to_hooked(model: nn.Module, tokens: int | None = None) -> Hooked | HookedAlgorithm:
     """The model with TransformerLens' hook points and names of its heads (docs/interpretability.md).
 
-    Arguments and shapes are those of `to_stock_attention`: of a compiled model (batch, tokens, inputs), inputs flat.
+    Of a compiled model it takes (batch, tokens, inputs), inputs flat, tokens = 1 unless given. Of a model of a prompt
+    it is called as the model is, with (tokens, query, mask), for one dimension of batches and prompts of any length, or
+    of that one where it is given. Of a learning algorithm (`ah.in_context`) as that is, with hook points at its steps.
     Needs `pip install 'anchorhead[lens]'`, and raises `DependencyError` without it.
     """
     from anchorhead.export.lens import hooked
+    from anchorhead.in_context.network import InContextNetwork
 
+    if isinstance(model, InContextNetwork):
+        from anchorhead.export.algorithm_lens import HookedAlgorithm
+
+        return HookedAlgorithm(model, tokens)
     return hooked(model, tokens)
 
 
 def to_bridge(model: nn.Module, tokens: int | None = None) -> NamedBridge:
     """The model in TransformerLens' TransformerBridge: (batch, tokens, inputs) to (batch, tokens, outputs).
 
-    Arguments are those of `to_hooked`, and so is what it needs.
+    Of a model of a prompt `bridge(tokens, query=query, mask=mask)`. Arguments are those of `to_hooked`, and so is what
+    it needs; learning algorithms, which are no blocks, have `to_hooked` alone.
     """
     from anchorhead.export.bridge import bridged
 

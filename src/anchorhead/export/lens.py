@@ -26,13 +26,14 @@ the same blocks into its TransformerBridge.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import DependencyError, ShapeError
+from anchorhead.errors import DependencyError, InputError, PrecisionError, ShapeError
 from anchorhead.export.named import Named
 from anchorhead.head.parameters import constant
 from anchorhead.model.compiled import CompiledModel
@@ -40,6 +41,7 @@ from anchorhead.model.head_core import HeadCore
 from anchorhead.model.layered_core import LayeredCore
 from anchorhead.model.mechanism import Mechanism
 from anchorhead.model.outside import Watched
+from anchorhead.model.prompt_core import PromptModel
 from anchorhead.model.stock import StockAttention, StockLayer, to_stock_attention
 
 try:
@@ -68,55 +70,80 @@ class HookedAttention(nn.Module):
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         self.hook_attn_scores, self.hook_pattern, self.hook_z = HookPoint(), HookPoint(), HookPoint()
 
-    def forward(self, x: Tensor) -> Tensor:
-        q = self.hook_q(torch.einsum("bne,hes->bnhs", x[:, self.keep], self.W_Q))
+    def forward(self, x: Tensor, keep: slice | None = None, forbidden: Tensor | None = None) -> Tensor:
+        """keep, forbidden: the positions that ask and the keys that they may not see, where the call says so."""
+        mask = self.mask if forbidden is None else forbidden
+        q = self.hook_q(torch.einsum("bne,hes->bnhs", x[:, self.keep if keep is None else keep], self.W_Q))
         k = self.hook_k(torch.einsum("bne,hes->bnhs", x, self.W_K))
         v = self.hook_v(torch.einsum("bne,hes->bnhs", x, self.W_V))
         scores = torch.einsum("bqhs,bkhs->bhqk", q, k) / math.sqrt(self.size)
-        if isinstance(self.mask, Tensor):
-            scores = scores.masked_fill(self.mask, -math.inf)
+        if isinstance(mask, Tensor):
+            scores = scores.masked_fill(mask, -math.inf)
         pattern = self.hook_pattern(self.hook_attn_scores(scores).softmax(-1))
         z = self.hook_z(torch.einsum("bhqk,bkhs->bqhs", pattern, v))
         return torch.einsum("bqhs,hse->bqe", z, self.W_O)
 
 
-class HookedBlock(nn.Module):
-    """A lift and its attention layer: (batch, n, d) to (batch, queries, rows)."""
+class Block(nn.Module):
+    """A lift and its attention layer."""
 
     def __init__(self, lift: nn.Module, layer: StockLayer, most: int) -> None:
         super().__init__()
         self.lift, self.attn, self.rows = lift, HookedAttention(layer, most), layer.rows
         self.hook_resid_pre, self.hook_attn_out = HookPoint(), HookPoint()
 
+
+class HookedBlock(Block):
+    """(batch, n, d) to (batch, queries, rows)."""
+
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.hook_attn_out(self.attn(self.hook_resid_pre(self.lift(x))))
         return out[..., : self.rows]
 
 
-class HookedNetwork(Named, HookedRootModule):
-    """The model as blocks with hook points, and the affine map after the last: (batch, n, d) to (batch, n, outputs).
+class Hooked(Named, HookedRootModule):
+    """Blocks with hook points, and the affine map after the last.
 
     cfg: what TransformerLens asks of a model: blocks, heads, sizes, and that there is nothing but attention.
     """
 
-    def __init__(self, blocks: list[HookedBlock], last: nn.Module, stock: StockAttention,
-                 mechanism: Mechanism | None, look: Callable[[Tensor], None]) -> None:  # fmt: skip
-        """look: says where an input leaves the domain."""
+    def __init__(self, blocks: Sequence[Block], last: nn.Module, mechanism: Mechanism | None,
+                 size: tuple[int, int]) -> None:  # fmt: skip
+        """size: the tokens and features of a sequence."""
         super().__init__()
         self.blocks, self.last, self.mechanism = nn.ModuleList(blocks), last, mechanism
-        self.tokens, self.features, self._check = stock.tokens, stock.features, stock.check
-        self._look = look
-        self.cfg = _config(self)
+        self.features, self.hook_embed = size[1], HookPoint()
+        self.own_keys = [_own_keys(block.attn.keep, size[0]) for block in blocks]
+        self.cfg = _config(self, *size)
         self.setup()
         self.eval()
 
-    def z_point(self, block: int) -> str:
-        return f"blocks.{block}.attn.hook_z"
+    def point(self, block: int, part: str) -> str:
+        return f"blocks.{block}.attn.hook_{part}"
 
     @property
     def attentions(self) -> list[HookedAttention]:
         """The attention layers."""
-        return [block.attn for block in self.blocks if isinstance(block, HookedBlock)]
+        return [block.attn for block in self.blocks if isinstance(block, Block)]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Hooked:
+        require_dtype(self, fn)
+        super()._apply(fn, recurse)
+        return self
+
+    @abstractmethod
+    def run(self, *given: Any) -> Tensor:
+        """The outputs, of what `forward` takes."""
+
+
+class HookedNetwork(Hooked):
+    """A model on sequences of a fixed length: (batch, n, d) to (batch, n, outputs)."""
+
+    def __init__(self, blocks: Sequence[HookedBlock], last: nn.Module, stock: StockAttention,
+                 mechanism: Mechanism | None, look: Callable[[Tensor], None]) -> None:  # fmt: skip
+        """look: says where an input leaves the domain."""
+        super().__init__(blocks, last, mechanism, (stock.tokens, stock.features))
+        self.tokens, self._check, self._look = stock.tokens, stock.check, look
 
     def check(self, x: Any) -> None:
         """Refuses an input of another shape or dtype; one outside the domain does what the model's `outside` says."""
@@ -129,25 +156,56 @@ class HookedNetwork(Named, HookedRootModule):
         self._look(x)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.run(x)
+
+    def run(self, *given: Any) -> Tensor:
+        x, *other = given
+        if other:
+            raise InputError("This is no model of a prompt: it takes one tensor, and no query= or mask=.")
         self.check(x)
+        x = self.hook_embed(x)
         for block in self.blocks:
             x = block(x)
         out: Tensor = self.last(x)
         return out
 
 
-def hooked(model: nn.Module, tokens: int | None = None) -> HookedNetwork:
-    """See `ah.to_hooked`."""
+def hooked(model: nn.Module, tokens: int | None = None) -> Hooked:
+    """See `ah.to_hooked`; of models that are blocks."""
+    if isinstance(model, PromptModel):
+        from anchorhead.export.prompt_lens import hooked_prompt
+
+        return hooked_prompt(model, tokens)
     stock = to_stock_attention(model, tokens)
-    stages = list(stock.stages)
-    pairs = [(lift, layer) for lift, layer in zip(stages[::2], stages[1::2], strict=False)
-             if isinstance(layer, StockLayer)]  # fmt: skip
+    pairs, last = paired(stock)
     most = max((layer.attention.num_heads for _, layer in pairs), default=0)
     blocks = [HookedBlock(lift, layer, most) for lift, layer in pairs]
     named = isinstance(model, CompiledModel) and isinstance(model.network, HeadCore | LayeredCore)
     mechanism = model.mechanism if named and isinstance(model, CompiledModel) else None
-    last = stages[-1] if len(stages) % 2 else nn.Identity()
     return HookedNetwork(blocks, last, stock, mechanism, model.look if isinstance(model, Watched) else _anywhere)
+
+
+def require_dtype(network: nn.Module, fn: Any) -> None:
+    """Refuses what would change the dtype of a network's numbers, as the model refuses it."""
+    like = next(network.parameters()).detach().flatten()[:0]
+    if fn(like).dtype != like.dtype:
+        raise PrecisionError(
+            f"These are the numbers of a model in {like.dtype}, and rounded they would be another's. Compile it with "
+            "the dtype that you want, dtype=torch.float32 or torch.float64."
+        )
+
+
+def paired(stock: StockAttention) -> tuple[list[tuple[nn.Module, StockLayer]], nn.Module]:
+    """Each attention layer with its lift, and the affine map after the last."""
+    stages = list(stock.stages)
+    found = [(lift, layer) for lift, layer in zip(stages[::2], stages[1::2], strict=False)
+             if isinstance(layer, StockLayer)]  # fmt: skip
+    return found, stages[-1] if len(stages) % 2 else nn.Identity()
+
+
+def _own_keys(keep: slice, tokens: int) -> tuple[int, int]:
+    """Where the first position's keys begin, and how far apart those of two are: copies, or keys shared behind all."""
+    return (tokens, 0) if keep.step is None else (0, keep.step)
 
 
 def _with_idle(weights: Tensor, most: int) -> Tensor:
@@ -155,15 +213,15 @@ def _with_idle(weights: Tensor, most: int) -> Tensor:
     return torch.cat([weights, weights.new_zeros(most - len(weights), *weights.shape[1:])])
 
 
-def _config(network: HookedNetwork) -> TransformerBridgeConfig:
+def _config(network: Hooked, tokens: int, features: int) -> TransformerBridgeConfig:
     """What TransformerLens is told. Sizes that differ from block to block are those of the first, d_head also by
     block; there is one layer of attention a block, no mask of later positions unless a theorem has it, and no more."""
     found = network.attentions
-    heads, width, size = found[0].W_Q.shape if found else (0, network.features, 1)
+    heads, width, size = found[0].W_Q.shape if found else (0, features, 1)
     first = next(network.parameters())
     masked = any(isinstance(layer.mask, Tensor) for layer in found)
     config = TransformerBridgeConfig(
-        d_model=width, d_head=size, n_layers=len(found), n_ctx=network.tokens, n_heads=heads, d_vocab=1, d_mlp=0,
+        d_model=width, d_head=size, n_layers=len(found), n_ctx=tokens, n_heads=heads, d_vocab=1, d_mlp=0,
         per_layer_head_dim=[layer.size for layer in found], attn_only=True, normalization_type=None,
         attention_dir="causal" if masked else "bidirectional", default_prepend_bos=False, architecture="anchorhead",
         device=str(first.device), dtype=first.dtype, n_params=sum(p.numel() for p in network.parameters()),

@@ -1,15 +1,21 @@
-"""Heads by name in a network with hook points: where they are, what they wrote, and a hook that puts another value."""
+"""Heads by name in a network with hook points: where they are, what they look at and write, a hook for another value.
+
+A number may be written in several layers: in one by the head that computes it, in later ones by heads that carry it on.
+A name alone is the head that computes; a name and a layer the one that writes it there.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from anchorhead.errors import InputError, ShapeError
-from anchorhead.model.mechanism import Mechanism
+from anchorhead.model.mechanism import HeadMechanism, Mechanism
 
 Hook = tuple[str, Callable[..., Tensor]]
 """The name of a hook point, and what is done there, as `run_with_hooks` takes them."""
@@ -20,56 +26,79 @@ class Named:
 
     mechanism: Mechanism | None
     """What every head does, of a compiled model whose heads have a meaning each; None for others."""
+    own_keys: Sequence[tuple[int, int]]
+    """Of every block, where the keys of the first position begin, and how many lie between those of two positions."""
 
     @abstractmethod
-    def z_point(self, block: int) -> str:
-        """The hook point of a block's z, (batch, queries, heads, features)."""
+    def point(self, block: int, part: str) -> str:
+        """The hook point of a block's z, (batch, positions, heads, features), or pattern (batch, heads, positions,
+        keys)."""
 
     @property
     def names(self) -> list[list[str]]:
         """What each head of each block writes, by name."""
         return [] if self.mechanism is None else [list(names) for names in self.mechanism.states]
 
-    def where(self, name: str) -> tuple[int, int]:
-        """The block and the head that compute a number of that name."""
-        if self.mechanism is None:
-            raise InputError("The heads of this network have no names: it is not a compiled network of named heads.")
-        found = self.mechanism.head(name)
+    def where(self, name: str, layer: int | None = None) -> tuple[int, int]:
+        """The block and the head that compute a number of that name, or that write it in a layer."""
+        found = self._head(name, layer)
         return found.layer, found.head
 
-    def ablation(self, name: str, value: float | Tensor = 0.0) -> Hook:
+    def ablation(self, name: str, value: float | Tensor = 0.0, layer: int | None = None) -> Hook:
         """A hook that puts a value in the place of what a head writes, zero unless given: for `run_with_hooks`.
 
-        value: a number, or a tensor (batch, tokens), such as what the head wrote for other inputs.
+        value: a number, or a tensor (batch, positions), such as what the head wrote for other inputs.
+        layer: where the number is written, if not by the head that computes it.
         """
-        block, head = self.where(name)
-        if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
+        block, head = self.where(name, layer)
+        if isinstance(value, bool) or not isinstance(value, Real | Tensor):
             raise InputError(f"A head writes numbers, and {value!r:.60} is neither a number nor a tensor of them.")
 
         def ablate(z: Tensor, hook: Any) -> Tensor:
             if isinstance(value, Tensor) and value.ndim and value.shape != z.shape[:2]:
                 raise ShapeError(
-                    f"The value for {name!r} has shape {tuple(value.shape)}; the input has (batch, tokens) "
+                    f"The value for {name!r} has shape {tuple(value.shape)}; the input has (batch, positions) "
                     f"{tuple(z.shape[:2])}, and a number for each is needed."
                 )
             z = z.clone()
-            z[:, :, head, 0] = value
+            z[:, :, head, 0] = value if isinstance(value, Tensor) else float(value)
             return z
 
-        return self.z_point(block), ablate
+        return self.point(block, "z"), ablate
 
-    def written(self, cache: Any, name: str) -> Tensor:
-        """What a head wrote, (batch, tokens), in a cache of `run_with_cache`."""
-        block, head = self.where(name)
-        point, heads = self.z_point(block), max(map(len, self.names))
+    def written(self, cache: Any, name: str, layer: int | None = None) -> Tensor:
+        """What a head wrote, (batch, positions), in a cache of `run_with_cache`; without a batch (positions)."""
+        block, head = self.where(name, layer)
+        found: Tensor = self._cached(cache, block, "z", -2)[..., head, 0]
+        return found
+
+    def pattern(self, cache: Any, name: str, layer: int | None = None) -> Tensor:
+        """The weights of a head over its own keys, (batch, positions, keys), in a cache of `run_with_cache`; of one
+        that looks at the tokens of a prompt over all positions, (batch, positions, positions)."""
+        found = self._head(name, layer)
+        weights = self._cached(cache, found.layer, "pattern", -3).select(-3, found.head)
+        start, apart = self.own_keys[found.layer]
+        at = start + apart * torch.arange(weights.shape[-2], device=weights.device)
+        if found.kind == "pool":
+            return weights[..., at]
+        keys = at[:, None] + torch.arange(found.keys, device=weights.device)
+        return weights.gather(-1, keys.expand(*weights.shape[:-2], -1, -1))
+
+    def _head(self, name: str, layer: int | None) -> HeadMechanism:
+        if self.mechanism is None:
+            raise InputError("The heads of this network have no names: it is not a compiled network of named heads.")
+        return self.mechanism.head(name, layer)
+
+    def _cached(self, cache: Any, block: int, part: str, axis: int) -> Tensor:
+        """What a cache holds at a block's z or pattern, whose heads are along that axis."""
+        point, heads = self.point(block, part), max(map(len, self.names))
         try:
-            z = cache[point]
+            found = cache[point]
         except (KeyError, TypeError, IndexError):
-            z = None
-        if not isinstance(z, Tensor) or z.ndim != 4 or z.shape[2] != heads:
+            found = None
+        if not isinstance(found, Tensor) or found.ndim not in (3, 4) or found.shape[axis] != heads:
             raise InputError(
                 f"The cache holds no {point} with {heads} heads, so that it is not this network's: give the second "
                 "result of this network's run_with_cache, with that hook point among its names."
             )
-        found: Tensor = z[:, :, head, 0]
         return found

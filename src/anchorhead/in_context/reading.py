@@ -129,8 +129,8 @@ class Literal(Reading):
         if sink is not None:
             columns, values = with_sinks(columns, values, sink)
             mask = None if mask is None else torch.cat([mask, mask], -1)
-        self.weights.append(_scores(rows, columns, mask).softmax(-1))
-        return (self.weights[-1] @ values) * (1.0 if sink is None else math.exp(sink))
+        found = self.give(self.weigh(_scores(rows, columns, mask)) @ values)
+        return found * (1.0 if sink is None else math.exp(sink))
 
     def attend(self, head: InnerHead | Lookup, at: tuple[Any, ...], v: Tensor | None) -> Tensor:
         """Weights times values: (..., c), or (..., 1) of the head's own values where it carries nothing."""
@@ -138,6 +138,13 @@ class Literal(Reading):
         total = keys.levels
         for u, slopes in zip(scores, keys.slopes, strict=True):
             total = u.unsqueeze(-1) * slopes + total
-        weights = total.softmax(-1)
-        self.weights.append(weights)
-        return (weights.unsqueeze(-2) @ keys.values(scores[0], v)).squeeze(-2)
+        return self.give((self.weigh(total).unsqueeze(-2) @ keys.values(scores[0], v)).squeeze(-2))
+
+    def weigh(self, scores: Tensor) -> Tensor:
+        """The weights of scores, over the last dimension."""
+        self.weights.append(scores.softmax(-1))
+        return self.weights[-1]
+
+    def give(self, found: Tensor) -> Tensor:
+        """What a call gives, which is weights times values."""
+        return found

@@ -17,6 +17,7 @@ from anchorhead.circuit.apply import U
 from anchorhead.circuit.layout import states
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.names import line_node, wire_names
+from anchorhead.circuit.places import Place
 from anchorhead.circuit.program import number_out
 from anchorhead.display import page, table
 from anchorhead.enclosure.exact import as_float
@@ -27,6 +28,8 @@ from anchorhead.proof.network_claim import PlacedNetwork
 
 MOST_SAID = 6
 """Terms of a line that words say."""
+OF = {"": "", Place.TOKEN: ", of each token", Place.PROMPT: ", of the prompt", Place.QUERY: ", of each query"}
+"""Whose a number is, by its place, in words."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,8 @@ class HeadMechanism:
     function: in u, times v where the step is a product; empty for what is none. reads: the lines by their roles. where:
     what part of the target it comes from. keys: that it attends to. error: proved, of the number that it writes;
     proved_for: where u may be for that, in JSON null of a head that reads no u; beyond it nothing is known. An error is
-    infinite, in JSON null, where it is not, or once the model's numbers are not those that were proved.
+    infinite, in JSON null, where it is not, or once the model's numbers are not those that were proved. place: of a
+    model of a prompt, whether each token, the prompt or each query has such a number; empty for others.
     """
 
     layer: int
@@ -62,6 +66,7 @@ class HeadMechanism:
     keys: int
     error: float
     proved_for: tuple[float, float] | None = None
+    place: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -85,14 +90,29 @@ class Mechanism:
     states: tuple[tuple[str, ...], ...]
     outputs: tuple[Stated, ...]
 
-    def head(self, name: str) -> HeadMechanism:
-        """The head that computes a number of that name."""
-        found = next((head for head in self.heads if head.name == name and head.kind != "carry"), None)
-        if found is None:
+    def head(self, name: str, layer: int | None = None) -> HeadMechanism:
+        """The head that computes a number of that name, or the one that writes it in a layer, where it may be carried.
+
+        >>> model = ah.compile("sin(3*x*y) + exp(-x**2)", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-3)
+        >>> [model.mechanism.head("exp(-1*x**2)", layer).kind for layer in (None, 0, 1)]
+        ['apply', 'apply', 'carry']
+        """
+        writing = [head for head in self.heads if head.name == name]
+        found = [head for head in writing if (head.kind != "carry" if layer is None else head.layer == layer)]
+        if isinstance(layer, bool) or not found:
+            raise InputError(self._not_found(name, layer, [head.layer for head in writing]))
+        return found[0]
+
+    def _not_found(self, name: Any, layer: Any, layers: list[int]) -> str:
+        """Why there is no such head, and which there are; layers: those that write the name."""
+        if not layers:
             known = ", ".join(dict.fromkeys(head.name for head in self.heads if head.kind != "carry"))
-            raise InputError(f"No head of this model that computes something is called {name!r}, as one that carries a "
-                             f"number on may be; those that do are {known}.")  # fmt: skip
-        return found
+            return f"No head of this model is called {name!r:.80}; those that compute something are {known}."
+        if layer is None:
+            return (f"No head computes {name!r}, an input that heads carry on: give layer={layers[0]}" +
+                    "".join(f" or layer={other}" for other in layers[1:]) + ".")  # fmt: skip
+        which = f"layer {layers[0]}" if len(layers) == 1 else f"each of the layers {', '.join(map(str, layers))}"
+        return f"No head of layer={layer!r:.40} writes {name!r}; a head of {which} does."
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -102,7 +122,8 @@ class Mechanism:
 
     def html(self) -> str:
         """The heads as a table."""
-        rows = [(str(h.layer), str(h.head), h.name, h.words, str(h.keys), f"{h.error:.2e}") for h in self.heads]
+        rows = [(str(h.layer), str(h.head), h.name + OF[h.place], h.words, str(h.keys), f"{h.error:.2e}")
+                for h in self.heads]  # fmt: skip
         return table(("layer", "head", "writes", "what it does", "keys", "error"), rows, f"{len(rows)} heads")
 
     def _repr_html_(self) -> str:
@@ -110,7 +131,7 @@ class Mechanism:
         return page("What every head does", self.html())
 
     def __str__(self) -> str:
-        return "\n".join(f"layer {h.layer}, head {h.head}  {h.name}: {h.words}" for h in self.heads)
+        return "\n".join(f"layer {h.layer}, head {h.head}  {h.name}{OF[h.place]}: {h.words}" for h in self.heads)
 
 
 def mechanism(placed: PlacedNetwork, errors: Sequence[float]) -> Mechanism:
@@ -123,7 +144,7 @@ def mechanism(placed: PlacedNetwork, errors: Sequence[float]) -> Mechanism:
         for head, wire in enumerate(after[: len(plan.kept)]):
             line = Stated.of(Line({wire: 1}), names)
             heads.append(HeadMechanism(layer, head, "carry", names[wire], f"carries {names[wire]} on", "",
-                                       {"v": line}, "", 1, errors[wire]))  # fmt: skip
+                                       {"v": line}, "", 1, errors[wire], None, _place(placed, wire)))  # fmt: skip
         for i in (i for group in plan.groups for i in group):
             heads += [_head(placed, layer, after.index(wire), i, names, nodes, wire, errors[wire])
                       for wire in range(circuit.starts[i], circuit.starts[i] + circuit.steps[i].width)]  # fmt: skip
@@ -143,7 +164,14 @@ def _head(placed: PlacedNetwork, layer: int, head: int, i: int, names: Sequence[
         words += f": entry {wire - claim.circuit.starts[i]} of its values"
     function = getattr(step, "function", None)
     return HeadMechanism(layer, head, step.name, names[wire], words, "" if function is None else str(function), reads,
-                         step.label, step.keys(claim.heads, use), error, _proved_for(placed, i))  # fmt: skip
+                         step.label, step.keys(claim.heads, use), error, _proved_for(placed, i),
+                         _place(placed, wire))  # fmt: skip
+
+
+def _place(placed: PlacedNetwork, wire: int) -> str:
+    """Of a wire of a prompt's circuit."""
+    circuit = placed.claim.circuit
+    return circuit.places[wire].value if circuit.tokens else ""
 
 
 def _proved_for(placed: PlacedNetwork, i: int) -> tuple[float, float] | None:

@@ -81,7 +81,14 @@ class Pools(Group):
         raise InputError("Attention over a prompt's tokens has weights at its tokens, and none at the rows of one.")
 
     def on_sequences(self, rows: Tensor) -> list[HeadRows]:
-        raise InputError("Attention over a prompt's tokens has no form on the rows of one token.")
+        """Each pool at a position: the score is query · key + 1 · offset, and each token has one key and one value."""
+        g, d = self.count, self.size
+        query, key, offset, value = rows.split([g * d, g * d, g, g])
+        one = torch.zeros_like(rows[:1])
+        one[0, -1] = 1
+        return [HeadRows(torch.cat([asked, one]), None, torch.cat([found, level])[None], given)
+                for asked, found, level, given in zip(query.unflatten(0, (g, d)), key.unflatten(0, (g, d)),
+                                                      offset.split(1), value.split(1), strict=True)]  # fmt: skip
 
     def literal(self) -> Pools:
         found = copy.deepcopy(self)

@@ -25,7 +25,7 @@ from anchorhead.model.outside import behind_transforms
 from anchorhead.model.pool import Pools
 from anchorhead.model.probe import Probe
 from anchorhead.model.prompt import PromptNetwork, build_prompt
-from anchorhead.model.self_attention import SelfAttention
+from anchorhead.model.self_attention import SelfAttention, layers_on_sequences
 
 Prompt = tuple[Tensor, Tensor | None, Tensor | None]
 OF_PROMPTS = "This is a function of a whole prompt, and not of single tokens: "
@@ -89,7 +89,15 @@ class PromptCore(LayeredCore):
         return found.squeeze(-2) if query is None else found
 
     def on_sequences(self, tokens: int) -> SelfAttention:
-        raise InputError(f"{OF_PROMPTS}model.literal() has its softmax written out, and model.attention its weights.")
+        raise InputError(
+            f"{OF_PROMPTS}model.literal() has its softmax written out, model.attention its weights, and "
+            "ah.to_hooked(model) is one sequence of tokens and queries, with hook points."
+        )
+
+    def at_position(self) -> SelfAttention:
+        """Its layers at one position that holds a token's numbers and a query's: what `export/prompt_lens.py` runs at
+        all positions of a prompt, where pools look at those of the tokens."""
+        return layers_on_sequences(self.layered, len(self.circuit.inputs), 1)
 
 
 class LiteralPrompt(nn.Module):
@@ -118,11 +126,15 @@ class PromptModel(CompiledModel):
     network: PromptCore
 
     def forward(self, tokens: Tensor, query: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        return self.network.answer(self.network.layered, *self.looked_at(tokens, query, mask))
+
+    def looked_at(self, tokens: Any, query: Any = None, mask: Any = None) -> Prompt:
+        """What was given, checked; numbers outside the domain do what `outside` says."""
         prompt, own = self.network.prompt(tokens, query, mask), self.network.sizes[0]
         self.look(prompt[0], self._domain[:own], ", in a token,")
         if prompt[1] is not None:
             self.look(prompt[1], self._domain[own:], ", in a query,")
-        return self.network.answer(self.network.layered, *prompt)
+        return prompt
 
     def attention(self, tokens: Tensor, query: Tensor | None = None, mask: Tensor | None = None) -> list[Tensor]:
         """The attention weights, one entry for each group of heads, layer by layer, each summing to one at the end.

@@ -105,7 +105,7 @@ def layers_on_sequences(network: LayeredNetwork, inputs: int, tokens: int) -> Se
     stages: list[nn.Module] = []
     columns, width = [], inputs
     for layer in network.sequence:
-        lift, attention = copied_keys(_heads_of(layer, width), width, tokens)
+        lift, attention = copied_keys(heads_of(layer, width), width, tokens)
         stages += [lift, attention]
         columns.append(int(attention.keep.stop))
         width = attention.heads
@@ -113,7 +113,7 @@ def layers_on_sequences(network: LayeredNetwork, inputs: int, tokens: int) -> Se
     return SelfAttention(stages, columns, tokens, inputs)
 
 
-def _heads_of(layer: Layer, width: int) -> list[HeadRows]:
+def heads_of(layer: Layer, width: int) -> list[HeadRows]:
     """Heads that carry what is kept, and those of the layer's groups."""
     weight, bias = layer.rows.weight.detach(), layer.rows.bias.detach()
     rows = torch.cat([weight, bias[:, None]], dim=1).split(layer.sizes)  # affine in (state, 1)

@@ -112,8 +112,15 @@ def to_stock_attention(model: nn.Module, tokens: int | None = None) -> StockAtte
     Of a compiled model it works on sequences of `tokens` inputs (1 unless given), each flat: (batch, tokens, inputs) to
     (batch, tokens, outputs). A theorem's network has its own (batch, n, d).
     """
-    stages, n, d = _stages(model, tokens)
-    parts = _parts(stages, next(model.parameters()).new_zeros(n, d))
+    return stock_form(_network(model, tokens))
+
+
+def stock_form(network: Network) -> StockAttention:
+    """A network on sequences of a fixed length, of that length."""
+    if network.size is None:
+        raise StructureError("A network on sequences of no fixed length was to be written as stock attention.")
+    n, d = network.size
+    parts = _parts(list(network.literal().stages), next(network.parameters()).new_zeros(n, d))
     for exact in (True, False):
         total = sum(part.entries(exact) for part in parts)
         if total <= MOST_ENTRIES:
@@ -126,8 +133,8 @@ def to_stock_attention(model: nn.Module, tokens: int | None = None) -> StockAtte
     )
 
 
-def _stages(model: nn.Module, tokens: int | None) -> tuple[list[nn.Module], int, int]:
-    """The affine and literal attention stages, and how many tokens and features they take."""
+def _network(model: nn.Module, tokens: int | None) -> Network:
+    """The affine and attention stages on sequences of a fixed length."""
     make: Any = getattr(model, "as_self_attention", None)
     network = model if make is None else make(1 if tokens is None else tokens)
     if not isinstance(network, Network) or network.size is None:
@@ -135,10 +142,10 @@ def _stages(model: nn.Module, tokens: int | None) -> tuple[list[nn.Module], int,
             f"{type(model).__name__} has no form as layers of nn.MultiheadAttention on sequences of a fixed length; "
             + _instead(model)
         )
-    own, features = network.size
+    own, _ = network.size
     if tokens is not None and tokens != own:
         raise InputError(f"tokens={tokens!r} was asked for, and this network is built for sequences of {own}.")
-    return list(network.literal().stages), own, features
+    return network
 
 
 def _instead(model: Any) -> str:
@@ -152,8 +159,13 @@ def _instead(model: Any) -> str:
         )
     if hasattr(model, "as_self_attention"):
         return (
-            "it has its matrices as model.as_self_attention(examples), whose modules, such as step[0].heads[0], take "
-            "torch's register_forward_hook."
+            "ah.to_hooked(model) has hook points at its steps, model.attention(...) its weights on a prompt, and "
+            "model.as_self_attention(examples) its matrices, in modules such as step[0].heads[0]."
+        )
+    if hasattr(model, "sequence") and hasattr(model, "layer"):
+        return (
+            "its prompt is a program: model.sequence(program, x) is that as one sequence, and model.layer(sequence) "
+            "its layer. The compiled model that a program was made of can have hook points."
         )
     return "give a result of ah.compile, of a compiled model's as_self_attention, or of ah.theorems."
 

@@ -1,0 +1,104 @@
+"""A learning algorithm with TransformerLens' hook points: at every softmax, and at every tensor of every state.
+
+An algorithm is begin, steps and end, each of which makes a state, tensors by name, by affine maps and calls of heads
+(`in_context/network.py`). It is run here as its literal form runs it, in float64. Its points, for step t and the calls
+of a step in the order of `model.attention(...)`, are
+
+    steps.t.calls.i.hook_attn_scores, hook_pattern      (..., keys)    before and after softmax
+    steps.t.calls.i.hook_z                              (..., c)       weights times values
+    steps.t.state.hook_NAME                                            a tensor of the state after the step
+
+and the same of `begin`; `end` has calls alone. How many calls there are does not depend on the prompt: a run that makes
+no call, and takes zero for what each would give (`in_context/matrices.py`), counts them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from anchorhead.errors import DependencyError, InputError
+from anchorhead.in_context.matrices import Calls
+from anchorhead.in_context.network import InContextNetwork, State, in_double
+from anchorhead.in_context.reading import Literal
+
+try:
+    from transformer_lens import HookedRootModule
+    from transformer_lens.hook_points import HookPoint
+except ImportError as error:
+    raise DependencyError("Hook points need TransformerLens: pip install 'anchorhead[lens]'.") from error
+
+EXAMPLES = 2
+"""Of the prompt on which calls are counted."""
+
+
+class Points(nn.Module):
+    """Of one call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hook_attn_scores, self.hook_pattern, self.hook_z = HookPoint(), HookPoint(), HookPoint()
+
+
+class Phase(nn.Module):
+    """The points of a begin, a step or an end that makes so many calls and a state of these names."""
+
+    def __init__(self, calls: int, state: State) -> None:
+        super().__init__()
+        self.calls = nn.ModuleList(Points() for _ in range(calls))
+        self.state = nn.ModuleDict({f"hook_{name}": HookPoint() for name in state})
+
+    def passed(self, state: State) -> State:
+        """The state, through its points."""
+        return {name: self.state[f"hook_{name}"](value) for name, value in state.items()}
+
+
+class HookedCalls(Literal):
+    """A literal reading whose calls pass the points of a phase, one after the other."""
+
+    def __init__(self, phase: Phase) -> None:
+        super().__init__()
+        self._left = [cast(Points, points) for points in phase.calls]
+
+    def weigh(self, scores: Tensor) -> Tensor:
+        points = self._left[0]
+        found: Tensor = points.hook_pattern(points.hook_attn_scores(scores).softmax(-1))
+        return found
+
+    def give(self, found: Tensor) -> Tensor:
+        given: Tensor = self._left.pop(0).hook_z(found)
+        return given
+
+
+class HookedAlgorithm(HookedRootModule):
+    """`hooked(...)` takes what the model takes and checks it as the model does; the result is one tensor, in float64.
+
+    begin, steps, end: where its points are. `hook_dict` has all of them by name.
+    """
+
+    def __init__(self, model: InContextNetwork, tokens: int | None = None) -> None:
+        super().__init__()
+        if tokens is not None:
+            raise InputError(f"tokens={tokens!r:.40} is for compiled models; leave it out, since a call says how many "
+                             f"examples a {type(model).__name__} is given.")  # fmt: skip
+        self._model = [model]
+        like = next(model.parameters()).detach().double()
+        blank = [like.new_zeros(1, *shape) for shape in model.shapes(EXAMPLES).values()]
+        first, step, last = Calls(), Calls(), Calls()
+        state = model.begin(first, *blank)
+        after = model.step(step, state)
+        model.end(last, after)
+        self.begin, self.end = Phase(len(first.shapes), state), Phase(len(last.shapes), {})
+        self.steps = nn.ModuleList(Phase(len(step.shapes), after) for _ in range(model.steps))
+        self.setup()
+        self.eval()
+
+    def forward(self, *prompt: Any, **named: Any) -> Tensor:
+        [model] = self._model
+        given = in_double(model.checked(*prompt, **named))
+        state = self.begin.passed(model.begin(HookedCalls(self.begin), *given))
+        for step in self.steps:
+            phase = cast(Phase, step)
+            state = phase.passed(model.step(HookedCalls(phase), state))
+        return model.joined(model.end(HookedCalls(self.end), state))
