@@ -19,6 +19,7 @@ from anchorhead.conversion.forward_source import parsed, sources
 
 ASIDE = {"training", "name_or_path"}
 """Settings that say in which mode a model is, and where it came from."""
+NOTES = "transformers.utils.output_capturing"
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -60,7 +61,16 @@ def _settings(module: nn.Module) -> str:
     """Plain attributes, functions among them, and the number of hooks."""
     own = {name: value for name, value in vars(module).items() if name == "forward" or name[0] != "_"}
     said = [f"{name}={text}" for name, value in sorted(own.items()) if name not in ASIDE and (text := _said(value))]
-    return f"{', '.join(said)} {len(module._forward_pre_hooks)} {len(module._forward_hooks)}"
+    before, after = hook_counts(module)
+    return f"{', '.join(said)} {before} {after}"
+
+
+def hook_counts(module: nn.Module) -> tuple[int, int]:
+    """How many hooks there are before and after a forward, but for those by which the transformers library notes what
+    layers return; it puts them there once hidden states or attention weights are asked for, and leaves them."""
+    held = (module._forward_pre_hooks, module._forward_hooks)
+    before, after = (sum(getattr(hook, "__module__", "") != NOTES for hook in hooks.values()) for hooks in held)
+    return before, after
 
 
 def _said(value: Any) -> str:

@@ -25,6 +25,7 @@ from anchorhead.compiler.load import load_compiled
 from anchorhead.compiler.method import check_tol
 from anchorhead.conversion.asked import check_convertible, copied
 from anchorhead.conversion.code_digest import changed, code_digests
+from anchorhead.conversion.configured import as_converted, built_with, other_values, own_values, switch, switched
 from anchorhead.conversion.convert import convert, placed
 from anchorhead.conversion.holdings import require_all_held, tensors, weights
 from anchorhead.conversion.makeup import changes
@@ -104,13 +105,14 @@ def _write(model: Any, where: Path, beside: list[Path]) -> None:
     heads, entries = _heads(model)
     trainable = any(place.module.head.trains for place in model.report.places)
     record: dict[str, Any] = {"format": FORMAT, "report": model.report.as_dict(), "heads": entries, "same": same,
-                              "trainable": trainable, "code": model.report.code}  # fmt: skip
+                              "trainable": trainable, "code": model.report.code,
+                              **_configured(model)}  # fmt: skip
     try:
         _emptied(where)
         config: Any = getattr(model, "config", None)
         if hasattr(config, "save_pretrained"):
             record["class"] = type(model).__name__
-            config.save_pretrained(where)
+            as_converted(model, model.report.made.configured).save_pretrained(where)
             generation: Any = getattr(model, "generation_config", None)
             if generation is not None:
                 generation.save_pretrained(where)
@@ -128,6 +130,12 @@ def _write(model: Any, where: Path, beside: list[Path]) -> None:
         (where / RECORD).write_bytes(record_bytes(record))
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise FileError(f"{where} cannot be written: {error}.") from error
+
+
+def _configured(model: Any) -> dict[str, Any]:
+    """What the record has of configurations: the model's own values, how it was built, what was switched since."""
+    noted = model.report.made.configured
+    return {"configured": own_values(noted, model), "built_with": built_with(noted), "switched": switched(model, noted)}
 
 
 def _require_unchanged(model: Any) -> None:
@@ -190,7 +198,7 @@ def load_converted(
         )
     if module is not None:
         check_convertible(module)
-    model: Any = copied(module) if module is not None else from_config(where, str(record["class"]))
+    model: Any = copied(module) if module is not None else _built(where, record)
     code = code_digests(model)
     sites, _, graphs = find_sites(model, pure=True)
     kinds = {entry["place"]: entry["kind"] for entry in record["heads"]}
@@ -216,17 +224,30 @@ def load_converted(
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{where / RECORD} has no report that can be read: {error}.") from error
     model.report.code = code
-    _compare_code(model.report, record.get("code"), where)
+    _compare_code(model.report, record, other_values(record.get("configured", {}), model), where)
     if record.get("trainable"):
         make_trainable(model)
     model.report.settle(model)
+    switch(model, record.get("switched", {}))
     found: nn.Module = model.eval()
     return found
 
 
-def _compare_code(report: ConversionReport, before: Any, where: Path) -> None:
-    """What was seen of other code is not claimed of this."""
-    others = changed(before, report.code) if isinstance(before, dict) else ["all classes"]
+def _built(where: Path, record: dict[str, Any]) -> nn.Module:
+    """The model as it was when it was converted; with the functions for attention that are there, if its are not."""
+    named = record.get("built_with", {})
+    try:
+        return from_config(where, str(record["class"]), named)
+    except FileError:
+        if not named:
+            raise
+        return from_config(where, str(record["class"]))
+
+
+def _compare_code(report: ConversionReport, record: dict[str, Any], values: list[str], where: Path) -> None:
+    """What was seen of other code is not claimed of this; values: those of configurations that are others."""
+    before = record.get("code")
+    others = (changed(before, report.code) if isinstance(before, dict) else ["all classes"]) + values
     if others and report.watched:
         report.unwatched = f"the code or the settings of {', '.join(others[:3])} are not those that were converted"
         report.inputs, report.remaining, report.attention, report.idle, report.outside = "", [], [], [], []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,8 +52,11 @@ def _loaded(made: Any, folder: Path, path: Path, asked: dict[str, Any]) -> nn.Mo
     return loaded
 
 
-def from_config(where: Path, name: str) -> nn.Module:
-    """A model of a class of the library as the folder's configuration describes it, whose weights are yet to come."""
+def from_config(where: Path, name: str, named: Mapping[str, str] | None = None) -> nn.Module:
+    """A model of a class of the library as the folder's configuration describes it, whose weights are yet to come.
+
+    named: the functions by which attention is computed, by their place in the configuration, which no file of it has.
+    """
     import transformers
 
     found = getattr(transformers, name, None)
@@ -64,6 +69,9 @@ def from_config(where: Path, name: str) -> nn.Module:
     made: Any = found
     try:
         config = made.config_class.from_pretrained(where, local_files_only=True)
+        for path, function in (named or {}).items():
+            *places, last = path.split(".")
+            vars(functools.reduce(getattr, places, config))[last] = function
         with _without_drawing():
             model = made(config)
         if (where / "generation_config.json").is_file():
