@@ -35,7 +35,8 @@ def called(model: nn.Module) -> Called:
     done: set[Any] = set()
     files = {type(m).__module__ for m in model.modules()}
     for name, kind in _kinds(model).items():
-        todo = list(_methods(name, kind, {"forward"}, found))
+        found[f"{name}.forward"] = _digest(forward := _method(kind, "forward"))
+        todo = list(_functions(forward))
         while todo:
             function = todo.pop()
             if (kind, function) not in done:
@@ -96,12 +97,13 @@ def _globals(
 ) -> Iterator[types.FunctionType]:
     """Functions that code finds among global names, in modules and registries."""
     here = str(space.get("__name__", ""))
+    state = _stored(space) | _names(code).stored
     for first, *rest in _names(code).chains:
         module, name, value = here, first, space.get(first)
         while isinstance(value, types.ModuleType) and rest:
             module, name, value = value.__name__, rest[0], getattr(value, rest[0], None)
             rest = rest[1:]
-        if getattr(sys.modules.get(module), name, None) is not value or (module == here and name in _stored(space)):
+        if getattr(sys.modules.get(module), name, None) is not value or (module == here and name in state):
             continue  # no name by which it is found again, or state
         whole = {f"{module}:{name}": value} if _noted(value, number=module in files) else {}
         entries = {f"{module}:{name}[{entry}]": held for entry, held in _entries(value).items()}
@@ -201,9 +203,10 @@ _names = functools.lru_cache(maxsize=None)(_Names)
 
 
 def _stored(space: dict[str, Any]) -> set[str]:
-    """Global names of a file that functions of it assign."""
-    own = (v for v in space.values() if isinstance(v, types.FunctionType) and v.__globals__ is space)
-    return set().union(*(_stored_by(function.__code__) for function in own))
+    """Global names of a file that functions and methods of it assign."""
+    kinds = [v for v in space.values() if isinstance(v, type) and v.__module__ == space.get("__name__")]
+    own = [f for held in (space, *map(vars, kinds)) for f in held.values() if isinstance(f, types.FunctionType)]
+    return set().union(*(_stored_by(f.__code__) for f in own if f.__globals__ is space))
 
 
 @functools.cache

@@ -19,7 +19,9 @@ from anchorhead.conversion.forward_source import parsed, sources
 
 ASIDE = {"training", "name_or_path"}
 """Settings that say in which mode a model is, and where it came from."""
-NOTES = "transformers.utils.output_capturing"
+ASIDE_HOOKS = {"output_capturing_hook", "make_inputs_require_grads"}
+"""Of the transformers library: one notes what layers return once hidden states or attention weights were asked for, and
+stays; one marks embeddings as wanting gradients, for gradient checkpointing. Neither changes a number."""
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -66,11 +68,15 @@ def _settings(module: nn.Module) -> str:
 
 
 def hook_counts(module: nn.Module) -> tuple[int, int]:
-    """How many hooks there are before and after a forward, but for those by which the transformers library notes what
-    layers return; it puts them there once hidden states or attention weights are asked for, and leaves them."""
+    """How many hooks there are before and after a forward, but for those that change nothing."""
     held = (module._forward_pre_hooks, module._forward_hooks)
-    before, after = (sum(getattr(hook, "__module__", "") != NOTES for hook in hooks.values()) for hooks in held)
+    before, after = (sum(not _is_aside(hook) for hook in hooks.values()) for hooks in held)
     return before, after
+
+
+def _is_aside(hook: Any) -> bool:
+    own = (getattr(hook, "__module__", None) or "").startswith("transformers.")
+    return own and getattr(hook, "__name__", "") in ASIDE_HOOKS
 
 
 def _said(value: Any) -> str:

@@ -27,7 +27,7 @@ from anchorhead.conversion.asked import check_convertible, copied
 from anchorhead.conversion.code_digest import changed, code_digests
 from anchorhead.conversion.configured import as_converted, built_with, other_values, own_values, switch, switched
 from anchorhead.conversion.convert import convert, placed
-from anchorhead.conversion.holdings import require_all_held, tensors, weights
+from anchorhead.conversion.holdings import grown, require_all_held, tensors, weights
 from anchorhead.conversion.makeup import changes
 from anchorhead.conversion.place_heads import put
 from anchorhead.conversion.pretrained import forbid_saving, from_config, load_pretrained
@@ -93,6 +93,7 @@ def save_converted(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     >>> ah.verify(folder).level
     'proved'
     """
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     if not isinstance(getattr(model, "report", None), ConversionReport):
         raise InputError("Only a model that ah.convert returned can be saved this way; it has a .report.")
     _write(model, _folder(folder), [])
@@ -238,10 +239,12 @@ def _built(where: Path, record: dict[str, Any]) -> nn.Module:
     named = record.get("built_with", {})
     try:
         return from_config(where, str(record["class"]), named)
-    except FileError:
-        if not named:
-            raise
-        return from_config(where, str(record["class"]))
+    except FileError as error:
+        model = from_config(where, str(record["class"]))
+        functions = ", ".join(dict.fromkeys(named.values()))
+        warnings.warn(f"The model was converted with {functions}, which is not here ({error.__cause__}); its attention "
+                      "is computed by what its library takes instead.", stacklevel=3)  # fmt: skip
+        return model
 
 
 def _compare_code(report: ConversionReport, record: dict[str, Any], values: list[str], where: Path) -> None:
@@ -279,10 +282,14 @@ def _fill(model: Any, where: Path, record: dict[str, Any], places: list[str]) ->
         raise FileError(f"{where / WEIGHTS} cannot be read: {error}.") from error
     with stored, torch.no_grad():
         names = {name: name for name in stored.keys()} | record["same"]  # noqa: SIM118
+        held |= grown(model, set(names) - set(held))
         shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
         wrong = sorted(set(names) ^ set(held)) or [n for n, of in names.items() if shapes.get(of) != held[n][2].shape]
         if wrong:
-            raise FileError(f"The weights in {where} do not fit the model ({', '.join(wrong[:3])}).")
+            raise FileError(
+                f"The weights in {where} do not fit the model ({', '.join(wrong[:3])}). If the original had been "
+                "changed after it was built, give an instance that is like it: load_converted(path, module)."
+            )
         for name, of in names.items():
             module, attribute, tensor = held[name]
             value = stored.get_tensor(of).to(tensor.device)

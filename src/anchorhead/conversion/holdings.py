@@ -74,6 +74,8 @@ def _hidden(value: Any, known: set[int]) -> str | None:
             return f"a {type(part).__name__}, a module,"
         elif isinstance(part, np.ndarray | np.generic):
             return "an array"
+        elif isinstance(part, torch.ScriptObject):
+            return "an object of torch's own, as the packed weights of a quantised layer,"
         elif isinstance(part, bytes | bytearray | memoryview):
             if plain:
                 return "bytes"
@@ -131,6 +133,20 @@ def tensors(model: nn.Module, without: tuple[str, ...] = ()) -> dict[str, tuple[
                 found |= {prefix + n: (module, n, t) for n, t in _within("", held) if isinstance(t, Tensor)}
     for prefix, module in placed:  # weight and bias of a norm
         found |= {prefix + n: (module, n, t) for n, t in module._parameters.items() if t is not None}
+    return found
+
+
+def grown(model: nn.Module, names: set[str]) -> dict[str, tuple[nn.Module, str, Tensor]]:
+    """Attributes of some names that are numbers when a model is built, and tensors once it has run, as the longest
+    sequence that rotary factors were computed for."""
+    parts = {path: module for path, module in model.named_modules()}
+    found: dict[str, tuple[nn.Module, str, Tensor]] = {}
+    for name in names:
+        path, _, attribute = name.rpartition(".")
+        value = vars(parts[path]).get(attribute) if path in parts else None
+        if isinstance(value, int | float):
+            vars(parts[path])[attribute] = torch.tensor(value)
+            found[name] = parts[path], attribute, vars(parts[path])[attribute]
     return found
 
 

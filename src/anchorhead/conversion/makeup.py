@@ -129,7 +129,8 @@ def _changes(now: Modules, before: Modules) -> Iterator[str]:
             continue
         new = now[path]
         if new[CLASS] != row[CLASS]:
-            yield f"{_said(path)} is of the class {_name(new)} now, and was of {_name(row)}"
+            names = (_name(new), _name(row)) if _name(new) != _name(row) else (new[CLASS], row[CLASS])
+            yield f"{_said(path)} is of the class {names[0]} now, and was of {names[1]}"
         elif new[PART] != row[PART]:
             yield f"{_said(path)} is not {row[PART] or 'what it was'} any more"
         elif new[HOOKS] != row[HOOKS]:

@@ -102,5 +102,6 @@ def forbid_saving(model: nn.Module) -> None:
 
 def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
     raise InputError(
-        "save_pretrained would write this model without its heads; write it with ah.save_converted(model, folder)."
+        "save_pretrained would write this model without its heads; write it with ah.save_converted(model, folder), and "
+        "let a Trainer write none: TrainingArguments(save_strategy='no')."
     )
