@@ -63,8 +63,15 @@ Configured = dict[str, Values]
 
 def configured(model: nn.Module) -> Configured:
     """The values of all configurations in a model."""
-    known: dict[int, Values] = {}
-    return {key: known.setdefault(id(held), values(held)) for key, held in _held(model)}
+    there = dict(_held(model))
+    known = _by_object(there)
+    return {key: known[id(held)] for key, held in there.items()}
+
+
+def _by_object(there: dict[str, Any]) -> dict[int, Values]:
+    """The values of each of some configurations, read once, by the object's id."""
+    once = {id(held): held for held in there.values()}
+    return {key: values(held) for key, held in once.items()}
 
 
 def _held(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -120,15 +127,15 @@ def config_changes(model: nn.Module, before: Configured, state: frozenset[str]) 
 
 def differences(model: nn.Module, before: Configured) -> Iterator[tuple[str, Any, str, Any, Any]]:
     """For each value that is another: where its configuration is, that object, the name, what it was and is."""
-    known: dict[int, Values] = {}
     there, done = dict(_held(model)), set[tuple[int, int]]()
+    known = _by_object(there)
     for key, was in before.items():
         held = there.get(key)
         pair = id(was), id(held)
         if pair in done:
             continue
         done.add(pair)
-        now = {} if held is None else known.setdefault(id(held), values(held))
+        now = {} if held is None else known[id(held)]
         for name in sorted({*was, *now}):
             if repr(was.get(name)) != repr(now.get(name)):
                 yield key, held, name, was.get(name), now.get(name)

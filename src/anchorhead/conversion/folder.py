@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from anchorhead.conversion.asked import check_convertible, copied
 from anchorhead.conversion.code_digest import changed, code_digests
 from anchorhead.conversion.configured import as_converted, built_with, other_values, own_values, switch, switched
 from anchorhead.conversion.convert import convert, placed
-from anchorhead.conversion.holdings import grown, require_all_held, tensors, weights
+from anchorhead.conversion.holdings import grow, grown, require_all_held, tensors, weights
 from anchorhead.conversion.makeup import changes
 from anchorhead.conversion.place_heads import put
 from anchorhead.conversion.pretrained import forbid_saving, from_config, load_pretrained
@@ -93,7 +94,8 @@ def save_converted(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     >>> ah.verify(folder).level
     'proved'
     """
-    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    for around in ("_orig_mod", "module"):  # of torch.compile, and of what runs a model on several devices
+        model = getattr(model, around, model) if hasattr(getattr(model, around, None), "report") else model
     if not isinstance(getattr(model, "report", None), ConversionReport):
         raise InputError("Only a model that ah.convert returned can be saved this way; it has a .report.")
     _write(model, _folder(folder), [])
@@ -107,7 +109,7 @@ def _write(model: Any, where: Path, beside: list[Path]) -> None:
     trainable = any(place.module.head.trains for place in model.report.places)
     record: dict[str, Any] = {"format": FORMAT, "report": model.report.as_dict(), "heads": entries, "same": same,
                               "trainable": trainable, "code": model.report.code,
-                              **_configured(model)}  # fmt: skip
+                              "grown": grown(model, model.report.made.tensors), **_configured(model)}  # fmt: skip
     try:
         _emptied(where)
         config: Any = getattr(model, "config", None)
@@ -229,6 +231,7 @@ def load_converted(
     if record.get("trainable"):
         make_trainable(model)
     model.report.settle(model)
+    model.report.made = replace(model.report.made, tensors=model.report.made.tensors - set(record.get("grown", {})))
     switch(model, record.get("switched", {}))
     found: nn.Module = model.eval()
     return found
@@ -274,7 +277,12 @@ def _folder(folder: str | os.PathLike[str]) -> Path:
 
 def _fill(model: Any, where: Path, record: dict[str, Any], places: list[str]) -> None:
     """Every stored tensor, one at a time, so that there are never two copies of all of them; none may be left over."""
+    made = record.get("grown", {})
     gone = {e["place"] for e in record["heads"] if e["kind"] != "norm"}
+    try:
+        grow(model, made)
+    except AttributeError as error:
+        raise FileError(f"The weights in {where} do not fit the model: {error}.") from error
     held = tensors(model, tuple(place for place in places if place in gone))
     try:
         stored = safe_open(where / WEIGHTS, framework="pt")
@@ -282,9 +290,10 @@ def _fill(model: Any, where: Path, record: dict[str, Any], places: list[str]) ->
         raise FileError(f"{where / WEIGHTS} cannot be read: {error}.") from error
     with stored, torch.no_grad():
         names = {name: name for name in stored.keys()} | record["same"]  # noqa: SIM118
-        held |= grown(model, set(names) - set(held))
         shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
-        wrong = sorted(set(names) ^ set(held)) or [n for n, of in names.items() if shapes.get(of) != held[n][2].shape]
+        wrong = sorted(set(names) ^ set(held)) or [
+            n for n, of in names.items() if shapes.get(of) != held[n][2].shape and n not in made
+        ]
         if wrong:
             raise FileError(
                 f"The weights in {where} do not fit the model ({', '.join(wrong[:3])}). If the original had been "

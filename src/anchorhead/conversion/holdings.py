@@ -136,18 +136,41 @@ def tensors(model: nn.Module, without: tuple[str, ...] = ()) -> dict[str, tuple[
     return found
 
 
-def grown(model: nn.Module, names: set[str]) -> dict[str, tuple[nn.Module, str, Tensor]]:
-    """Attributes of some names that are numbers when a model is built, and tensors once it has run, as the longest
-    sequence that rotary factors were computed for."""
-    parts = {path: module for path, module in model.named_modules()}
-    found: dict[str, tuple[nn.Module, str, Tensor]] = {}
-    for name in names:
-        path, _, attribute = name.rpartition(".")
-        value = vars(parts[path]).get(attribute) if path in parts else None
-        if isinstance(value, int | float):
-            vars(parts[path])[attribute] = torch.tensor(value)
-            found[name] = parts[path], attribute, vars(parts[path])[attribute]
+def grown(model: nn.Module, before: frozenset[str]) -> dict[str, str]:
+    """Tensors that a model has made since it was converted, by where they are held, as the factors of a rotary
+    embedding for long inputs; what cannot be made so again is refused by name."""
+    now = tensors(model)
+    for name in sorted(before - set(now)):
+        raise InputError(f"{name} is not there any more, and a folder would not load without it; convert again.")
+    found = {}
+    for name in sorted(set(now) - before):
+        module, attribute, tensor = now[name]
+        where = (held for held in (*REGISTERED[:2], "__dict__") if _holder(module, held).get(attribute) is tensor)
+        found[name] = next(where, "")
+        if not found[name]:
+            raise InputError(
+                f"{name} was not there when the model was converted, so that no folder holds it; set the state of the "
+                "model back, or pickle it."
+            )
     return found
+
+
+def grow(model: nn.Module, names: Mapping[str, str]) -> None:
+    """Makes room for such tensors in a model that was built anew."""
+    for name, where in names.items():
+        path, _, attribute = name.rpartition(".")
+        module = model.get_submodule(path)
+        if where == "_buffers":
+            module.register_buffer(attribute, torch.empty(0), persistent=False)
+        elif where == "_parameters":
+            module.register_parameter(attribute, nn.Parameter(torch.empty(0)))
+        else:
+            vars(module)[attribute] = torch.empty(0)
+
+
+def _holder(module: nn.Module, name: str) -> dict[str, Any]:
+    held: dict[str, Any] = vars(module) if name == "__dict__" else vars(module)[name]
+    return held
 
 
 def _within(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -21,6 +21,7 @@ from anchorhead.conversion.called_code import Called, assigned_around, called, r
 from anchorhead.conversion.code_digest import ASIDE, PLAIN, function_text, hook_counts
 from anchorhead.conversion.configured import LONG, Configured, config_changes, configured
 from anchorhead.conversion.forward_source import assigned
+from anchorhead.conversion.holdings import tensors
 from anchorhead.model.activation import Placed
 
 if TYPE_CHECKING:
@@ -39,17 +40,19 @@ Modules = dict[str, dict[str, str]]
 
 @dataclass(frozen=True)
 class Makeup:
-    """What is noted of a model; state: names of attributes that its forwards assign."""
+    """What is noted of a model; state: names of attributes that its forwards assign; tensors: those outside heads."""
 
     modules: Modules = field(default_factory=dict)
     configured: Configured = field(default_factory=dict)
     called: Called = field(default_factory=dict)
     state: frozenset[str] = frozenset()
+    tensors: frozenset[str] = frozenset()
 
 
 def makeup(model: nn.Module, places: list[Place]) -> Makeup:
     """What is noted of a model with heads at these places."""
-    state: set[str] = set[str]().union(*(assigned(m) for m in model.modules()))
+    one_of_each = {type(m): m for m in model.modules()}.values()
+    state: set[str] = set[str]().union(*map(assigned, one_of_each))
     found = _read(model, places)
     for path, module in model.named_modules():
         around = assigned_around(type(module))
@@ -57,7 +60,7 @@ def makeup(model: nn.Module, places: list[Place]) -> Makeup:
         for name, value in vars(module).items():
             if _is_plain(value) and (unknown or name in state or name in (around or ())):
                 found[path].pop(name, None)
-    return Makeup(found, configured(model), called(model), frozenset(state))
+    return Makeup(found, configured(model), called(model), frozenset(state), frozenset(tensors(model)))
 
 
 def changes(model: nn.Module, places: list[Place], before: Makeup) -> list[str]:
