@@ -155,3 +155,34 @@ def test_an_attention_function_that_is_not_here_is_said(tmp_path):
         back = ah.load_converted(tmp_path / "out")
     assert not back.report.watched
     assert "by 'sdpa' now and was by 'ours' when it was watched" in str(back.report)
+
+
+def test_an_earlier_conversion_stays_where_the_next_cannot_be_written(tmp_path):
+    tokens = torch.arange(4, 20).reshape(2, 8)
+    converted = ah.convert(llama())
+    ah.save_converted(converted, tmp_path / "out")
+    converted.generation_config.temperature = 0.5  # without do_sample, which its library refuses to write
+    with pytest.raises(ah.FileError, match="cannot be written"):
+        ah.save_converted(converted, tmp_path / "out")
+    assert torch.equal(ah.load_converted(tmp_path / "out")(tokens).logits, converted(tokens).logits)
+    converted.generation_config.temperature = None
+    assert again(converted, tmp_path / "out").report.watched
+
+
+def test_embeddings_that_were_resized_before_are_those_of_the_folder(tmp_path):
+    original = llama()
+    original.resize_token_embeddings(70)
+    back = again(ah.convert(original), tmp_path / "out")
+    assert back.report.watched
+    assert back(torch.tensor([[69]])).logits.shape == (1, 1, 70)
+
+
+def test_a_configuration_that_parts_share_only_in_the_folder_is_the_same(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    decoder = transformers.BertConfig(vocab_size=60, **sizes, is_decoder=True, add_cross_attention=True)
+    vision = transformers.ViTConfig(**sizes, image_size=16, patch_size=8)
+    parts = transformers.ViTModel(vision), transformers.BertLMHeadModel(decoder)
+    model = transformers.VisionEncoderDecoderModel(encoder=parts[0], decoder=parts[1]).eval()
+    given = {"pixel_values": torch.randn(1, 3, 16, 16), "decoder_input_ids": torch.arange(4, 8).reshape(1, 4)}
+    assert again(ah.convert(model, inputs=given), tmp_path / "out").report.watched

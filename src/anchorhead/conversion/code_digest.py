@@ -19,6 +19,8 @@ from anchorhead.conversion.forward_source import parsed, sources
 
 ASIDE = {"training", "name_or_path"}
 """Settings that say in which mode a model is, and where it came from."""
+SIZES = {"vocab_size"}
+"""What the shape of a tensor says, which loading compares; modules keep another number when embeddings are resized."""
 ASIDE_HOOKS = {"output_capturing_hook", "make_inputs_require_grads"}
 """Of the transformers library: one notes what layers return once hidden states or attention weights were asked for, and
 stays; one marks embeddings as wanting gradients, for gradient checkpointing. Neither changes a number."""
@@ -62,7 +64,9 @@ def function_text(function: Any) -> str:
 def _settings(module: nn.Module) -> str:
     """Plain attributes, functions among them, and the number of hooks."""
     own = {name: value for name, value in vars(module).items() if name == "forward" or name[0] != "_"}
-    said = [f"{name}={text}" for name, value in sorted(own.items()) if name not in ASIDE and (text := _said(value))]
+    said = [
+        f"{name}={text}" for name, value in sorted(own.items()) if name not in ASIDE | SIZES and (text := _said(value))
+    ]
     before, after = hook_counts(module)
     return f"{', '.join(said)} {before} {after}"
 

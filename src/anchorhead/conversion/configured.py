@@ -167,11 +167,12 @@ def _public(name: str) -> str:
     return name.removesuffix("_internal").replace("._", ".").removeprefix("_")
 
 
-def functions_named(noted: Configured) -> dict[str, str]:
-    """By which functions attention and experts are computed, by the first configuration that names them."""
-    once = {id(held): (key, held) for key, held in reversed(noted.items())}
-    return {f"{key}.{name}": str(value) for key, held in sorted(once.values(), key=lambda pair: pair[0])
-            for name, value in held.items() if name.endswith(FUNCTION)}  # fmt: skip
+def functions_named(noted: Configured, *, once: bool = True) -> dict[str, str]:
+    """By which functions attention and experts are computed, by the first configuration of a module that names them, or
+    by all of them."""
+    first = {id(held): key for key, held in reversed(noted.items())}
+    return {f"{key}.{name}": value for key, held in noted.items() if not once or first[id(held)] == key
+            for name, value in held.items() if name.endswith(FUNCTION) and "." not in name and value}  # fmt: skip
 
 
 def computed(name: str) -> str:
@@ -203,15 +204,21 @@ def switch(model: Any, changed: Any) -> None:
 def own_values(noted: Configured, model: nn.Module) -> dict[str, dict[str, str]]:
     """The values that are of the model, as texts, of each configuration once; for a folder."""
     there, once = dict(_held(model)), {id(held): (key, held) for key, held in reversed(noted.items())}
-    return {key: {name: repr(value) for name, value in held.items() if not is_free(there[key], name, None, value)}
-            for key, held in sorted(once.values(), key=lambda pair: pair[0])}  # fmt: skip
+    return {key: _own(there[key], held) for key, held in sorted(once.values(), key=lambda pair: pair[0])}
 
 
 def other_values(before: Any, model: nn.Module) -> list[str]:
     """Names of values that are others than a folder has."""
-    now = own_values(configured(model), model)
-    return [f"{key}.{name}" for key, was in before.items() for name in sorted({*was, *now.get(key, {})})
-            if was.get(name) != now.get(key, {}).get(name) and not name.endswith(FUNCTION)]  # fmt: skip
+    there = dict(_held(model))
+    now = {key: _own(there[key], values(there[key])) if key in there else {} for key in before}
+    return [f"{key}.{name}" for key, was in before.items() for name in sorted({*was, *now[key]})
+            if was.get(name) != now[key].get(name)]  # fmt: skip
+
+
+def _own(settings: Any, noted: Values) -> dict[str, str]:
+    """But for what is free, and for the functions that compute attention, which are held elsewhere."""
+    return {name: repr(value) for name, value in noted.items()
+            if not is_free(settings, name, None, value) and not name.endswith(FUNCTION)}  # fmt: skip
 
 
 def built_with(noted: Configured) -> dict[str, str]:

@@ -11,7 +11,6 @@ again, and computes the report's bounds from what was loaded.
 from __future__ import annotations
 
 import os
-import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -19,38 +18,26 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from anchorhead.compiler.load import load_compiled
 from anchorhead.compiler.method import check_tol
 from anchorhead.conversion.asked import check_convertible, copied
 from anchorhead.conversion.code_digest import changed, code_digests
-from anchorhead.conversion.configured import as_converted, built_with, other_values, own_values, switch, switched
+from anchorhead.conversion.configured import other_values, switch
 from anchorhead.conversion.convert import convert, placed
-from anchorhead.conversion.holdings import grow, grown, require_all_held, tensors, weights
-from anchorhead.conversion.makeup import changes
+from anchorhead.conversion.holdings import grow, tensors
 from anchorhead.conversion.place_heads import put
 from anchorhead.conversion.pretrained import forbid_saving, from_config, load_pretrained
 from anchorhead.conversion.report import ConversionReport
+from anchorhead.conversion.save_folder import WEIGHTS, path_of, require_free, write
 from anchorhead.conversion.sites import find_sites
 from anchorhead.conversion.trainable import make_trainable
 from anchorhead.errors import FileError, InputError
-from anchorhead.file.folder import (
-    FORMAT,
-    RECORD,
-    computes,
-    file_digest,
-    head_file,
-    read_folder,
-    record_bytes,
-    record_digest,
-)
-from anchorhead.file.mode import usual_mode
+from anchorhead.file.folder import RECORD, computes, head_file, read_folder
 from anchorhead.model.outside import check_policy
 from anchorhead.progress import Progress, telling
 
-WEIGHTS, CARD = "weights.safetensors", "README.md"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt",
              "special_tokens_map.json")  # fmt: skip
 
@@ -68,12 +55,12 @@ def convert_folder(
     if target.resolve() == source.resolve():
         raise FileError(f"{target} is the original; give another folder for the converted model.")
     tol = None if tol is None else check_tol(tol)
-    _require_free(target)
+    require_free(target)
     with telling(f"converting {source}", progress) as tell:
         tell("loading")
         made = convert(load_folder(source), tol, pure=pure, accept=accept)
         tell("writing")
-        _write(made, target, [source / name for name in TOKENIZER if (source / name).is_file()])
+        write(made, target, [source / name for name in TOKENIZER if (source / name).is_file()])
     report: Any = made.report
     return report
 
@@ -83,99 +70,6 @@ def load_folder(folder: Path) -> nn.Module:
     if not folder.exists():
         raise FileError(f"{folder} does not exist.")
     return load_converted(folder) if (folder / RECORD).is_file() else load_pretrained(folder)
-
-
-def save_converted(model: nn.Module, folder: str | os.PathLike[str]) -> None:
-    """Writes a model that `ah.convert` returned to a folder that is empty, or holds an earlier conversion.
-
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> ah.save_converted(ah.convert(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())), folder)
-    >>> ah.verify(folder).level
-    'proved'
-    """
-    for around in ("_orig_mod", "module"):  # of torch.compile, and of what runs a model on several devices
-        model = getattr(model, around, model) if hasattr(getattr(model, around, None), "report") else model
-    if not isinstance(getattr(model, "report", None), ConversionReport):
-        raise InputError("Only a model that ah.convert returned can be saved this way; it has a .report.")
-    _write(model, _folder(folder), [])
-
-
-def _write(model: Any, where: Path, beside: list[Path]) -> None:
-    _require_unchanged(model)
-    require_all_held(model)
-    stored, same = weights(model)
-    heads, entries = _heads(model)
-    trainable = any(place.module.head.trains for place in model.report.places)
-    record: dict[str, Any] = {"format": FORMAT, "report": model.report.as_dict(), "heads": entries, "same": same,
-                              "trainable": trainable, "code": model.report.code,
-                              "grown": grown(model, model.report.made.tensors), **_configured(model)}  # fmt: skip
-    try:
-        _emptied(where)
-        config: Any = getattr(model, "config", None)
-        if hasattr(config, "save_pretrained"):
-            record["class"] = type(model).__name__
-            as_converted(model, model.report.made.configured).save_pretrained(where)
-            generation: Any = getattr(model, "generation_config", None)
-            if generation is not None:
-                generation.save_pretrained(where)
-        for path in beside:
-            shutil.copyfile(path, where / path.name)
-        with usual_mode(where / WEIGHTS):
-            save_file(stored, where / WEIGHTS, metadata={"format": "pt"})
-        (where / "heads").mkdir()
-        for index, compiled in enumerate(heads):
-            compiled.save(where / head_file(index))
-        (where / CARD).write_text(_card(model.report, type(model).__name__), encoding="utf-8")
-        written = [p for p in where.rglob("*") if p.is_file()]
-        record["files"] = {p.relative_to(where).as_posix(): file_digest(p) for p in sorted(written)}
-        record["digest"] = record_digest(record)
-        (where / RECORD).write_bytes(record_bytes(record))
-    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise FileError(f"{where} cannot be written: {error}.") from error
-
-
-def _configured(model: Any) -> dict[str, Any]:
-    """What the record has of configurations: the model's own values, how it was built, what was switched since."""
-    noted = model.report.made.configured
-    return {"configured": own_values(noted, model), "built_with": built_with(noted), "switched": switched(model, noted)}
-
-
-def _require_unchanged(model: Any) -> None:
-    """What is loaded is built anew, so that a change of anything but weights and heads would be lost."""
-    found = changes(model, model.report.places, model.report.made)
-    if found:
-        raise InputError(
-            f"The model was changed after it was converted ({', '.join(found[:3])}), and a folder does not hold that; "
-            "change the original instead, and convert it."
-        )
-
-
-def _require_free(where: Path) -> None:
-    """Refuses, before a model is loaded, what is no folder or holds something else than an earlier conversion."""
-    if where.exists() and not where.is_dir():
-        raise FileError(f"{where} is a file; give an empty folder.")
-    if where.is_dir() and not (where / RECORD).is_file():
-        _require_empty(where)
-
-
-def _require_empty(where: Path) -> None:
-    for rest in where.iterdir():
-        raise FileError(f"{where} holds {rest.name!r}, which is not of an earlier conversion; give an empty folder.")
-
-
-def _emptied(where: Path) -> None:
-    """An empty folder; an earlier conversion in it goes, anything else is left alone and refused."""
-    try:
-        where.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{where} is no folder that can be written: {error}.") from error
-    if (where / RECORD).is_file():
-        for name in read_folder(where)["files"]:
-            (where / name).unlink()
-        (where / RECORD).unlink()
-        (where / "heads").rmdir()
-    _require_empty(where)
 
 
 def load_converted(
@@ -193,7 +87,7 @@ def load_converted(
     torch.Size([4])
     """
     check_policy(outside)
-    where = _folder(folder)
+    where = path_of(folder)
     record = read_folder(where)
     if module is None and record.get("class") is None:
         raise InputError(
@@ -269,12 +163,6 @@ def _absent(entry: dict[str, Any]) -> FileError:
     return FileError(f"The model has no such {what} at {entry['place']}; give the class that was saved.")
 
 
-def _folder(folder: str | os.PathLike[str]) -> Path:
-    if not isinstance(folder, str | os.PathLike):
-        raise InputError(f"A folder is a path, not {folder!r}.")
-    return Path(folder)
-
-
 def _fill(model: Any, where: Path, record: dict[str, Any], places: list[str]) -> None:
     """Every stored tensor, one at a time, so that there are never two copies of all of them; none may be left over."""
     made = record.get("grown", {})
@@ -308,37 +196,3 @@ def _fill(model: Any, where: Path, record: dict[str, Any], places: list[str]) ->
                 tensor.data = value  # and its dtype
     if hasattr(model, "tie_weights"):
         model.tie_weights()
-
-
-def _heads(model: Any) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The distinct compiled heads, and for each place which ones stand there."""
-    known: dict[Any, tuple[int, Any]] = {}
-    entries = []
-    for place in model.report.places:
-        module = place.module
-        if not module.proved:
-            raise InputError(
-                f"The numbers of a head at {place.place} were changed after their proof; if they were trained, "
-                "ah.recertify(model) proves what they are now, else convert again."
-            )
-        heads = {role: known.setdefault(c.claim, (len(known), c))[0] for role, c in module.compiled.items()}
-        entries.append({"place": place.place, "kind": module.kind, "heads": heads})
-    return [compiled for _, compiled in known.values()], entries
-
-
-def _card(report: ConversionReport, kind: str) -> str:
-    """The report for people who find the folder."""
-    return f"""---
-library_name: anchorhead
----
-
-# {kind}, converted by anchorhead
-
-Its activations are softmax attention over fixed keys, each with a proved error. It is loaded by
-`anchorhead.load_converted(folder)`; the transformers library, which has no such heads, finds no weights here.
-`anchorhead verify folder` checks every proof, without torch.
-
-```
-{report}
-```
-"""

@@ -25,6 +25,8 @@ def load_pretrained(path: Path) -> nn.Module:
         if absent:
             raise DependencyError(f"Reading GGUF files needs {absent[0]}: pip install gguf accelerate.")
         return _loaded(transformers.AutoModelForCausalLM, path.parent, path, asked | {"gguf_file": path.name})
+    if path.is_file():
+        raise FileError(f"{path} is a file; give the folder of the model that it is in, or a GGUF file.")
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -117,7 +117,7 @@ class ConversionReport:
     def _computed_otherwise(self) -> str:
         """That attention or experts are computed by other functions than when the model was watched."""
         model = self.model
-        now = self.computed_by if model is None else functions_named(configured(model))
+        now = self.computed_by if model is None else functions_named(configured(model), once=False)
         others = [f"{computed(name)} by {now[name]!r} now and was by {was!r} when it was watched"
                   for name, was in self.computed_by.items() if now.get(name, was) != was]  # fmt: skip
         return f"it computes {some(others)}" if others else ""
