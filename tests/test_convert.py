@@ -215,7 +215,7 @@ def test_refusals():
         ah.feed_forward_as_attention(nn.Linear(3, 3))
     with pytest.raises(ah.InputError, match=r"ah\.convert returned"):
         ah.save_converted(nn.Linear(3, 3), "nowhere")
-    with pytest.raises(ah.FileError, match="not a converted model"):
+    with pytest.raises(ah.FileError, match="nowhere does not exist"):
         ah.load_converted("nowhere")
 
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from anchorhead.compiler.program_route import program
     from anchorhead.conversion.convert import convert
     from anchorhead.conversion.feed_forward import feed_forward_as_attention
-    from anchorhead.conversion.folder import load_converted, save_converted
+    from anchorhead.conversion.folder import load_converted
+    from anchorhead.conversion.save_folder import save_converted
     from anchorhead.conversion.trainable import recertify
     from anchorhead.conversion.walk import walk
     from anchorhead.export import gallery
@@ -89,7 +90,7 @@ _WHERE = {
     "Mechanism": "anchorhead.model.mechanism",
     "feed_forward_as_attention": "anchorhead.conversion.feed_forward",
     "load_converted": "anchorhead.conversion.folder",
-    "save_converted": "anchorhead.conversion.folder",
+    "save_converted": "anchorhead.conversion.save_folder",
     "load": "anchorhead.in_context.load",
     "recertify": "anchorhead.conversion.trainable",
     "warm": "anchorhead.model.warm",

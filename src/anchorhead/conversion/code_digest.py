@@ -19,6 +19,11 @@ from anchorhead.conversion.forward_source import parsed, sources
 
 ASIDE = {"training", "name_or_path"}
 """Settings that say in which mode a model is, and where it came from."""
+SIZES = {"vocab_size"}
+"""What the shape of a tensor says, which loading compares; modules keep another number when embeddings are resized."""
+ASIDE_HOOKS = {"output_capturing_hook", "make_inputs_require_grads"}
+"""Of the transformers library: one notes what layers return once hidden states or attention weights were asked for, and
+stays; one marks embeddings as wanting gradients, for gradient checkpointing. Neither changes a number."""
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -59,8 +64,23 @@ def function_text(function: Any) -> str:
 def _settings(module: nn.Module) -> str:
     """Plain attributes, functions among them, and the number of hooks."""
     own = {name: value for name, value in vars(module).items() if name == "forward" or name[0] != "_"}
-    said = [f"{name}={text}" for name, value in sorted(own.items()) if name not in ASIDE and (text := _said(value))]
-    return f"{', '.join(said)} {len(module._forward_pre_hooks)} {len(module._forward_hooks)}"
+    said = [
+        f"{name}={text}" for name, value in sorted(own.items()) if name not in ASIDE | SIZES and (text := _said(value))
+    ]
+    before, after = hook_counts(module)
+    return f"{', '.join(said)} {before} {after}"
+
+
+def hook_counts(module: nn.Module) -> tuple[int, int]:
+    """How many hooks there are before and after a forward, but for those that change nothing."""
+    held = (module._forward_pre_hooks, module._forward_hooks)
+    before, after = (sum(not _is_aside(hook) for hook in hooks.values()) for hooks in held)
+    return before, after
+
+
+def _is_aside(hook: Any) -> bool:
+    own = (getattr(hook, "__module__", None) or "").startswith("transformers.")
+    return own and getattr(hook, "__name__", "") in ASIDE_HOOKS
 
 
 def _said(value: Any) -> str:

@@ -24,7 +24,8 @@ from anchorhead.conversion.code_digest import code_digests
 from anchorhead.conversion.linear import Around, around
 from anchorhead.conversion.place_heads import PLACED, put
 from anchorhead.conversion.pretrained import forbid_saving
-from anchorhead.conversion.report import ConversionReport, Place
+from anchorhead.conversion.report import ConversionReport
+from anchorhead.conversion.rows import Place
 from anchorhead.conversion.sites import Site, find_sites
 from anchorhead.conversion.trainable import make_trainable
 from anchorhead.conversion.trial import try_out

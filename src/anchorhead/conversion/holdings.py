@@ -74,6 +74,8 @@ def _hidden(value: Any, known: set[int]) -> str | None:
             return f"a {type(part).__name__}, a module,"
         elif isinstance(part, np.ndarray | np.generic):
             return "an array"
+        elif isinstance(part, torch.ScriptObject):
+            return "an object of torch's own, as the packed weights of a quantised layer,"
         elif isinstance(part, bytes | bytearray | memoryview):
             if plain:
                 return "bytes"
@@ -132,6 +134,43 @@ def tensors(model: nn.Module, without: tuple[str, ...] = ()) -> dict[str, tuple[
     for prefix, module in placed:  # weight and bias of a norm
         found |= {prefix + n: (module, n, t) for n, t in module._parameters.items() if t is not None}
     return found
+
+
+def grown(model: nn.Module, before: frozenset[str]) -> dict[str, str]:
+    """Tensors that a model has made since it was converted, by where they are held, as the factors of a rotary
+    embedding for long inputs; what cannot be made so again is refused by name."""
+    now = tensors(model)
+    for name in sorted(before - set(now)):
+        raise InputError(f"{name} is not there any more, and a folder would not load without it; convert again.")
+    found = {}
+    for name in sorted(set(now) - before):
+        module, attribute, tensor = now[name]
+        where = (held for held in (*REGISTERED[:2], "__dict__") if _holder(module, held).get(attribute) is tensor)
+        found[name] = next(where, "")
+        if not found[name]:
+            raise InputError(
+                f"{name} was not there when the model was converted, so that no folder holds it; set the state of the "
+                "model back, or pickle it."
+            )
+    return found
+
+
+def grow(model: nn.Module, names: Mapping[str, str]) -> None:
+    """Makes room for such tensors in a model that was built anew."""
+    for name, where in names.items():
+        path, _, attribute = name.rpartition(".")
+        module = model.get_submodule(path)
+        if where == "_buffers":
+            module.register_buffer(attribute, torch.empty(0), persistent=False)
+        elif where == "_parameters":
+            module.register_parameter(attribute, nn.Parameter(torch.empty(0)))
+        else:
+            vars(module)[attribute] = torch.empty(0)
+
+
+def _holder(module: nn.Module, name: str) -> dict[str, Any]:
+    held: dict[str, Any] = vars(module) if name == "__dict__" else vars(module)[name]
+    return held
 
 
 def _within(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -1,9 +1,10 @@
 """What a converted model is made of, so that a report is not told of another model than was converted.
 
 Noted when a conversion ends, by path: the class of every module, which head it is, which layer a bound was computed
-from, how many forward hooks it has, functions that stand in its attributes, and plain settings. Weights may be trained
-and moved, dtypes changed, heads proved again. Settings that a forward assigns are its state and not noted; nor are
-numbers of a module whose forward is decorated or hooked, since those may assign them.
+from, how many forward hooks it has, functions that stand in its attributes, and plain settings; the values of the
+configurations that modules hold (`configured.py`), and the functions that forwards call (`called_code.py`). Weights may
+be trained and moved, dtypes changed, heads proved again. Settings that a forward assigns are its state and not noted;
+nor are numbers of a module that is hooked, or whose forward or decorators assign by names that they make.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from anchorhead.conversion.code_digest import ASIDE, PLAIN, function_text
+from anchorhead.conversion.called_code import Called, assigned_around, called, replaced
+from anchorhead.conversion.code_digest import ASIDE, PLAIN, function_text, hook_counts
+from anchorhead.conversion.configured import LONG, Configured, config_changes, configured
 from anchorhead.conversion.forward_source import assigned
+from anchorhead.conversion.holdings import tensors
 from anchorhead.model.activation import Placed
 
 if TYPE_CHECKING:
-    from anchorhead.conversion.report import Place
+    from anchorhead.conversion.rows import Place
 
 CLASS, HOOKS, PART = "its class", "its hooks", "which one it is"
 FREE = ASIDE | set(
@@ -29,25 +34,47 @@ FREE = ASIDE | set(
 """What may change without a change of what is computed."""
 FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 
-Makeup = dict[str, dict[str, str]]
+Modules = dict[str, dict[str, str]]
 """By path and name, a text for each thing that is noted of a module."""
+
+
+@dataclass(frozen=True)
+class Makeup:
+    """What is noted of a model; state: names of attributes that its forwards assign; tensors: those outside heads."""
+
+    modules: Modules = field(default_factory=dict)
+    configured: Configured = field(default_factory=dict)
+    called: Called = field(default_factory=dict)
+    state: frozenset[str] = frozenset()
+    tensors: frozenset[str] = frozenset()
 
 
 def makeup(model: nn.Module, places: list[Place]) -> Makeup:
     """What is noted of a model with heads at these places."""
-    state: set[str] = set[str]().union(*(assigned(m) for m in model.modules()))
+    one_of_each = {type(m): m for m in model.modules()}.values()
+    state: set[str] = set[str]().union(*map(assigned, one_of_each))
     found = _read(model, places)
     for path, module in model.named_modules():
-        decorated = hasattr(type(module).forward, "__wrapped__") or module._forward_hooks or module._forward_pre_hooks
+        around = assigned_around(type(module))
+        unknown = around is None or any(hook_counts(module))
         for name, value in vars(module).items():
-            if isinstance(value, PLAIN) and (name in state or decorated):
+            if _is_plain(value) and (unknown or name in state or name in (around or ())):
                 found[path].pop(name, None)
-    return found
+    return Makeup(found, configured(model), called(model), frozenset(state), frozenset(tensors(model)))
 
 
 def changes(model: nn.Module, places: list[Place], before: Makeup) -> list[str]:
     """How a model differs from what was noted of it, in words; nothing if it does not."""
-    return list(_changes(_read(model, places, before), before))
+    found = list(_changes(_read(model, places, before.modules), before.modules))
+    found += config_changes(model, before.configured, before.state)
+    kinds = {f"{type(m).__module__}.{type(m).__qualname__}" for m in model.modules()}
+    stay = {name: text for name, text in before.called.items() if ":" in name or _kind(name) in kinds}
+    return found + [f"{name.replace(':', '.')} is not what it was" for name in replaced(model, stay)]
+
+
+def _kind(method: str) -> str:
+    """The class of a method, without the number that tells two of one name apart."""
+    return method.rpartition(".")[0].partition("#")[0]
 
 
 def standing(model: nn.Module, places: list[Place]) -> list[Place]:
@@ -56,10 +83,10 @@ def standing(model: nn.Module, places: list[Place]) -> list[Place]:
     return [place for place in places if id(place.module) in held and _whole(place.module)]
 
 
-def _read(model: nn.Module, places: list[Place], before: Mapping[str, Mapping[str, str]] | None = None) -> Makeup:
+def _read(model: nn.Module, places: list[Place], before: Mapping[str, Mapping[str, str]] | None = None) -> Modules:
     known = {id(m): f"the layer {path}" for place in places for path, m in place.near.feeds}
     known |= {id(place.module): f"the head of {place.place}" for place in places}
-    found: Makeup = {}
+    found: Modules = {}
     head: str | None = None
     for path, module in model.named_modules():
         inside = head is not None and (path.startswith(f"{head}.") or not head)
@@ -68,7 +95,7 @@ def _read(model: nn.Module, places: list[Place], before: Mapping[str, Mapping[st
         found[path] = {
             CLASS: f"{type(module).__module__}.{type(module).__qualname__}",
             PART: known.get(id(module), "") if not isinstance(module, Placed) or _whole(module) else "changed inside",
-            HOOKS: f"{len(module._forward_pre_hooks)} and {len(module._forward_hooks)}",
+            HOOKS: str(hook_counts(module)),
             **dict(_settings(module, inside, None if before is None else before.get(path, {}))),
         }
     return found
@@ -89,11 +116,15 @@ def _settings(module: nn.Module, inside: bool, noted: Mapping[str, str] | None) 
             continue
         if isinstance(value, FUNCTIONS) and (known or hasattr(type(module), name)):
             yield name, function_text(value)
-        elif isinstance(value, PLAIN) and name[0] != "_" and not inside and known and (noted or value is not None):
+        elif _is_plain(value) and name[0] != "_" and not inside and known and (noted or value is not None):
             yield name, repr(value)
 
 
-def _changes(now: Makeup, before: Makeup) -> Iterator[str]:
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, PLAIN) or (isinstance(value, tuple) and all(isinstance(v, PLAIN) for v in value))
+
+
+def _changes(now: Modules, before: Modules) -> Iterator[str]:
     for path, row in before.items():
         if path not in now:
             if path.rpartition(".")[0] in now or "." not in path:
@@ -101,14 +132,15 @@ def _changes(now: Makeup, before: Makeup) -> Iterator[str]:
             continue
         new = now[path]
         if new[CLASS] != row[CLASS]:
-            yield f"{_said(path)} is of the class {_name(new)} now, and was of {_name(row)}"
+            names = (_name(new), _name(row)) if _name(new) != _name(row) else (new[CLASS], row[CLASS])
+            yield f"{_said(path)} is of the class {names[0]} now, and was of {names[1]}"
         elif new[PART] != row[PART]:
             yield f"{_said(path)} is not {row[PART] or 'what it was'} any more"
         elif new[HOOKS] != row[HOOKS]:
             yield f"{_said(path)} has other forward hooks"
         else:
             for name in sorted(n for n in {*row, *new} if row.get(n) != new.get(n)):
-                yield f"{_said(path)}: {name} is not what it was"
+                yield f"{_said(path)}: {name} {_other(row.get(name, ''), new.get(name, ''))}"
     for path, row in now.items():
         if path not in before:
             yield f"{_said(path)} was added, of the class {_name(row)}"
@@ -116,6 +148,12 @@ def _changes(now: Makeup, before: Makeup) -> Iterator[str]:
 
 def _said(path: str) -> str:
     return path or "the model"
+
+
+def _other(was: str, now: str) -> str:
+    """What became of a setting; functions are too long to be said."""
+    short = max(len(was), len(now)) <= LONG and was and now
+    return f"is {now} now, and was {was}" if short else "is not what it was"
 
 
 def _name(row: dict[str, str]) -> str:

@@ -129,7 +129,12 @@ def _with_source(base: Any, names: tuple[str, ...]) -> type[nn.Module]:
     def reduced(self: nn.Module, protocol: object) -> tuple[Any, ...]:
         return _made_of_source, (base, names), self.__dict__
 
-    return type(base.__name__, (base,), {"forward": source_forward(base, names), "__reduce_ex__": reduced})
+    return _named_as(base, {"forward": source_forward(base, names), "__reduce_ex__": reduced})
+
+
+def _named_as(base: Any, space: dict[str, Any]) -> type[nn.Module]:
+    """A subclass with the name of its base, file included: by that the transformers library knows what a class can."""
+    return type(base.__name__, (base,), space | {"__module__": base.__module__, "__qualname__": base.__qualname__})
 
 
 def _made_of_source(base: Any, names: tuple[str, ...]) -> nn.Module:
@@ -146,7 +151,7 @@ def _rewritten(base: Any, text: str) -> type[nn.Module]:
     def reduced(self: nn.Module, protocol: object) -> tuple[Any, ...]:
         return _made, (base, text), self.__dict__
 
-    return type(base.__name__, (base,), {"forward": names["forward"], "__reduce_ex__": reduced})
+    return _named_as(base, {"forward": names["forward"], "__reduce_ex__": reduced})
 
 
 def _made(base: Any, text: str) -> nn.Module:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +25,8 @@ def load_pretrained(path: Path) -> nn.Module:
         if absent:
             raise DependencyError(f"Reading GGUF files needs {absent[0]}: pip install gguf accelerate.")
         return _loaded(transformers.AutoModelForCausalLM, path.parent, path, asked | {"gguf_file": path.name})
+    if path.is_file():
+        raise FileError(f"{path} is a file; give the folder of the model that it is in, or a GGUF file.")
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -50,8 +54,11 @@ def _loaded(made: Any, folder: Path, path: Path, asked: dict[str, Any]) -> nn.Mo
     return loaded
 
 
-def from_config(where: Path, name: str) -> nn.Module:
-    """A model of a class of the library as the folder's configuration describes it, whose weights are yet to come."""
+def from_config(where: Path, name: str, named: Mapping[str, str] | None = None) -> nn.Module:
+    """A model of a class of the library as the folder's configuration describes it, whose weights are yet to come.
+
+    named: the functions by which attention is computed, by their place in the configuration, which no file of it has.
+    """
     import transformers
 
     found = getattr(transformers, name, None)
@@ -64,6 +71,9 @@ def from_config(where: Path, name: str) -> nn.Module:
     made: Any = found
     try:
         config = made.config_class.from_pretrained(where, local_files_only=True)
+        for path, function in (named or {}).items():
+            *places, last = path.split(".")
+            vars(functools.reduce(getattr, places, config))[last] = function
         with _without_drawing():
             model = made(config)
         if (where / "generation_config.json").is_file():
@@ -94,5 +104,6 @@ def forbid_saving(model: nn.Module) -> None:
 
 def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
     raise InputError(
-        "save_pretrained would write this model without its heads; write it with ah.save_converted(model, folder)."
+        "save_pretrained would write this model without its heads; write it with ah.save_converted(model, folder), and "
+        "let a Trainer write none: TrainingArguments(save_strategy='no')."
     )

@@ -3,103 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from torch import nn
 
-from anchorhead.conversion.linear import Around, row_sum
+from anchorhead.conversion.configured import computed, configured, functions_named
 from anchorhead.conversion.makeup import Makeup, changes, makeup, standing
+from anchorhead.conversion.rows import Place, Replaced, lines, some
 from anchorhead.display import gauge, page, sentence, table
-from anchorhead.model.activation import Placed
-from anchorhead.model.outside import WHOLE
-from anchorhead.proof.certificate import end_text
-from anchorhead.proof.composed import HeadOf, heads_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_ALIKE = 8
-"""Rows of one kind that are printed one by one."""
-UNITS = {"gate": " for partners up to 1", "square": " for |x| up to 1"}
-BOUNDS = ("error", "rounding", "relative", "least")
 PAIRS = ("refused", "remaining", "attention")
 NAMES = ("idle", "outside")
 MEASURED = ("difference", "size")
 NO_INPUTS = "no inputs are known that this model takes"
-
-
-@dataclass(frozen=True)
-class Replaced:
-    """One nonlinear operation that is heads now.
-
-    place: its path in the model. formula: what it computed, phi. kind: an activation, phi(u), a gate, phi(u) times a
-    partner v, or a square, the ramp of u times v = u. For every u in `domain` the result is within
-    (error + rounding (1 + |u|)) |v| + relative |phi(u) v| of phi(u) v, v = 1 where there is no partner, and `least`,
-    for results that are no normal numbers: error is that of the heads' numbers as they are stored, rounding what
-    evaluating them adds, relative the rounding of results to `dtype`,
-    which the model has. heads: each by its role. neurons: how many it serves, None if not known. feeds: the linear
-    layers that follow, and output_bound: how far their output moves at most, the largest row sum of their weights times
-    the error, rounding apart; for a gate for partners of size one, for a square for u of that size, and None where
-    something other than dropout stands between.
-    """
-
-    place: str
-    formula: str
-    kind: str
-    dtype: str
-    error: float
-    rounding: float
-    relative: float
-    least: float
-    domain: tuple[float, float]
-    heads: tuple[HeadOf, ...]
-    neurons: int | None
-    feeds: str | None
-    output_bound: float | None
-
-    @property
-    def gated(self) -> bool:
-        """Whether it carries a partner."""
-        return self.kind == "gate"
-
-    @property
-    def keys(self) -> int:
-        """Of all its heads."""
-        return sum(head.keys for head in self.heads)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; infinite ends become strings, bounds that are not known None."""
-        values = asdict(self) | {"keys": self.keys}
-        known = {name: v if math.isfinite(v := getattr(self, name)) else None for name in BOUNDS}
-        return values | known | {"domain": list(map(end_text, self.domain)), "heads": list(map(asdict, self.heads))}
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where heads stand: what is there now, and the linear layers around it."""
-
-    place: str
-    module: Placed
-    near: Around
-
-    @property
-    def row(self) -> Replaced:
-        """The report's row, from the heads, weights and dtype that the model has now."""
-        found, near = self.module.bound, self.near
-        direct = near.direct and near.feeds and self.module.proved
-        return Replaced(
-            place=self.place,
-            formula=self.module.formula,
-            kind=self.module.kind,
-            dtype=self.module.dtype,
-            **{name: getattr(found, name) for name in (*BOUNDS, "domain")},
-            heads=heads_of(self.module.claims),
-            neurons=near.neurons,
-            feeds=", ".join(path for path, _ in near.feeds) or None,
-            output_bound=max(row_sum(m) for _, m in near.feeds) * found.error if direct else None,
-        )
 
 
 @dataclass(eq=False)
@@ -129,13 +50,30 @@ class ConversionReport:
     """Places of heads whose arguments left their interval on them."""
     code: dict[str, str] = field(default_factory=dict, repr=False)
     """A digest of the code that was converted, by class."""
-    made: Makeup = field(default_factory=dict, repr=False)
+    made: Makeup = field(default_factory=Makeup, repr=False)
     """What the model was made of when it was converted."""
+    computed_by: dict[str, str] = field(default_factory=dict, repr=False)
+    """Which functions its configurations named for attention and experts when it was watched."""
+    seen_on: str = ""
+    """The inputs on which it was watched again, if these are others."""
+    item: Any = field(default=None, repr=False)
+    """The inputs themselves, while they are known."""
 
     def settle(self, model: nn.Module) -> None:
         """This is the model of which the report is told, and what it is made of."""
         self._model: ref[nn.Module] | None = ref(model)
         self.made = makeup(model, self.places)
+        self.computed_by = self.computed_by or functions_named(self.made.configured)
+
+    def watch(self, inputs: Any = None) -> ConversionReport:
+        """Watches the model again, as it computes attention now, and returns the report.
+
+        inputs: as for `ah.convert`; without it those on which the model was watched, or others that it takes.
+        """
+        from anchorhead.conversion.trial import watch_again
+
+        watch_again(self, inputs)
+        return self
 
     @property
     def model(self) -> nn.Module | None:
@@ -172,7 +110,17 @@ class ConversionReport:
 
     def _why_unwatched(self) -> str:
         changed = self.changed
-        return f"the model was changed after it was converted ({_some(changed)})" if changed else self.unwatched
+        if changed:
+            return f"the model was changed after it was converted ({some(changed)})"
+        return self.unwatched or self._computed_otherwise()
+
+    def _computed_otherwise(self) -> str:
+        """That attention or experts are computed by other functions than when the model was watched."""
+        model = self.model
+        now = self.computed_by if model is None else functions_named(configured(model), once=False)
+        others = [f"{computed(name)} by {now[name]!r} now and was by {was!r} when it was watched"
+                  for name, was in self.computed_by.items() if now.get(name, was) != was]  # fmt: skip
+        return f"it computes {some(others)}" if others else ""
 
     @property
     def pure(self) -> bool:
@@ -201,6 +149,7 @@ class ConversionReport:
         measured = {name: v if math.isfinite(v := getattr(self, name)) else None for name in MEASURED}
         return {"tol": self.tol, "replaced": rows, **seen, "inputs": self.inputs, **measured,
                 "watched": self.watched, "unwatched": self._why_unwatched(), "pure": self.pure,
+                "seen": {"unwatched": self.unwatched, "computed_by": self.computed_by, "on": self.seen_on},
                 "blocks": len(self.blocks), "neurons": self.neurons}  # fmt: skip
 
     @classmethod
@@ -209,7 +158,10 @@ class ConversionReport:
         seen: dict[str, Any] = {name: [(str(a), str(b)) for a, b in data[name]] for name in PAIRS}
         seen |= {name: [str(place) for place in data[name]] for name in NAMES}
         seen |= {name: math.nan if data[name] is None else float(data[name]) for name in MEASURED}
-        return cls(float(data["tol"]), places, inputs=str(data["inputs"]), unwatched=str(data["unwatched"]), **seen)
+        then = data.get("seen") or {"unwatched": data["unwatched"], "computed_by": {}, "on": ""}
+        seen |= {"unwatched": str(then["unwatched"]), "seen_on": str(then["on"])}
+        seen |= {"computed_by": {str(k): str(v) for k, v in then["computed_by"].items()}}
+        return cls(float(data["tol"]), places, inputs=str(data["inputs"]), **seen)
 
     def plot(self) -> Figure:
         """The proved error of every place, by what it computes, and what else was seen: no file and no window."""
@@ -231,12 +183,11 @@ class ConversionReport:
                     sentence("\n".join([*refused, *self._seen()])))  # fmt: skip
 
     def __str__(self) -> str:
-        lines = [self._first()]
-        lines += [f"  {line}" for line in _lines(self.replaced)]
+        found = [self._first(), *(f"  {line}" for line in lines(self.replaced))]
         beyond = [row.place for row in self.replaced if row.kind != "norm" and self.tol / 2 < row.error < math.inf]
-        lines += [f"  with a larger error than tol: {_some(beyond)}"] if beyond else []
-        lines += [f"  NOT converted, {place}: {why}" for place, why in self.refused]
-        return "\n".join([*lines, *self._seen()])
+        found += [f"  with a larger error than tol: {some(beyond)}"] if beyond else []
+        found += [f"  NOT converted, {place}: {why}" for place, why in self.refused]
+        return "\n".join([*found, *self._seen()])
 
     __repr__ = __str__
 
@@ -250,7 +201,7 @@ class ConversionReport:
 
     def _seen(self) -> list[str]:
         """What watching gave, or that the model was not watched."""
-        lines = [f"  outside its interval on these inputs: {place}" for place in self.outside]
+        found = [f"  outside its interval on these inputs: {place}" for place in self.outside]
         changed = self.changed
         if changed:
             what = (
@@ -258,19 +209,21 @@ class ConversionReport:
             )
             return [f"  NOT watched, since {self._why_unwatched()}: {what}"]
         if self.inputs:
-            lines.insert(0, self._compared())
-        if not self.watched:
+            found.insert(0, self._compared())
+        why = self._why_unwatched()
+        if why:
             compared = "" if self.inputs else ", nor whether it computes what the original does"
-            advice = "; convert with inputs= to have that" if self.unwatched == NO_INPUTS else ""
+            advice = "; convert with inputs= to have that" if why == NO_INPUTS else ""
+            advice = advice if self.unwatched else "; report.watch() looks again"
             unknown = f"what else in it is nonlinear is not known{compared}{advice}"
-            return [*lines, f"  NOT watched, since {self.unwatched}: {unknown}"]
-        lines += _by_kind("remains", self.remaining)
-        lines += _by_kind("softmax attention of its own", self.attention)
-        lines += [f"  did not run, and was not seen: {_some(self.idle)}"] if self.idle else []
+            return [*found, f"  NOT watched, since {why}: {unknown}"]
+        found += _by_kind("remains", self.remaining)
+        found += _by_kind("softmax attention of its own", self.attention)
+        found += [f"  did not run, and was not seen: {some(self.idle)}"] if self.idle else []
         pure = (
             "nothing else that is nonlinear ran" if self.remaining else "nothing nonlinear ran but heads and attention"
         )
-        return [*lines, f"  complete for what ran on these inputs: {pure}"]
+        return [*found, f"  complete for what ran on {self.seen_on or 'these inputs'}: {pure}"]
 
     def _compared(self) -> str:
         """With the original, as it was then; of heads that were trained since that says nothing."""
@@ -284,51 +237,6 @@ class ConversionReport:
         )
 
 
-def _lines(rows: list[Replaced]) -> list[str]:
-    """Rows for people; those that differ in their places and outputs only in one line, where they are many."""
-    kinds: dict[str, list[Replaced]] = {}
-    for row in rows:
-        kinds.setdefault(_line(replace(row, place="", feeds=None, output_bound=None)), []).append(row)
-    found: list[str] = []
-    for line, alike in kinds.items():
-        if len(alike) <= MOST_ALIKE:
-            found += map(_line, alike)
-            continue
-        bounds = [row.output_bound for row in alike if row.output_bound]
-        after = f"; outputs of the layers that follow move by at most {max(bounds):.2e}" if bounds else ""
-        after += f"{UNITS.get(alike[0].kind, '')}, rounding apart" if bounds else ""
-        found.append(f"{_some([row.place for row in alike])}{line}{after}")
-    return found
-
-
-def _line(r: Replaced) -> str:
-    """A row for people."""
-    gate, unit = " times its partner" if r.gated else "", UNITS.get(r.kind, "")
-    what = f"{r.place}: {r.formula}{gate}, {' + '.join(str(head.keys) for head in r.heads)} keys"
-    if not math.isfinite(r.error):
-        return (
-            f"{what}, unproved: numbers were changed after their proof; ah.recertify(model) proves trained heads again"
-        )
-    where = "R" if r.domain == WHOLE else f"[{r.domain[0]:.4g}, {r.domain[1]:.4g}]"
-    if r.kind == "norm":
-        return (
-            f"{what}, proved to {r.relative:.1e} of the result in {r.dtype}, rounding included, mean squares in {where}"
-        )
-    after = f"; {r.feeds} moves by at most {r.output_bound:.2e}{unit}, rounding apart" if r.output_bound else ""
-    if r.feeds and r.output_bound is None:
-        after = f"; {r.feeds} follows, not directly, so no bound on its output is claimed"
-    parts = [f"{r.rounding:.1e} (1 + |x|)"] * (r.rounding > 0) + [f"{r.relative:.1e} of the result"] * (r.relative > 0)
-    return (
-        f"{what}, proved {r.error:.2e} on {where} for the stored numbers{unit}, "
-        f"{r.dtype} rounding adds at most {' and '.join(parts)}{after}"
-    )
-
-
 def _by_kind(title: str, rows: list[tuple[str, str]]) -> list[str]:
     kinds = dict.fromkeys(what for _, what in rows)
-    return [f"  {title}, {kind}: {_some([place for place, what in rows if what == kind])}" for kind in kinds]
-
-
-def _some(places: list[str]) -> str:
-    more = f" and {len(places) - 3} more" if len(places) > 3 else ""
-    return f"{', '.join(places[:3])}{more}"
+    return [f"  {title}, {kind}: {some([place for place, what in rows if what == kind])}" for kind in kinds]

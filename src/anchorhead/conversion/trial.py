@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anchorhead.conversion.activations import PASSIVE
+from anchorhead.conversion.configured import configured, functions_named
 from anchorhead.conversion.inputs import example, run, tried
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.conversion.states import Event, storage_of, tensors_in
@@ -51,7 +52,7 @@ def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: Conv
         return
     _watched(converted, twin, item, report)
     returned = _outputs(converted, item)
-    report.inputs = _described(item)
+    report.inputs, report.item = _described(item), _fresh(item)
     report.outside = [place.place for place in twin.report.places if place.module.outside_count]
     pairs = _apart(expected, returned, converted)
     report.difference, report.size = (max(column, default=0.0) for column in zip(*pairs, strict=True))
@@ -64,6 +65,41 @@ def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: Conv
             f"proved errors of its heads explain {allowed:.2g}.{left} Give inputs= like those that the model is for; "
             "else its forward does something that conversion misunderstands."
         )
+
+
+def watch_again(report: ConversionReport, inputs: Any) -> None:
+    """Watches the model of a report as it is now; it must be made of what it was, and compute attention by any of the
+    functions that the library has for that."""
+    model = report.model
+    if model is None or report.changed:
+        gone = "The model of this report is gone" if model is None else f"The model was changed ({report.changed[0]})"
+        raise InputError(f"{gone}, so that there is nothing to watch; convert the original again.")
+    item = report.item if inputs is None else inputs
+    found = (item, None) if item is not None else example(model, lambda item: _outputs(model, item))
+    if found is None:
+        raise InputError("No inputs are known that this model takes; give some: report.watch(inputs).")
+    item = _where(found[0], model)
+    _outputs(model, item)  # inputs that it does not take are named
+    before = report.unwatched
+    _watched(model, _twin(model), item, report)
+    if report.unwatched:
+        why, report.unwatched = report.unwatched, before
+        raise InputError(f"The model was not watched, since {why}.")
+    report.computed_by = functions_named(configured(model))
+    report.item, said = _fresh(item), _described(item)
+    report.seen_on = "" if said == report.inputs else said
+
+
+def _where(item: Any, model: nn.Module) -> Any:
+    """The same inputs on the device where the model is now, and those of a floating dtype in its dtype."""
+    first = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if first is None:
+        return item
+    if isinstance(item, Tensor):
+        return item.to(first.device, first.dtype if item.is_floating_point() else item.dtype)
+    if isinstance(item, Mapping):
+        return {name: _where(value, model) for name, value in item.items()}
+    return type(item)(_where(part, model) for part in item) if type(item) in (list, tuple) else item
 
 
 def _watched(model: nn.Module, twin: nn.Module, item: Any, report: ConversionReport) -> None:

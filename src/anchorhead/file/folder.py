@@ -136,6 +136,10 @@ def head_file(index: int) -> str:
 
 def read_folder(where: Path) -> dict[str, Any]:
     """The record of a folder, once every file is the one that was written, and the record is one."""
+    if not where.is_dir():
+        raise FileError(f"{where} {'is no folder' if where.exists() else 'does not exist'}.")
+    if (where / "config.json").is_file() and not (where / RECORD).is_file():
+        raise FileError(f"{where} holds a model that is not converted; anchorhead convert {where} -o OUT converts it.")
     try:
         if (where / RECORD).stat().st_size > MOST_RECORD:
             raise FileError(f"{where / RECORD} is larger than any record of a conversion.")

@@ -1,0 +1,136 @@
+"""The rows of a conversion's report: every place where heads stand, with what is proved of it, and rows as lines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from anchorhead.conversion.linear import Around, row_sum
+from anchorhead.model.activation import Placed
+from anchorhead.model.outside import WHOLE
+from anchorhead.proof.certificate import end_text
+from anchorhead.proof.composed import HeadOf, heads_of
+
+MOST_ALIKE = 8
+"""Rows of one kind that are printed one by one."""
+UNITS = {"gate": " for partners up to 1", "square": " for |x| up to 1"}
+BOUNDS = ("error", "rounding", "relative", "least")
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """One nonlinear operation that is heads now.
+
+    place: its path in the model. formula: what it computed, phi. kind: an activation, phi(u), a gate, phi(u) times a
+    partner v, or a square, the ramp of u times v = u. For every u in `domain` the result is within
+    (error + rounding (1 + |u|)) |v| + relative |phi(u) v| of phi(u) v, v = 1 where there is no partner, and `least`,
+    for results that are no normal numbers: error is that of the heads' numbers as they are stored, rounding what
+    evaluating them adds, relative the rounding of results to `dtype`,
+    which the model has. heads: each by its role. neurons: how many it serves, None if not known. feeds: the linear
+    layers that follow, and output_bound: how far their output moves at most, the largest row sum of their weights times
+    the error, rounding apart; for a gate for partners of size one, for a square for u of that size, and None where
+    something other than dropout stands between.
+    """
+
+    place: str
+    formula: str
+    kind: str
+    dtype: str
+    error: float
+    rounding: float
+    relative: float
+    least: float
+    domain: tuple[float, float]
+    heads: tuple[HeadOf, ...]
+    neurons: int | None
+    feeds: str | None
+    output_bound: float | None
+
+    @property
+    def gated(self) -> bool:
+        """Whether it carries a partner."""
+        return self.kind == "gate"
+
+    @property
+    def keys(self) -> int:
+        """Of all its heads."""
+        return sum(head.keys for head in self.heads)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; infinite ends become strings, bounds that are not known None."""
+        values = asdict(self) | {"keys": self.keys}
+        known = {name: v if math.isfinite(v := getattr(self, name)) else None for name in BOUNDS}
+        return values | known | {"domain": list(map(end_text, self.domain)), "heads": list(map(asdict, self.heads))}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where heads stand: what is there now, and the linear layers around it."""
+
+    place: str
+    module: Placed
+    near: Around
+
+    @property
+    def row(self) -> Replaced:
+        """The report's row, from the heads, weights and dtype that the model has now."""
+        found, near = self.module.bound, self.near
+        direct = near.direct and near.feeds and self.module.proved
+        return Replaced(
+            place=self.place,
+            formula=self.module.formula,
+            kind=self.module.kind,
+            dtype=self.module.dtype,
+            **{name: getattr(found, name) for name in (*BOUNDS, "domain")},
+            heads=heads_of(self.module.claims),
+            neurons=near.neurons,
+            feeds=", ".join(path for path, _ in near.feeds) or None,
+            output_bound=max(row_sum(m) for _, m in near.feeds) * found.error if direct else None,
+        )
+
+
+def lines(rows: list[Replaced]) -> list[str]:
+    """Rows for people; those that differ in their places and outputs only in one line, where they are many."""
+    kinds: dict[str, list[Replaced]] = {}
+    for row in rows:
+        kinds.setdefault(_line(replace(row, place="", feeds=None, output_bound=None)), []).append(row)
+    found: list[str] = []
+    for line, alike in kinds.items():
+        if len(alike) <= MOST_ALIKE:
+            found += map(_line, alike)
+            continue
+        bounds = [row.output_bound for row in alike if row.output_bound]
+        after = f"; outputs of the layers that follow move by at most {max(bounds):.2e}" if bounds else ""
+        after += f"{UNITS.get(alike[0].kind, '')}, rounding apart" if bounds else ""
+        found.append(f"{some([row.place for row in alike])}{line}{after}")
+    return found
+
+
+def _line(r: Replaced) -> str:
+    """A row for people."""
+    gate, unit = " times its partner" if r.gated else "", UNITS.get(r.kind, "")
+    what = f"{r.place}: {r.formula}{gate}, {' + '.join(str(head.keys) for head in r.heads)} keys"
+    if not math.isfinite(r.error):
+        return (
+            f"{what}, unproved: numbers were changed after their proof; ah.recertify(model) proves trained heads again"
+        )
+    where = "R" if r.domain == WHOLE else f"[{r.domain[0]:.4g}, {r.domain[1]:.4g}]"
+    if r.kind == "norm":
+        return (
+            f"{what}, proved to {r.relative:.1e} of the result in {r.dtype}, rounding included, mean squares in {where}"
+        )
+    after = f"; {r.feeds} moves by at most {r.output_bound:.2e}{unit}, rounding apart" if r.output_bound else ""
+    if r.feeds and r.output_bound is None:
+        after = f"; {r.feeds} follows, not directly, so no bound on its output is claimed"
+    parts = [f"{r.rounding:.1e} (1 + |x|)"] * (r.rounding > 0) + [f"{r.relative:.1e} of the result"] * (r.relative > 0)
+    return (
+        f"{what}, proved {r.error:.2e} on {where} for the stored numbers{unit}, "
+        f"{r.dtype} rounding adds at most {' and '.join(parts)}{after}"
+    )
+
+
+def some(places: list[str]) -> str:
+    """Three names of many."""
+    more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+    return f"{', '.join(places[:3])}{more}"
