@@ -190,14 +190,16 @@ def switched(model: nn.Module, before: Configured) -> dict[str, str]:
 
 def switch(model: Any, changed: Any) -> None:
     """Sets values as `switched` gave them; raises a FileError for anything else."""
-    for path, text in dict(changed).items():
+    if not isinstance(changed, dict):
+        raise FileError(f"The folder's switched values are no object of names and texts, but {changed!r:.60}.")
+    for path, text in changed.items():
         try:
             *places, name = str(path).split(".")
             held = functools.reduce(getattr, places, model)
             if not is_free(held, name, None, value := ast.literal_eval(text)):
                 raise ValueError("that is no switch")
             vars(held)[name] = value
-        except (AttributeError, ValueError, SyntaxError, TypeError) as error:
+        except (AttributeError, ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
             raise FileError(f"The folder sets {path!r:.80}, which the model does not have: {error}.") from error
 
 
