@@ -6,8 +6,9 @@ of the data,
 
     coef = w/scale · size,     intercept = middle + w_last · size - coef · mean
 
-w is what `shrinkage` returns first; of counts, whose predictions are shifted, it is the result plus `shift`; and of
-more columns than examples the network is given X^T and returns β, of which w is X^T β/n (`fit_squares.py`).
+w is what `shrinkage` returns first; of counts, whose predictions are shifted, it is the result plus `shift`, without
+what a last column has that only shifts (`fit_smooth.py`); and of more columns than examples the network is given X^T
+and returns β, of which w is X^T β/n (`fit_squares.py`).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Run:
         if self.dual and self.prompt[0] is not None:
             flat = self.prompt[0]
             found = found @ flat.mT / math.sqrt(flat.numel())
-        return found if self.shift is None else found + self.shift
+        return found if self.shift is None else found[..., : len(self.shift)] + self.shift
 
     def again(self) -> tuple[np.ndarray, np.ndarray]:
         """coef and intercept, by running the network again."""
