@@ -41,6 +41,8 @@ MOST_INVERSIONS = 48
 COARSE = 0.25
 """What an inverse may leave of a system before a deeper one is tried."""
 LITTLE = 1e-4
+SAME = 2.0**-40
+"""Values that differ by this share may be the same but for rounding."""
 REACHES = 4.0, 32.0, 128.0
 """Of exp's heads, each of which takes a search."""
 NARROW = 2.0**-20
@@ -96,10 +98,14 @@ class Objective:
         return True
 
     def forward(self, w: Tensor, ahead: Tensor, value: float, size: float) -> Tensor | None:
-        """The step, halved until value or gradient fall; None where neither does."""
+        """The step, halved until the value falls, or the gradient where rounding hides that; None where neither does.
+
+        A gradient alone says little: of Huber's loss it is small far away, too, where all examples are outliers."""
+        rounding = SAME * (abs(value) + 1)
         for halving in range(HALVINGS):
             tried = ahead if not halving else w + 0.5**halving * (ahead - w)
-            if self.value(tried) < value or largest(self.gradient(tried)) < size:
+            found = self.value(tried)
+            if found < value or (found <= value + rounding and largest(self.gradient(tried)) < size):
                 return tried
         return None
 
