@@ -41,8 +41,12 @@ MOST_INVERSIONS = 48
 COARSE = 0.25
 """What an inverse may leave of a system before a deeper one is tried."""
 LITTLE = 1e-4
+SAME = 2.0**-40
+"""Values that differ by this share may be the same but for rounding."""
 REACHES = 4.0, 32.0, 128.0
 """Of exp's heads, each of which takes a search."""
+NARROW = 2.0**-20
+"""Of a column that moves predictions and is itself not moved."""
 FLOOR = 1e-7
 """Below this, in units of tol's, a gradient that no longer falls is rounding."""
 SHORT = 1e-5
@@ -94,10 +98,14 @@ class Objective:
         return True
 
     def forward(self, w: Tensor, ahead: Tensor, value: float, size: float) -> Tensor | None:
-        """The step, halved until value or gradient fall; None where neither does."""
+        """The step, halved until the value falls, or the gradient where rounding hides that; None where neither does.
+
+        A gradient alone says little: of Huber's loss it is small far away, too, where all examples are outliers."""
+        rounding = SAME * (abs(value) + 1)
         for halving in range(HALVINGS):
             tried = ahead if not halving else w + 0.5**halving * (ahead - w)
-            if self.value(tried) < value or largest(self.gradient(tried)) < size:
+            found = self.value(tried)
+            if found < value or (found <= value + rounding and largest(self.gradient(tried)) < size):
                 return tried
         return None
 
@@ -164,17 +172,18 @@ def fit_smooth(loss: Loss, value: Callable[[Tensor, Tensor], Tensor], data: Scal
     objective = Objective(data, l2, lambda s: value(s, y), lambda s: loss.slope(s, y), curvature)
 
     def take(w: Tensor, depth: int) -> tuple[Run, Tensor]:
-        own = _held(loss, data, w)
-        trace = own.factor * float((objective.shares * curvature(X @ w)) @ squares) * (1 + 1e-6) + 1e-12
-        begin, labels, penalties = w - own.shift, y * own.factor, [v * own.factor for v in l2]
-        bounds = {"x": power(largest(X)), "y": power(max(largest(labels), MOST_LABELS)), "curvature": trace,
-                  "w": power(2.0**10 * (1 + largest(begin)))}  # fmt: skip
+        bent = objective.shares * curvature(X @ w)
+        own = _counts_prompt(data, y, w, l2, bent) if loss.name == "poisson" else _prompt(loss, data, y, w, l2)
+        trace = own.factor * float(bent @ own.X.square().sum(1)) * (1 + 1e-6) + 1e-12
+        bounds = {"x": power(largest(own.X)), "y": power(max(largest(own.y), MOST_LABELS)), "curvature": trace,
+                  "w": power(2.0**10 * (1 + largest(own.w)))}  # fmt: skip
         for _ in range(4):
             bounds["s"] = min(own.reach, power(d * bounds["x"] * bounds["w"]))
-            network = newton_descent(own.loss, features=d, examples=n, inversions=depth, l2=penalties, bounds=bounds)
+            network = newton_descent(own.loss, features=len(own.w), examples=n, inversions=depth, l2=own.l2,
+                                     bounds=bounds)  # fmt: skip
+            run = Run(network, given(own.X, own.y, own.w, shares, own.tilt), own.shift)
             try:
-                ahead = network(X, labels, begin, shares) + own.shift
-                return Run(network, given(X, labels, begin, shares), own.shift), ahead
+                return run, run.scaled()
             except OutsideBoundsError:
                 bounds["w"] *= 2.0**10
         raise InputError("The coefficients grow without bound on these data; use a larger penalty.")
@@ -187,31 +196,50 @@ def fit_smooth(loss: Loss, value: Callable[[Tensor, Tensor], Tensor], data: Scal
     return newton_steps(objective, w, tol, most, take, min(inversions(top, weakest), MOST_INVERSIONS), report)
 
 
-class _Held(NamedTuple):
-    """What a network is given at an iterate: a loss, its largest |s|, what is taken off w, and what labels and
-    penalties are multiplied with."""
+class _Prompt(NamedTuple):
+    """What a network is given at an iterate: a loss and its largest |s|, examples, labels, coefficients, penalties and
+    tilt; what is added to the coefficients that it returns; and what the objective was multiplied with."""
 
     loss: Loss
     reach: float
-    shift: Tensor
-    factor: float
+    X: Tensor
+    y: Tensor
+    w: Tensor
+    l2: list[float]
+    tilt: Tensor | None = None
+    shift: Tensor | None = None
+    factor: float = 1.0
 
 
-def _held(loss: Loss, data: Scaled, w: Tensor) -> _Held:
-    """The loss as it is; but exp would be held to as many digits of its largest value as of its least.
+def _prompt(loss: Loss, data: Scaled, y: Tensor, w: Tensor, l2: list[float]) -> _Prompt:
+    """The data as they are."""
+    return _Prompt(loss, power(max(largest(data.X @ w) * 1.01, 4.0)), data.X, y, w, l2)
 
-    exp(s) - y s is e^(m - c) times exp(t + c) - y e^(c - m) t and a constant, t = s - m. With an intercept m is put in
-    the middle of the predictions, so that |t| is small, and c takes exp's largest value down to e^4.
+
+def _counts_prompt(data: Scaled, y: Tensor, w: Tensor, l2: list[float], bent: Tensor) -> _Prompt:
+    """exp, held where it is largest; bent: the examples' shares times their curvatures.
+
+    exp(s) - y s is e^(m - c) times exp(t + c) - y e^(c - m) t and a constant, t = s - m. A head for |t| <= reach errs
+    by a share of its largest value, exp(reach + c) = e^4; so m puts the largest prediction there. An intercept takes up
+    m. Without one the prompt has a further column, all NARROW, whose coefficient is -m/NARROW: it has a share of NARROW
+    in the gradient and of its square in the Hessian, and a penalty, as large as the others' mean curvature, that holds
+    it where it is. So the other coefficients step as they would without it, but for NARROW² of their step.
     """
-    shift, s = torch.zeros_like(w), data.X @ w
-    if loss.name != "poisson":
-        return _Held(loss, power(max(largest(s) * 1.01, 4.0)), shift, 1.0)
-    if data.ones:
-        shift[-1] = (s.max() + s.min()) / 2
-    wanted = largest(s - shift[-1]) * 1.01
+    s, one = data.X @ w, torch.ones(1, dtype=torch.float64)
+    wanted = float(s.max() - s.min()) / 2 * 1.01
     reach = next((size for size in REACHES if size >= wanted), power(wanted))
-    lowered = Loss(f"exp(s - {int(reach) - 4}) - y", loss.name, loss.labels)
-    return _Held(lowered, reach, shift, math.exp(4 - reach - float(shift[-1])))
+    middle = float(s.max()) - reach * (1 - 2.0**-10)
+    factor = math.exp(4 - reach - middle)
+    lowered = Loss(f"exp(s - {int(reach) - 4}) - y", "poisson", "nonnegative")
+    penalties = [v * factor for v in l2]
+    if data.ones:
+        shift = torch.cat([torch.zeros(len(w) - 1, dtype=torch.float64), one * middle])
+        return _Prompt(lowered, reach, data.X, y * factor, w - shift, penalties, None, shift, factor)
+    held, beside = power(factor * float(bent @ data.X.square().sum(1)) / len(w)), -one * (middle / NARROW)
+    X = torch.cat([data.X, torch.full((len(y), 1), NARROW, dtype=torch.float64)], 1)
+    tilt = torch.cat([torch.zeros_like(w), -held * beside])
+    return _Prompt(lowered, reach, X, y * factor, torch.cat([w, beside]), [*penalties, held], tilt,
+                   torch.zeros_like(w), factor)  # fmt: skip
 
 
 def fit_classes(data: Scaled, labels: Tensor, classes: int, l2: list[float], tol: float, most: int,

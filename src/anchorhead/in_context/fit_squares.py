@@ -1,13 +1,14 @@
 """Least squares and ridge regression by `newton_descent`: one network, whose inverse is made once and used three times.
 
-*Which columns.* As long as the minimiser is one, columns are scaled to variance one, and the penalty with them; those
-that the penalty outweighs are smaller, so that the Hessian is as well conditioned as the columns are. Where
-columns are linearly dependent there are many, and scikit-learn's is the shortest in the original columns: then all
-columns are divided by one number. Steps start at zero, so that they stay in the span of the examples, in which the
-shortest minimiser lies; the inverse takes as many steps as the least eigenvalue needs that is not zero.
+*Which columns.* Columns are scaled to variance one, and the penalty with them; those that the penalty outweighs are
+smaller, so that the Hessian is as well conditioned as the columns are. Steps start at zero, and the inverse takes as
+many steps as the least eigenvalue needs that is not zero. Where columns are linearly dependent there are many
+minimisers, and scikit-learn's is the shortest in the original columns: `fit_shortest.py` goes there.
 
 *More columns than examples.* With w = mean of β_i x_i the same objective is one of β: (X X^T/n + l2)β = y. The network
-is given X^T for its examples, and y through `tilt`; the mean is one more head.
+is given X^T for its examples, and y through `tilt`; the mean is one more head. So w lies in the span of the examples,
+and is the shortest if all columns are divided by one number. That square has the square of X's condition: predictions X
+X^T β would lose twice as many digits as X w, so that what w leaves of the labels is fitted again, and added.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from anchorhead.in_context.fit import (
     power,
     scaled,
 )
+from anchorhead.in_context.fit_shortest import shortest
 from anchorhead.in_context.heads import Factor
 from anchorhead.in_context.newton_descent import newton_descent
 from anchorhead.in_context.reading import Reading
@@ -40,6 +42,9 @@ from anchorhead.in_context.replay import Run, given
 
 STEPS = 3
 RUNS = 4
+PASSES = 4
+SMALL = 1e-13
+"""A gradient, over the first, that is rounding."""
 WIDENINGS = 8
 
 
@@ -62,9 +67,9 @@ def fit_squares(X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, alpha:
         solved = _by_examples(data, y, data.penalties(l2, 2)[0], tol, report)
     else:
         data, penalties, moments, least, rank = _conditioned(data, l2)
-        if rank < len(moments):
-            data, penalties, moments, least, _ = _conditioned(scaled(X, weights, centre=intercept, alike=True), l2)
         solved = solve_squares(data.X, y, data.shares, penalties, float(moments.trace()), least, tol, report)
+        if rank < len(moments):
+            solved = _shortest(data, solved, tol, report)
     coefficients = data.coefficients(solved.w, labels.size[:, None])
     coefficients[~labels.y.any(1)] = 0.0
     return coefficients, labels.middle - coefficients @ data.mean, data.told(solved, labels.middle, labels.size)
@@ -101,7 +106,7 @@ def solve_squares(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], 
             bounds |= {"w": 8 * bounds["w"], "s": 8 * bounds["s"]}
             continue
         left = largest(_gradient(X, y, shares, l2, w, tilt)) / first
-        done = left <= 1e-13 or left > best / 4
+        done = left <= SMALL or left > best / 4
         if left < best:
             best, found, kept = left, w, run_now
         if done or steps >= RUNS * STEPS:
@@ -118,6 +123,16 @@ def _gradient(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], w: T
     return found if tilt is None else found + tilt
 
 
+def _shortest(data: Scaled, solved: Solved, tol: float, report: Report) -> Solved:
+    """See `fit_shortest.py`."""
+
+    def solve(X: Tensor, Y: Tensor, shares: Tensor | None, trace: float, least: float) -> Tensor:
+        return solve_squares(X, Y, shares, [0.0] * X.shape[1], trace, least, tol, report).w
+
+    found = shortest(data.X, solved.w, torch.tensor(data.scale), data.shares, solve)
+    return solved._replace(w=found, run=replace(solved.run, shift=found - solved.w))
+
+
 def _by_examples(data: Scaled, y: Tensor, l2: float, tol: float, report: Report) -> Solved:
     """Through β; see the top. Weights become the examples' lengths."""
     X = data.X if data.shares is None else data.X * (data.shares * len(data.X)).sqrt().unsqueeze(-1)
@@ -129,7 +144,19 @@ def _by_examples(data: Scaled, y: Tensor, l2: float, tol: float, report: Report)
     zero = torch.zeros(*y.shape[:-1], d, dtype=torch.float64)
     if l2 <= NEGLIGIBLE * float(moments.trace()):
         l2 = 0.0
-    solved = solve_squares(flat, zero, None, [l2] * n, float(moments.trace()), least, tol, report, -y)
-    head = Factor(power(largest(solved.w)))
-    w = torch.stack([Reading().gather(head, (one,), X / n) for one in solved.w])
-    return solved._replace(w=w, run=replace(solved.run, dual=True))
+    w, weights, best, found = zero, torch.zeros_like(y), math.inf, list[Solved]()
+    first = largest(_gradient(X, y, None, [l2] * d, w, None)) or 1.0
+    for _ in range(PASSES):
+        tilt = w @ X.mT + l2 * weights - y
+        solved = solve_squares(flat, zero, None, [l2] * n, float(moments.trace()), least, tol, report, tilt)
+        head = Factor(power(largest(solved.w)))
+        ahead = w + torch.stack([Reading().gather(head, (one,), X / n) for one in solved.w])
+        size = largest(_gradient(X, y, None, [l2] * d, ahead, None)) / first
+        if found and not size < best / 2:
+            break
+        run, steps = replace(solved.run, dual=True, shift=w), solved.steps + sum(part.steps for part in found[-1:])
+        found.append(Solved(ahead, run, steps, solved.converged or size <= max(tol, 1e-10)))
+        w, weights, best = ahead, weights + solved.w, size
+        if not size > SMALL:
+            break
+    return found[-1]

@@ -46,7 +46,7 @@ class Inversion(nn.Module):
     def __init__(self, features: int, steps: int, top: float, weakest: float) -> None:
         super().__init__()
         self.features, self.steps, self.top, self.weakest = features, steps, top, weakest
-        self.register_buffer("start", torch.eye(features, dtype=torch.float64) / top)
+        self.register_buffer("start", 1 / torch.tensor(top, dtype=torch.float64))
         self.sizes = self._inverse_sizes()
         if not max(self.sizes) < MOST / 4:
             raise uncertain(steps)
@@ -54,7 +54,7 @@ class Inversion(nn.Module):
 
     def begin(self, A: Tensor) -> Tensor:
         """M_0, which is written as depending on the prompt, as all later ones do."""
-        return self.start.to(A.dtype) + 0 * A
+        return self.start.to(A.dtype) * torch.eye(A.shape[-1], dtype=A.dtype, device=A.device) + 0 * A
 
     def step(self, how: Reading, A: Tensor, M: Tensor) -> Tensor:
         """The next M."""

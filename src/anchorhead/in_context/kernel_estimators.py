@@ -1,15 +1,18 @@
 """Kernel regression as scikit-learn estimators: fit keeps the data, predict gives them to a network as its prompt.
 
 Columns are centred and labels scaled inside, which changes no prediction but for rounding. `network_` is the network
-that a prediction runs, unless a query is further out than twice the examples: then one for that range is made.
-`certificate_` is its certificate in the units of the labels: how far a prediction is from the method's own, for the
-examples and queries as they are centred inside.
+that runs, unless a query is further out than twice the examples: then one for that range is made. Of KernelRidge all
+steps but the last are the same for every query, and fit takes them.
+`certificate_` bounds in the units of the labels how far a prediction is from the method's own, for the examples and
+queries as they are centred inside: of KernelRidge by what its weights leave of the linear system
+(`kernel_certificate.py`), of NadarayaWatson by what is proved of its network.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import warnings
 from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
@@ -17,12 +20,18 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anchorhead.arithmetic import binary_ceiling
-from anchorhead.errors import AnchorheadError
+from anchorhead.errors import AnchorheadError, ToleranceError
+from anchorhead.in_context.coefficient_certificate import ASSUMPTIONS
+from anchorhead.in_context.fit import inversions
+from anchorhead.in_context.kernel_certificate import prediction_bounds
+from anchorhead.in_context.kernel_inverse import WEAKEST, KernelInverseNetwork
 from anchorhead.in_context.kernel_regression import KernelRegression, kernel_regression
 from anchorhead.in_context.kernel_ridge import KernelRidgeNetwork, enough_steps, kernel_ridge
+from anchorhead.in_context.kernels import squared_distances
 from anchorhead.in_context.linear_models import dense
 from anchorhead.in_context.network import no_file
 from anchorhead.progress import Progress, telling
@@ -32,6 +41,14 @@ LEAST = 2.0**-20
 """The smallest bound on entries that is declared."""
 ENTRIES = 2**24
 """Scores of one part of a prediction, after which progress is told."""
+STEP_COST = 4.0
+"""A step of Richardson's iteration beside one of Newton and Schulz, times the number of examples, in seconds."""
+FEW = 12
+"""The fewest steps that an inverse takes."""
+UNSETTLED = 1e-6
+"""What weights may leave, in units of the largest label, without a warning."""
+VANISHED = 2.0**-60
+"""An answer that is zero, in units of the largest label."""
 
 
 class _Kernel(RegressorMixin, BaseEstimator):
@@ -55,9 +72,22 @@ class _Kernel(RegressorMixin, BaseEstimator):
         self._centre, self._size = X.mean(0), float(np.abs(y).max()) or 1.0
         self._X, self._y = torch.tensor(X - self._centre), torch.tensor(y.T / self._size, dtype=torch.float64)
         reach = _power(self._X)
-        self.network_ = self._network({"x": reach, "query": 2 * reach, "y": 1.0})
-        self.certificate_ = self._certificate()
+        with telling(f"fitting {type(self).__name__}", self.progress) as report:
+            self.network_ = self._network({"x": reach, "query": 2 * reach, "y": 1.0})
+            self.certificate_, self.certificate_missing_ = self._learn(report)
         return self
+
+    @abstractmethod
+    def _learn(self, report: Progress) -> tuple[Certificate | None, str]:
+        """What is done before a query is there, and the certificate, or why there is none."""
+
+    @abstractmethod
+    def _answer(self, network: Any, query: torch.Tensor) -> torch.Tensor:
+        """The answers of a network, (queries, targets), in units of the largest label."""
+
+    def _columns(self) -> torch.Tensor:
+        """Labels (n, targets)."""
+        return self._y.reshape(-1, len(self._X)).mT
 
     def predict(self, X: Any) -> np.ndarray:
         """The method's prediction at every row."""
@@ -65,46 +95,39 @@ class _Kernel(RegressorMixin, BaseEstimator):
         X = dense(validate_data(self, X, reset=False, dtype=np.float64, accept_sparse=True))
         query = torch.tensor(X - self._centre)
         near = ~self._vanishing(query)
-        columns = self._y.reshape(-1, len(self._X))
-        found = np.zeros((len(query), len(columns)))
+        found = np.zeros((len(query), self._columns().shape[1]))
         with telling(f"predicting by {type(self).__name__}", self.progress) as report:
             if near.any():
-                found[near.numpy()] = self._answers(columns, query[near], report) * self._size
+                found[near.numpy()] = self._answers(query[near], report) * self._size
         return found if self._y.ndim == 2 else found[:, 0]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Refused: a fit has no file with a proof."""
         raise no_file(type(self).__name__)
 
-    def _answers(self, columns: torch.Tensor, query: torch.Tensor, report: Progress) -> np.ndarray:
-        """In units of the largest label, (queries, targets): parts of the queries, or all where a run is long."""
+    def _answers(self, query: torch.Tensor, report: Progress) -> np.ndarray:
+        """In units of the largest label, (queries, targets)."""
         network, reach = self.network_, _power(query)
         if reach > network.limits["query"]:
             network = self._network(network.limits | {"query": reach})
-        some = max(1, ENTRIES // len(self._X)) if network.steps == 0 else len(query)
-        parts = []
+        some, parts = max(1, ENTRIES // len(self._X)), []
         for part, at in enumerate(query.split(some)):
-            for target, y in enumerate(columns):
-                report(
-                    f"{part * some:,} of {len(query):,} queries are answered from {len(self._X):,} examples, target "
-                    f"{target + 1} of {len(columns)}" + (f" in {network.steps:,} steps" if network.steps else "")
-                )
-                parts.append(network(self._X, y, at).numpy())
-        rows = [np.stack(parts[i : i + len(columns)], -1) for i in range(0, len(parts), len(columns))]
-        return np.concatenate(rows)
+            report(f"{part * some:,} of {len(query):,} queries are answered from {len(self._X):,} examples")
+            parts.append(self._answer(network, at).numpy())
+        return np.concatenate(parts)
 
     def _vanishing(self, query: torch.Tensor) -> torch.Tensor:
         """Which queries are so far from all examples that their answer is zero within the certificate's bound."""
         return torch.zeros(len(query), dtype=torch.bool)
 
-    def _certificate(self) -> Certificate:
-        """The network's, times the labels' scale; their quotient and the answer's product with it are rounded too."""
+    def _stated(self, approximation: float, rounding: float) -> Certificate:
+        """Of bounds in units of the largest label, which is divided by and multiplied with, rounded both times."""
         own = self.network_.certificate
-        rounding = own.rounding + 2.0**-51 * self.network_.gain
+        rounding += 2.0**-51 * self.network_.gain
         said = "of this fit only: the examples as they are centred inside and the labels over their largest"
-        return replace(own, approximation=own.approximation * self._size * (1 + 2.0**-50),
+        return replace(own, level="proved", approximation=approximation * self._size * (1 + 2.0**-50),
                        rounding=rounding * self._size * (1 + 2.0**-50),
-                       assumptions=(*own.assumptions, said))  # fmt: skip
+                       assumptions=(*ASSUMPTIONS, said))  # fmt: skip
 
 
 class NadarayaWatson(_Kernel):
@@ -122,6 +145,13 @@ class NadarayaWatson(_Kernel):
         width = _positive("bandwidth", self.bandwidth)
         return kernel_regression(self._X.shape[1], width, examples=len(self._X), bounds=bounds)
 
+    def _learn(self, report: Progress) -> tuple[Certificate | None, str]:
+        own = self.network_.certificate
+        return self._stated(own.approximation, own.rounding), ""
+
+    def _answer(self, network: Any, query: torch.Tensor) -> torch.Tensor:
+        return torch.stack([network(self._X, y, query) for y in self._columns().mT], -1)
+
 
 class KernelRidge(_Kernel):
     """scikit-learn's KernelRidge(alpha, kernel="rbf", gamma): kernel exp(-gamma |x - x'|²), (K + alpha) dual_coef = y.
@@ -138,9 +168,9 @@ class KernelRidge(_Kernel):
         self.alpha, self.gamma, self.tol, self.progress = alpha, gamma, tol, progress
 
     def _vanishing(self, query: torch.Tensor) -> torch.Tensor:
-        """An answer is the sum of kernel times dual_coef, at most the largest kernel times n |y|/alpha."""
+        """An answer is the mean of kernel times weights, at most the largest kernel times the largest weight."""
         apart = (query.abs().amax(1) - self._X.abs().max()) * (1 - 2.0**-40)
-        needed = math.log(len(self._X)) - math.log(self.alpha) - math.log(self.network_.certificate.bound) + 1
+        needed = math.log(max(float(self._b.abs().max()), 1.0)) - math.log(VANISHED)
         beyond = query.abs().amax(1) > self.network_.limits["query"]
         return beyond & (apart > 0) & (self._rate() * apart.square() >= needed)
 
@@ -151,15 +181,55 @@ class KernelRidge(_Kernel):
         n, features = self._X.shape
         rate = self._rate()
         penalty = _positive("alpha", self.alpha) / n
-        left = _positive("tol", self.tol)
+        length, left = math.sqrt(0.5 / rate), _positive("tol", self.tol)
         try:
-            steps = enough_steps(penalty, left)
-            return kernel_ridge(features, math.sqrt(0.5 / rate), penalty, steps, examples=n, bounds=bounds)
+            steps = few_steps(penalty, left)
+            weakest = _least(self._X, rate, penalty) if FEW * n < STEP_COST * steps else 0.0
+            if weakest >= WEAKEST and n * inversions(1 + penalty, weakest) < STEP_COST * steps:
+                return KernelInverseNetwork(features, n, length, penalty, weakest, bounds)
+            return kernel_ridge(features, length, penalty, enough_steps(penalty, left), examples=n, bounds=bounds)
         except AnchorheadError as error:
             said = (
                 f"{error} Here l2 is alpha/{n}, alpha={self.alpha!r}, and length is sqrt(1/(2 gamma)), gamma={rate:g}."
             )
             raise type(error)(said) from error
+
+    def _learn(self, report: Progress) -> tuple[Certificate | None, str]:
+        network: Any = self.network_
+        labels, limit = self._columns(), float(self._y.abs().max())
+        self._b = network.learned(self._X, labels, report)
+        report(f"bounding what is left of {len(self._X):,} equations")
+        bound, left = prediction_bounds(network, self._X, labels, self._b, self._rate())
+        if not left <= max(UNSETTLED, self.tol, bound / 2):
+            warnings.warn(
+                f"The weights leave an error of {left:.1e} of the largest label; increase alpha={self.alpha!r}.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        if not bound < limit:
+            return None, (
+                f"rounding in float64 may move predictions by {bound:.1e} of the largest label: alpha={self.alpha!r} "
+                "is small beside the rounding of the kernel; increase alpha, or gamma"
+            )
+        return self._stated(bound + VANISHED, 0.0), ""
+
+    def _answer(self, network: Any, query: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = network.answered(self._X, self._b, query)
+        return found
+
+
+def few_steps(l2: float, tol: float) -> float:
+    """Of Richardson's iteration; infinite where they are too many."""
+    try:
+        return enough_steps(l2, tol)
+    except ToleranceError:
+        return math.inf
+
+
+def _least(X: torch.Tensor, rate: float, l2: float) -> float:
+    """The least eigenvalue of K/n + l2, plainly, to half of it; at least l2."""
+    values = torch.linalg.eigvalsh(squared_distances(X, X).mul_(-rate).exp_() / len(X))
+    return max(l2, float(values[0]) / 2)
 
 
 def _power(X: torch.Tensor) -> float:

@@ -42,7 +42,9 @@ s - l2 >= (4ρ/η)/(4t²), and it is at most (1 + ρ^t(1 + κt))/s. With B_0 the
 b stays below B = (B_0 + G p_0)/(1 - G p_1) by induction, where p_0 + p_1‖b‖ bounds a step's perturbation.
 
 *Bound.* The squares' part, and e^{δ_q} times ‖y‖ρ^T(1 + κT)/(2 sqrt(l2)) + W(p_0 + p_1 B), and ε_g B with the ε_g of
-the queries. The exact answer does not enter: it is proved without a matrix being solved.
+the queries. The exact answer does not enter: it is proved without a matrix being solved. No answer is larger than
+‖y‖/(2 sqrt(l2)), so that a bound beyond twice that says nothing: then that is the bound, the level is `trivial`, and
+runs refuse larger answers. What is known of one prompt is far more (`kernel_certificate.py`).
 """
 
 from __future__ import annotations
@@ -58,13 +60,15 @@ from torch import Tensor
 from anchorhead.dtypes import LEAST_NORMAL
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ToleranceError
-from anchorhead.in_context.bounds import SLACK, counts, positive
+from anchorhead.head.own_precision import in_own_precision
+from anchorhead.in_context.bounds import SLACK, OutsideBoundsError, counts, positive
 from anchorhead.in_context.kernels import KernelNetwork, squared_distances
 from anchorhead.in_context.network import Layers, State, stated
 from anchorhead.in_context.reading import Reading
 from anchorhead.in_context.stability import gamma
+from anchorhead.model.outside import behind_transforms
 from anchorhead.progress import Progress, telling
-from anchorhead.proof.certificate import rest_above
+from anchorhead.proof.certificate import Certificate, rest_above
 
 SINK = 40.0
 """c: a sink's score, and e^-c its share of the error."""
@@ -198,26 +202,75 @@ class KernelRidgeNetwork(KernelNetwork):
         self.length, self.l2, self.steps = length, l2, steps
         self.gain = 1 + 0.5 / math.sqrt(l2)  # |f(q)| <= ‖y‖/(2 sqrt(l2)), as at the top
         self.register_buffer("coefficients", torch.tensor([*coefficients, l2], dtype=dtype))
+        self.claim(self._proved())
+
+    def _proved(self) -> Certificate:
+        """The bound of the top, or, where that says less, what follows from how large answers may be."""
         with precision():
             exact, whole = upper(self._error(0.0)), upper(self._error(self.unit))
+        if not whole < self._apart():
+            return self._trivial()
+        return self._stated(exact, rest_above(whole, exact), ())
+
+    def _stated(self, exact: float, rounding: float, said: tuple[str, ...], level: str = "proved") -> Certificate:
         at_most = f"prompts have at most {self.examples:,} examples, which every run checks"
-        self.claim(stated(f"kernel ridge regression of length {length:g} and l2 = {l2:g}", dict(self.limits),
-                          self.unit_name, exact, rest_above(whole, exact), (at_most,)))  # fmt: skip
+        return stated(f"kernel ridge regression of length {self.length:g} and l2 = {self.l2:g}", dict(self.limits),
+                      self.unit_name, exact, rounding, (at_most, *said), level)  # fmt: skip
+
+    def _trivial(self) -> Certificate:
+        said = f"answers are at most {self._apart() / 2:.4g} in absolute value, which every run checks"
+        return self._stated(self._apart(), 0.0, (said,), "trivial")
+
+    def _apart(self) -> float:
+        """How far two answers may be apart: twice |f(q)| <= ‖y‖/(2 sqrt(l2))."""
+        with precision():
+            return upper(arb(self.limits["y"]) * (1 + arb(SLACK)) / arb(self.l2).sqrt())
+
+    def forward(self, X: Tensor, y: Tensor, query: Tensor, mask: Tensor | None = None) -> Tensor:
+        found: Tensor = super().forward(X, y, query, mask)
+        if self._claimed.level == "trivial" and not torch.compiler.is_compiling():
+            most = behind_transforms(lambda v: float(v.abs().amax()), found) if found.numel() else None
+            if most is not None and not most <= self._apart() / 2:
+                raise OutsideBoundsError(
+                    f"An answer is {most:.4g}, more than kernel ridge regression can answer, {self._apart() / 2:.4g}: "
+                    f"rounding has taken over. Use an l2 larger than {self.l2:g}."
+                )
+        return found
 
     def begin(self, how: Reading, X: Tensor, y: Tensor, query: Tensor, mask: Tensor | None = None) -> State:
         """Rows and columns of the examples and rows of the queries as at the top of `kernels.py`, and b_0, v_0."""
+        return self.started(how, X, y.unsqueeze(-1), query, mask)
+
+    def started(self, how: Reading, X: Tensor, y: Tensor, query: Tensor, mask: Tensor | None = None) -> State:
+        """The same for several sets of labels, y (..., n, targets)."""
         scale, one = self.scale.to(X.dtype), torch.ones_like(X[..., :1])
         squares, asked = self.columns(how, X), self.columns(how, query)
-        b = y.unsqueeze(-1)
         state = {
             "rows": torch.cat([X * scale, squares, one], -1),
             "columns": torch.cat([X, one, squares], -1),
             "asked": torch.cat([query * scale, asked, torch.ones_like(query[..., :1])], -1),
-            "y": b,
-            "b": 0 * b,
-            "push": b * (-self.coefficients[0].to(X.dtype) / 2),
+            "y": y,
+            "b": 0 * y,
+            "push": y * (-self.coefficients[0].to(X.dtype) / 2),
         }
         return state if mask is None else state | {"mask": mask}
+
+    @in_own_precision
+    def learned(self, X: Tensor, Y: Tensor, report: Progress | None = None) -> Tensor:
+        """b for several sets of labels, (n, targets) for Y (n, targets): what a run has before it looks at queries."""
+        how = Reading()
+        state = self.started(how, X, Y, X[:1])
+        for step in range(self.steps):
+            if report is not None and step % 100 == 0:
+                report(f"step {step + 1:,} of {self.steps:,} on {len(X):,} examples")
+            state = self.step(how, state)
+        return state["b"]
+
+    @in_own_precision
+    def answered(self, X: Tensor, b: Tensor, query: Tensor) -> Tensor:
+        """What a run answers with such b, (m, targets)."""
+        how = Reading()
+        return self._answers(how, self.started(how, X, b, query) | {"b": b})
 
     def step(self, how: Reading, state: State) -> State:
         rate, momentum, l2 = self.coefficients.to(state["b"].dtype)
@@ -227,7 +280,10 @@ class KernelRidgeNetwork(KernelNetwork):
         return state | {"b": after, "push": momentum * (after - b)}
 
     def end(self, how: Reading, state: State) -> Tensor:
-        return how.blend(state["asked"], state["columns"], state["b"], state.get("mask"), SINK).squeeze(-1)
+        return self._answers(how, state).squeeze(-1)
+
+    def _answers(self, how: Reading, state: State) -> Tensor:
+        return how.blend(state["asked"], state["columns"], state["b"], state.get("mask"), SINK)
 
     def layers(self) -> Layers:
         return [(1, [self.square]), (self.steps + 1, [self.prompt_head(2)])]
@@ -244,7 +300,7 @@ class KernelRidgeNetwork(KernelNetwork):
     def extra_repr(self) -> str:
         return f"kernel ridge, length {self.length:g}, l2 {self.l2:g}, {self.steps} steps, {self.features} features"
 
-    def _kernel_error(self, other: str, unit: float) -> arb:
+    def kernel_error(self, other: str, unit: float) -> arb:
         """ε_g, for queries of the size that `other` names."""
         moved = self.product_error(1 / arb(self.length) ** 2, other, unit)
         entry = TOP * (moved.expm1() * (1 + 5 * arb(unit)) + 5 * arb(unit) + 2 * arb(-SINK).exp())
@@ -255,7 +311,7 @@ class KernelRidgeNetwork(KernelNetwork):
         size, stored = arb(self.limits["y"]) * (1 + arb(SLACK)), self.coefficients.double().tolist()
         rates, (rate, momentum, l2) = Rates.of(*stored), map(arb, stored)
         level, asked_level = self.level_error("x", unit), self.level_error("query", unit)
-        error, asked = self._kernel_error("x", unit), self._kernel_error("query", unit)
+        error, asked = self.kernel_error("x", unit), self.kernel_error("query", unit)
         plain, seen = rates.spread()
         lost = LEAST_NORMAL[self.unit_name] * (self.examples + 20) * (1 + rate) * (1 + l2)
         fixed = gamma(12, unit) * rate * size + lost

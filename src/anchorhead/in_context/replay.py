@@ -6,8 +6,10 @@ of the data,
 
     coef = w/scale · size,     intercept = middle + w_last · size - coef · mean
 
-w is what `shrinkage` returns first; of counts, whose predictions are shifted, it is the result plus `shift`; and of
-more columns than examples the network is given X^T and returns β, of which w is X^T β/n (`fit_squares.py`).
+w is what `shrinkage` returns first; and of more columns than examples the network is given X^T and returns β, of which
+w is X^T β/n (`fit_squares.py`). `shift` is added to it: of counts, whose predictions are shifted and may have a last
+column for nothing else (`fit_smooth.py`), of dependent columns, whose shortest coefficients are others
+(`fit_shortest.py`), and where the last run fitted what one before left.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Run:
         if self.dual and self.prompt[0] is not None:
             flat = self.prompt[0]
             found = found @ flat.mT / math.sqrt(flat.numel())
-        return found if self.shift is None else found + self.shift
+        return found if self.shift is None else found[..., : self.shift.shape[-1]] + self.shift
 
     def again(self) -> tuple[np.ndarray, np.ndarray]:
         """coef and intercept, by running the network again."""

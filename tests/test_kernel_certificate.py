@@ -1,0 +1,114 @@
+"""KernelRidge against its equations solved in 60 digits: what is said of one fit, down to small penalties."""
+
+import warnings
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import anchorhead as ah
+from anchorhead.in_context.kernel_certificate import prediction_bounds
+from anchorhead.in_context.kernel_inverse import KernelInverseNetwork
+
+pytest.importorskip("sklearn")
+from sklearn.datasets import load_diabetes
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.kernel_ridge import KernelRidge
+
+ic = ah.in_context
+
+
+def predicted(X, y, query, alpha, rate):
+    """Kernel ridge regression of these floats, in 60 digits."""
+    with mpmath.workdps(60):
+        X, query = ([[mpmath.mpf(v) for v in row] for row in part.tolist()] for part in (X, query))
+
+        def kernels(rows):
+            return mpmath.matrix([[mpmath.exp(-mpmath.mpf(rate) * sum((a - b) ** 2 for a, b in zip(r, x, strict=True)))
+                                   for x in X] for r in rows])  # fmt: skip
+
+        weights = mpmath.lu_solve(kernels(X) + mpmath.mpf(alpha) * mpmath.eye(len(X)), mpmath.matrix(y.tolist()))
+        return np.array([float(v) for v in kernels(query) * weights])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 14), st.integers(1, 3), st.integers(-11, 1), st.floats(0.01, 20))
+def test_no_prediction_is_further_off_than_the_certificate_says(seed, examples, columns, power, rate):
+    draw = np.random.default_rng(seed)
+    X, y = draw.standard_normal((examples, columns)), 1e3 * draw.standard_normal(examples)
+    query, alpha = 1.5 * draw.standard_normal((6, columns)), 10.0**power
+    try:
+        model = ic.KernelRidge(alpha, gamma=rate).fit(X, y)
+    except ah.ToleranceError:
+        assert alpha / examples < 1e-12
+        return
+    query = query[np.abs(query - model._centre).max(1) <= model.network_.limits["query"]]
+    if not len(query):
+        return
+    centre = model._centre
+    wanted = predicted(X - centre, y, query - centre, alpha, rate)
+    off = np.abs(model.predict(query) - wanted).max()
+    if model.certificate_ is None:
+        assert "increase alpha" in model.certificate_missing_
+    else:
+        assert model.certificate_.level == "proved"
+        assert off <= model.certificate_.bound < np.abs(y).max()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.floats(-8, 0))
+def test_the_bound_holds_for_weights_that_are_wrong(seed, power):
+    draw = np.random.default_rng(seed)
+    X, y = draw.standard_normal((8, 2)), draw.uniform(-1, 1, 8)
+    l2, rate = 10.0**power, 0.5
+    network = ic.kernel_ridge(2, 1.0, l2, 3, examples=8, bounds={"x": 8.0, "query": 8.0, "y": 1.0})
+    b = torch.tensor(draw.standard_normal((8, 1)) * 10 ** draw.uniform(-3, 6))
+    bound, left = prediction_bounds(network, torch.tensor(X), torch.tensor(y)[:, None], b, rate)
+    found = network.answered(torch.tensor(X), b, torch.tensor(X))[:, 0].numpy()
+    assert np.abs(found - predicted(X, y, X, 8 * l2, rate)).max() <= bound
+    assert left <= bound
+
+
+@pytest.mark.parametrize("alpha", [1e-2, 1e-6, 1e-8])
+def test_a_small_penalty_takes_few_steps_and_says_what_it_knows(alpha):
+    X, y = load_diabetes(return_X_y=True)
+    X, y = X[:150], y[:150]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        wide, narrow = ic.KernelRidge(alpha).fit(X, y), ic.KernelRidge(alpha, gamma=500.0).fit(X, y)
+    assert isinstance(wide.network_, KernelInverseNetwork)
+    assert narrow.certificate_.bound < 1e-3
+    assert wide.certificate_ is None or wide.certificate_.bound < y.max()
+    theirs = KernelRidge(alpha=alpha, kernel="rbf", gamma=500.0).fit(X, y)
+    assert np.abs(narrow.predict(X) - theirs.predict(X)).max() <= narrow.certificate_.bound + 1e-7
+
+
+def test_a_bound_that_says_nothing_is_none_and_says_what_to_do():
+    X, _ = load_diabetes(return_X_y=True)
+    model = ic.KernelRidge(1e-9).fit(X[:150] / 50, np.random.default_rng(0).standard_normal(150))
+    assert model.certificate_ is None
+    assert "increase alpha" in model.certificate_missing_
+
+
+def test_a_network_whose_bound_says_nothing_is_called_trivial():
+    assert ic.kernel_ridge(1, 0.05, 1e-9, 10, examples=10**6).certificate.level == "trivial"
+    small = ic.kernel_ridge(1, 1.0, 0.1, examples=10)
+    assert small.certificate.level == "proved"
+    assert small.certificate.bound < small._apart()
+
+
+def test_the_inverse_is_the_same_in_every_form_and_leaves_out_what_is_masked():
+    draw = torch.Generator().manual_seed(0)
+    X, query = (torch.randn(n, 2, generator=draw, dtype=torch.float64) for n in (6, 3))
+    y = torch.randn(6, generator=draw, dtype=torch.float64)
+    model = KernelInverseNetwork(2, 6, 1.0, 1e-4, 1e-4)
+    mask = torch.tensor([True, True, False, True, True, True])
+    for prompt in ((X, y, query), (X, y, query, mask), (X[:3], y[:3], query)):
+        wanted = model.exact(*prompt)
+        assert (model(*prompt) - wanted).abs().max() < 1e-8
+        assert (model.literal()(*prompt) - wanted).abs().max() < 1e-8
+    assert (model.as_self_attention(6)(X, y, query[:1]) - model(X, y, query[:1])).abs().max() < 1e-8
+    assert ah.walk(model, X, y, query).softmax > 20
