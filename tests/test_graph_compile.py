@@ -247,7 +247,7 @@ REFUSALS = [
     (lambda: ah.compile("sin(3*x*y)", SQUARE, tol=3e-6, dtype=torch.float32), ah.ToleranceError, r"sin.* dominates"),
     (lambda: ah.compile("x*y"), ah.InputError, "bounded domain"),
     (lambda: ah.compile("x*y", {"x": (0, 1)}), ah.InputError, "no interval for y"),
-    (lambda: ah.compile("x*y", {"x": (0, 1), "y": (0, 1), 3: (0, 1)}), ah.InputError, "names 3"),
+    (lambda: ah.compile("x*y", {"x": (0, 1), "y": (0, 1), 3: (0, 1)}), ah.ExpressionError, "3 cannot name"),
     (lambda: ah.compile("x*y", [(0, 1), (0, 1), (0, 1)]), ah.AnchorheadError, "one for each"),
     (lambda: ah.compile("x*y", {"x": (0, 1), "y": (1, 0)}), ah.InputError, "swap"),
     (lambda: ah.compile("x*y", {"x": (0, 1), "y": (0, float("inf"))}), ah.InputError, "finite"),

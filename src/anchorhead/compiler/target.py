@@ -20,6 +20,7 @@ from anchorhead.enclosure.tails import tail
 from anchorhead.enclosure.zeros import zero
 from anchorhead.errors import ExpressionError, InputError
 from anchorhead.expression.domain import shown
+from anchorhead.expression.functions import check_names
 from anchorhead.expression.graph import Expression, Node
 from anchorhead.expression.parse import parse
 from anchorhead.head.solve import Affine
@@ -228,6 +229,7 @@ def read_interval(domain: Domain, variable: str) -> tuple[float, float]:
     if domain is None:
         return -math.inf, math.inf
     if isinstance(domain, Mapping):
+        check_names(domain)
         if set(domain) != {variable}:
             names = ", ".join(map(str, domain)) or "nothing"
             raise InputError(

@@ -105,7 +105,7 @@ def _require_unchanged(model: Any) -> None:
 def require_free(where: Path) -> None:
     """Refuses, before a model is loaded, what is no folder or holds something else than an earlier conversion."""
     if where.exists() and not where.is_dir():
-        raise FileError(f"{where} is a file; give an empty folder.")
+        raise FileError(f"{where} is a file, no folder; give the name of a folder that is empty or not there yet.")
     if where.is_dir() and not (where / RECORD).is_file():
         _require_empty(where)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorhead.errors import InputError, ShapeError
+from anchorhead.expression.functions import check_names
 
 Pair = tuple[float, float]
 LARGEST = 1e100
@@ -79,6 +80,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _by_name(domain: Mapping[str, Any], names: Sequence[str]) -> tuple[Pair, ...]:
+    check_names(domain)
     missing, unknown = [n for n in names if n not in domain], [str(n) for n in domain if n not in names]
     if missing or unknown:
         said = f"has no interval for {', '.join(missing)}" if missing else f"names {', '.join(unknown)}"

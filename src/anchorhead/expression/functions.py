@@ -6,9 +6,13 @@ expression, and is stored as a constant argument after the function's own argume
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
+
+from anchorhead.errors import ExpressionError
 
 SELU_ALPHA = Fraction("1.6732632423543772848170429916717")
 SELU_SCALE = Fraction("1.0507009873554804934193349852946")
@@ -84,7 +88,7 @@ ALIASES = {
     "expit": "sigmoid",
 }
 
-CONSTANTS = ("pi", "e")
+CONSTANTS = {"pi": "3.14159...", "e": "2.71828..."}
 
 POOLS = {"mean": 1, "var": 1, "std": 1, "cov": 2, "attend": 2}
 """What formulas of a prompt say of all its tokens, with the number of arguments: mean, variance, standard deviation
@@ -115,3 +119,16 @@ DISCONTINUOUS = {
 
 def canonical(name: str) -> str:
     return ALIASES.get(name, name)
+
+
+def check_names(names: Iterable[Any], words: Collection[str] = ()) -> None:
+    """Refuses names that variables cannot have: those that formulas read as something else, `words` among them."""
+    for name in names:
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z_0-9]*", name):
+            raise ExpressionError(f"{name!r:.60} cannot name a variable; use letters, digits and underscores.")
+        if name in CONSTANTS:
+            raise ExpressionError(f"{name} is a number in every formula, {CONSTANTS[name]}; rename the variable.")
+        if name.startswith("__") or name.lower() in ("nan", "inf", "infinity"):
+            raise ExpressionError(f"{name} cannot name a variable; rename it.")
+        if name in FUNCTIONS or name in ALIASES or name in DISCONTINUOUS or name in words:
+            raise ExpressionError(f"The name {name} already means something in an expression; rename the variable.")

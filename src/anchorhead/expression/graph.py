@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from anchorhead.errors import ExpressionError
+from anchorhead.expression.functions import check_names
 
 Value = int | Fraction | str | None
 Made = TypeVar("Made")
@@ -208,6 +209,7 @@ class Expression:
                 f"The expression uses {', '.join(missing)}, but its variables were given as "
                 f"{', '.join(names) or 'none'}; add the missing names or correct the spelling."
             )
+        check_names(names)  # else the text of the expression would say something else
         if len(set(names)) != len(names):
             raise ExpressionError(f"A variable is named twice in {', '.join(names)}; name each once.")
         object.__setattr__(self, "outputs", nodes)

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression.calls import call, power
-from anchorhead.expression.functions import ALIASES, CONSTANTS, DISCONTINUOUS, FUNCTIONS, POOLS
+from anchorhead.expression.functions import ALIASES, CONSTANTS, DISCONTINUOUS, FUNCTIONS, POOLS, check_names
 from anchorhead.expression.graph import Expression, Node, constant, divide, negate, variable
 
 LONGEST = 20_000
@@ -63,18 +63,13 @@ def parse(text: str | Sequence[str], variables: Sequence[str] | None = None, *, 
         raise ExpressionError(
             f"An expression is text, or a list of texts, one for each output; got {type(text).__name__}."
         )
-    names = None if variables is None else _check_names(variables, pools)
+    names = None if variables is None else _names(variables, pools)
     return Expression([_Reader(each, names, pools).read() for each in texts], names)
 
 
-def _check_names(variables: Sequence[str], pools: bool) -> tuple[str, ...]:
+def _names(variables: Sequence[str], pools: bool) -> tuple[str, ...]:
     names = (variables,) if isinstance(variables, str) else tuple(variables)
-    for name in names:
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z_0-9]*", name):
-            raise ExpressionError(f"{name!r} cannot name a variable; use letters, digits and underscores.")
-        known = name in FUNCTIONS or name in ALIASES or name in CONSTANTS or name in DISCONTINUOUS
-        if known or (pools and name in POOLS):
-            raise ExpressionError(f"The name {name} already means something in an expression; rename the variable.")
+    check_names(names, POOLS if pools else ())
     return names
 
 
