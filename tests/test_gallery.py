@@ -333,7 +333,7 @@ def test_the_page_on_hooks_says_what_happens():
     pytest.importorskip("transformer_lens")
     page = (Path(__file__).parents[1] / "docs/interpretability.md").read_text(encoding="utf-8")
     blocks = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if not block.startswith(">>>")]
-    assert len(blocks) == 8
+    assert len(blocks) == 10
     known = {}
     for block in blocks:
         exec(block, known)

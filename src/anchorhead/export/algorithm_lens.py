@@ -14,11 +14,12 @@ no call, and takes zero for what each would give (`in_context/matrices.py`), cou
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, cast
 
 from torch import Tensor, nn
 
-from anchorhead.errors import DependencyError, InputError
+from anchorhead.errors import DependencyError, InputError, ShapeError
 from anchorhead.in_context.matrices import Calls
 from anchorhead.in_context.network import InContextNetwork, State, in_double
 from anchorhead.in_context.reading import Literal
@@ -51,7 +52,12 @@ class Phase(nn.Module):
 
     def passed(self, state: State) -> State:
         """The state, through its points."""
-        return {name: self.state[f"hook_{name}"](value) for name, value in state.items()}
+        found = {name: self.state[f"hook_{name}"](value) for name, value in state.items()}
+        for name, value in state.items():
+            if found[name].shape != value.shape:
+                raise ShapeError(f"A hook put a tensor of shape {tuple(found[name].shape)} in the place of {name}, "
+                                 f"which has {tuple(value.shape)}; one of the same shape is needed.")  # fmt: skip
+        return found
 
 
 class HookedCalls(Literal):
@@ -96,6 +102,11 @@ class HookedAlgorithm(HookedRootModule):
 
     def forward(self, *prompt: Any, **named: Any) -> Tensor:
         [model] = self._model
+        try:
+            inspect.signature(model.forward).bind(*prompt, **named)
+        except TypeError as error:
+            takes = ", ".join(inspect.signature(model.forward).parameters)
+            raise InputError(f"A {type(model).__name__} takes ({takes}), with hook points too: {error}.") from None
         given = in_double(model.checked(*prompt, **named))
         state = self.begin.passed(model.begin(HookedCalls(self.begin), *given))
         for step in self.steps:

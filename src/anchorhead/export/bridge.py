@@ -46,6 +46,7 @@ class Host(nn.Module):
     def __init__(self, network: Hooked) -> None:
         super().__init__()
         self.blocks, self.last, self._run = network.blocks, network.last, network.run
+        self._wide, self._asks = network.features, network.asks
         self.config = SimpleNamespace(is_encoder_decoder=False)
 
     def forward(self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, **prompt: Any) -> Any:
@@ -56,6 +57,8 @@ class Host(nn.Module):
                              "is True for tokens that count.")  # fmt: skip
         x = input_ids if inputs_embeds is None else inputs_embeds
         given = [prompt.get(name) for name in PROMPT] if prompt.keys() & set(PROMPT) else []
+        if self._asks and not given and isinstance(x, Tensor) and x.shape[-1] != self._wide:
+            raise InputError("A bridge takes the queries of a prompt by name: bridge(tokens, query=query, mask=mask).")
         return SimpleNamespace(logits=self._run(x, *given))
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, overload
 
 from torch import nn
+
+from anchorhead.model.compiled import CompiledModel
 
 if TYPE_CHECKING:
     from anchorhead.export.algorithm_lens import HookedAlgorithm
@@ -36,7 +39,9 @@ def to_hooked(model: nn.Module, tokens: int | None = None) -> Hooked | HookedAlg
         from anchorhead.export.algorithm_lens import HookedAlgorithm
 
         return HookedAlgorithm(model, tokens)
-    return hooked(model, tokens)
+    found = hooked(model, tokens)
+    _warn_unproved(model)
+    return found
 
 
 def to_bridge(model: nn.Module, tokens: int | None = None) -> NamedBridge:
@@ -47,4 +52,17 @@ def to_bridge(model: nn.Module, tokens: int | None = None) -> NamedBridge:
     """
     from anchorhead.export.bridge import bridged
 
-    return bridged(model, tokens)
+    found = bridged(model, tokens)
+    _warn_unproved(model)
+    return found
+
+
+def _warn_unproved(model: nn.Module) -> None:
+    """Of a softmax that is written out less may be proved than of the model."""
+    if not isinstance(model, CompiledModel) or model.certificate.level != "proved":
+        return
+    literal = model.literal_certificate()
+    if literal.level == "unproved":
+        warnings.warn(f"Hook points are on the softmax written out, of which nothing is proved in {literal.dtype}, "
+                      "unlike of model(x): its rounding may be larger than the tolerance. Compile with "
+                      'evaluation="literal", or in float64, to have a bound.', stacklevel=3)  # fmt: skip

@@ -104,8 +104,11 @@ class HookedBlock(Block):
 class Hooked(Named, HookedRootModule):
     """Blocks with hook points, and the affine map after the last.
 
-    cfg: what TransformerLens asks of a model: blocks, heads, sizes, and that there is nothing but attention.
+    cfg: what TransformerLens asks of a model: blocks, heads, sizes, and that there is nothing but attention. asks:
+    whether it is of a prompt with queries.
     """
+
+    asks = False
 
     def __init__(self, blocks: Sequence[Block], last: nn.Module, mechanism: Mechanism | None,
                  size: tuple[int, int]) -> None:  # fmt: skip
@@ -147,8 +150,9 @@ class HookedNetwork(Hooked):
 
     def check(self, x: Any) -> None:
         """Refuses an input of another shape or dtype; one outside the domain does what the model's `outside` says."""
-        self._check(x)
-        if x.ndim != 3:
+        if not isinstance(x, Tensor) or x.ndim == 3:
+            self._check(x)
+        else:
             raise ShapeError(
                 f"The input has shape {tuple(x.shape)}; hook points take batches of sequences, (batch, {self.tokens}, "
                 f"{self.features}): x.reshape(-1, {self.tokens}, {self.features}) has that shape."
@@ -181,7 +185,7 @@ def hooked(model: nn.Module, tokens: int | None = None) -> Hooked:
     most = max((layer.attention.num_heads for _, layer in pairs), default=0)
     blocks = [HookedBlock(lift, layer, most) for lift, layer in pairs]
     named = isinstance(model, CompiledModel) and isinstance(model.network, HeadCore | LayeredCore)
-    mechanism = model.mechanism if named and isinstance(model, CompiledModel) else None
+    mechanism = model.literal_mechanism() if named and isinstance(model, CompiledModel) else None
     return HookedNetwork(blocks, last, stock, mechanism, model.look if isinstance(model, Watched) else _anywhere)
 
 

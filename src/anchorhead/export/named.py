@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,13 +45,14 @@ class Named:
         found = self._head(name, layer)
         return found.layer, found.head
 
-    def ablation(self, name: str, value: float | Tensor = 0.0, layer: int | None = None) -> Hook:
+    def ablation(self, name: str, value: float | Tensor | np.ndarray = 0.0, layer: int | None = None) -> Hook:
         """A hook that puts a value in the place of what a head writes, zero unless given: for `run_with_hooks`.
 
-        value: a number, or a tensor (batch, positions), such as what the head wrote for other inputs.
+        value: a number, or a tensor or array (batch, positions), such as what the head wrote for other inputs.
         layer: where the number is written, if not by the head that computes it.
         """
         block, head = self.where(name, layer)
+        value = torch.as_tensor(value) if isinstance(value, np.ndarray) and value.dtype.kind in "fiu" else value
         if isinstance(value, bool) or not isinstance(value, Real | Tensor):
             raise InputError(f"A head writes numbers, and {value!r:.60} is neither a number nor a tensor of them.")
 
@@ -93,7 +95,7 @@ class Named:
         """What a cache holds at a block's z or pattern, whose heads are along that axis."""
         point, heads = self.point(block, part), max(map(len, self.names))
         try:
-            found = cache[point]
+            found = None if isinstance(cache, Tensor) else cache[point]
         except (KeyError, TypeError, IndexError):
             found = None
         if not isinstance(found, Tensor) or found.ndim not in (3, 4) or found.shape[axis] != heads:

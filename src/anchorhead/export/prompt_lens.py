@@ -91,8 +91,8 @@ class HookedPrompt(Hooked):
 
     def __init__(self, blocks: Sequence[PromptBlock], last: nn.Module, model: PromptModel, tokens: int | None) -> None:
         self._model = [model]
-        super().__init__(blocks, last, model.mechanism, (tokens or MOST_LITERAL, sum(model.network.sizes)))
-        self.tokens = tokens
+        super().__init__(blocks, last, model.literal_mechanism(), (tokens or MOST_LITERAL, sum(model.network.sizes)))
+        self.tokens, self.asks = tokens, model.network.sizes[1] > 0
 
     def sequence(self, tokens: Tensor, query: Tensor | None = None) -> Tensor:
         """A prompt as one tensor (batch, n + m, t + k): zero where tokens have no number, and queries none."""

@@ -165,6 +165,11 @@ class CompiledModel(Watched):
         """What every head reads, computes and writes, by name: to print, or `.as_dict()` for JSON."""
         return self.network.mechanism(self.certificate)
 
+    def literal_mechanism(self) -> Mechanism:
+        """The same of `literal()`, stock attention and hook points: with the errors of a softmax that is written out,
+        infinite where `literal_certificate()` is unproved."""
+        return self.network.mechanism(self.literal_certificate())
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input; empty for a function of one variable, which takes every element."""

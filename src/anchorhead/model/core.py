@@ -86,7 +86,7 @@ class Core(nn.Module):
         return None
 
     def mechanism(self, certificate: Certificate) -> Mechanism:
-        """What every head does."""
+        """What every head does, with the errors of the evaluation that the certificate is of."""
         raise MissingPartError(
             "This model looks its values up on a grid of the inputs, with the target's values for its own: it has no "
             "heads with a meaning of their own. Compile with method='graph' for a network of named heads."

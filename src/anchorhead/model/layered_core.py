@@ -93,8 +93,12 @@ class LayeredCore(FlatCore):
             ) from None
 
     def mechanism(self, certificate: Certificate) -> Mechanism:
-        proved = self.report.wire_errors
-        return mechanism(self.placed, proved if certificate.level != "unproved" else (math.inf,) * len(proved))
+        is_literal = certificate.evaluation == "literal"
+        if certificate.level == "unproved":
+            proved = (math.inf,) * self.circuit.wires
+        else:
+            proved = report(self.placed.claim.literal()).wire_errors if is_literal else self.report.wire_errors
+        return mechanism(self.placed, proved)
 
     def literal_wire_errors(self) -> tuple[float, ...]:
         """About the errors of all wires in the literal evaluation, for a diagnosis.

@@ -8,8 +8,9 @@ program for the target, and `error` is how far the number that a head writes may
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +22,17 @@ from anchorhead.circuit.places import Place
 from anchorhead.circuit.program import number_out
 from anchorhead.display import page, table
 from anchorhead.enclosure.exact import as_float
-from anchorhead.errors import InputError
+from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.expression.graph import Node, substituted
+from anchorhead.expression.normal import form
+from anchorhead.expression.parse import parse
 from anchorhead.proof.certificate import end_text
 from anchorhead.proof.network_claim import PlacedNetwork
 
 MOST_SAID = 6
-"""Terms of a line that words say."""
+"""Terms of a line that words say, and names that an error does."""
+LONGEST_NAME = 200
+"""Letters of what is read as a name."""
 OF = {"": "", Place.TOKEN: ", of each token", Place.PROMPT: ", of the prompt", Place.QUERY: ", of each query"}
 """Whose a number is, by its place, in words."""
 
@@ -52,7 +57,8 @@ class HeadMechanism:
     what part of the target it comes from. keys: that it attends to. error: proved, of the number that it writes;
     proved_for: where u may be for that, in JSON null of a head that reads no u; beyond it nothing is known. An error is
     infinite, in JSON null, where it is not, or once the model's numbers are not those that were proved. place: of a
-    model of a prompt, whether each token, the prompt or each query has such a number; empty for others.
+    model of a prompt, whether each token, the prompt or each query has such a number; empty for others. entry: of the
+    values of an attention, which of their numbers it writes; 0 for all else.
     """
 
     layer: int
@@ -67,6 +73,7 @@ class HeadMechanism:
     error: float
     proved_for: tuple[float, float] | None = None
     place: str = ""
+    entry: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -76,7 +83,7 @@ class HeadMechanism:
         return vars(self) | {"reads": reads, "error": error, "proved_for": ends}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Mechanism:
     """What every head of a compiled model does: inputs by name, the heads of all layers in order, the names of the
     state after each, and the outputs' lines.
@@ -93,21 +100,32 @@ class Mechanism:
     def head(self, name: str, layer: int | None = None) -> HeadMechanism:
         """The head that computes a number of that name, or the one that writes it in a layer, where it may be carried.
 
+        A name may be written otherwise: `sin(3*x*y)` is the head called `sin(3*(x*y))`.
+
         >>> model = ah.compile("sin(3*x*y) + exp(-x**2)", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-3)
         >>> [model.mechanism.head("exp(-1*x**2)", layer).kind for layer in (None, 0, 1)]
         ['apply', 'apply', 'carry']
         """
-        writing = [head for head in self.heads if head.name == name]
+        writing = [head for head in self.heads if head.name == name] or self._meant(name)
         found = [head for head in writing if (head.kind != "carry" if layer is None else head.layer == layer)]
         if isinstance(layer, bool) or not found:
             raise InputError(self._not_found(name, layer, [head.layer for head in writing]))
         return found[0]
 
+    def _meant(self, name: Any) -> list[HeadMechanism]:
+        """The heads whose names are the same formula, written otherwise."""
+        formulas = {head.name: _form(head.name) for head in self.heads}
+        typed = _form(name)
+        return [head for head in self.heads if typed is not None and formulas[head.name] == typed]
+
     def _not_found(self, name: Any, layer: Any, layers: list[int]) -> str:
         """Why there is no such head, and which there are; layers: those that write the name."""
         if not layers:
-            known = ", ".join(dict.fromkeys(head.name for head in self.heads if head.kind != "carry"))
-            return f"No head of this model is called {name!r:.80}; those that compute something are {known}."
+            known = list(dict.fromkeys(head.name for head in self.heads if head.kind != "carry"))
+            near = difflib.get_close_matches(str(name), known, MOST_SAID, 0.3) if len(known) > MOST_SAID else known
+            more = "" if near == known else f", and {len(known)} in all, which print(model.mechanism) shows"
+            return (f"No head of this model is called {name!r:.80}; those that compute something are "
+                    f"{', '.join(near or known[:MOST_SAID])}{more}.")  # fmt: skip
         if layer is None:
             return (f"No head computes {name!r}, an input that heads carry on: give layer={layers[0]}" +
                     "".join(f" or layer={other}" for other in layers[1:]) + ".")  # fmt: skip
@@ -132,6 +150,8 @@ class Mechanism:
 
     def __str__(self) -> str:
         return "\n".join(f"layer {h.layer}, head {h.head}  {h.name}{OF[h.place]}: {h.words}" for h in self.heads)
+
+    __repr__ = __str__
 
 
 def mechanism(placed: PlacedNetwork, errors: Sequence[float]) -> Mechanism:
@@ -160,12 +180,23 @@ def _head(placed: PlacedNetwork, layer: int, head: int, i: int, names: Sequence[
     reads = {role: Stated.of(line, names) for role, line in zip(step.roles(), lines, strict=True)}
     formula = step.formula(lambda line: line_node(line, nodes)) if len(lines) <= MOST_SAID else None
     words = step.words([_said(line, names) for line in lines], str(formula or step.name))
+    entry = wire - claim.circuit.starts[i]
     if step.width > 1:
-        words += f": entry {wire - claim.circuit.starts[i]} of its values"
+        words += f": entry {entry} of its values"
     function = getattr(step, "function", None)
     return HeadMechanism(layer, head, step.name, names[wire], words, "" if function is None else str(function), reads,
                          step.label, step.keys(claim.heads, use), error, _proved_for(placed, i),
-                         _place(placed, wire))  # fmt: skip
+                         _place(placed, wire), entry)  # fmt: skip
+
+
+def _form(name: Any) -> Hashable:
+    """What a name says as a formula; None if it says none."""
+    if not isinstance(name, str) or len(name) > LONGEST_NAME:
+        return None
+    try:
+        return form(parse(name).outputs[0])
+    except AnchorheadError:
+        return None
 
 
 def _place(placed: PlacedNetwork, wire: int) -> str:

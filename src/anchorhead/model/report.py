@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from anchorhead.circuit.step import size
 from anchorhead.display import bars, page, shortened, table
-from anchorhead.proof.flow import Flow, Tracker
-from anchorhead.proof.network_claim import NetworkClaim, flows, worst
+from anchorhead.proof.flow import Flow
+from anchorhead.proof.network_claim import NetworkClaim, followed, worst
 from anchorhead.proof.sensitivity import sensitivities
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def report(claim: NetworkClaim) -> Report:
     """Every group of steps that share a head in a layer, and what it contributes to the error of an output."""
     circuit, uses = claim.circuit, claim.wiring.uses
     domains = [(h.low, h.high) for h in claim.heads]
-    found = flows(Tracker(circuit, claim.dtype, claim.wiring, claim.heads), claim.box)
+    found = followed(claim, rounding=True)
     depths = circuit.depths()
     groups: dict[tuple[int, int, str], list[int]] = {}
     for i, (use, depth) in enumerate(zip(uses, depths, strict=True)):

@@ -108,8 +108,13 @@ def literal_claim(head: HeadClaim) -> HeadClaim:
     return replace(plain, rounding=literal_rounding(plain))
 
 
-def output_errors(claim: NetworkClaim, *, rounding: bool) -> list[float]:
-    """A bound for each output, for every input in the box."""
+def followed(claim: NetworkClaim, *, rounding: bool) -> list[Flow]:
+    """Ranges and errors of all wires, on every cell of the box."""
     tracker = Tracker(claim.circuit, claim.dtype, claim.wiring, claim.heads, rounding=rounding,
                       literal=claim.is_literal)  # fmt: skip
-    return worst([flow.output_errors for flow in flows(tracker, claim.box)])
+    return flows(tracker, claim.box)
+
+
+def output_errors(claim: NetworkClaim, *, rounding: bool) -> list[float]:
+    """A bound for each output, for every input in the box."""
+    return worst([flow.output_errors for flow in followed(claim, rounding=rounding)])

@@ -1,0 +1,177 @@
+"""Heads asked for by what they compute, however that is written, and what hook points claim of them."""
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mp
+
+import anchorhead as ah
+from anchorhead.expression.normal import form
+from anchorhead.expression.parse import parse
+
+BOX = {"x": (-1, 1), "y": (-1, 1)}
+FUNCTIONS = {name: getattr(mpmath, name) for name in ("sin", "exp", "tanh", "cosh", "atan", "sqrt", "log")} | {
+    "abs": abs,
+    "relu": lambda u: max(u, mpmath.mpf(0)),
+    "max": max,
+}
+
+
+def formulas():
+    """Short texts over x, y and small numbers."""
+    leaf = st.sampled_from(["x", "y", "2", "3", "0.5", "1"])
+    return st.recursive(
+        leaf,
+        lambda inner: st.one_of(
+            st.tuples(inner, st.sampled_from("+-*/"), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
+            st.tuples(st.sampled_from([f for f in FUNCTIONS if f != "max"]), inner).map(lambda t: f"{t[0]}({t[1]})"),
+            st.tuples(inner, st.sampled_from(["2", "3", "-1", "0.5", "-2"])).map(lambda t: f"({t[0]})**({t[1]})"),
+            st.tuples(inner, inner).map(lambda t: f"max({t[0]}, {t[1]})"),
+            inner.map(lambda t: f"-({t})"),
+        ),
+        max_leaves=5,
+    )
+
+
+def value(text, x, y):
+    """By Python's own reading of it, in mpmath; None where it has none."""
+    with mp.workdps(40):
+        try:
+            found = eval(text, {"__builtins__": {}}, FUNCTIONS | {"x": mpmath.mpf(x), "y": mpmath.mpf(y)})
+        except (ZeroDivisionError, ValueError, TypeError, OverflowError):
+            return None
+        return found if isinstance(found, int | float | mpmath.mpf) and mpmath.isfinite(found) else None
+
+
+def read(text):
+    try:
+        return form(parse(text).outputs[0])
+    except ah.AnchorheadError:
+        return None
+
+
+@given(st.lists(formulas(), min_size=6, max_size=12, unique=True))
+@settings(max_examples=150)
+def test_formulas_of_one_form_are_one_function(texts):
+    forms = [(text, read(text)) for text in texts]
+    for i, (one, its) in enumerate(forms):
+        for other, another in forms[:i]:
+            if its is None or its != another:
+                continue
+            for x, y in ((0.37, 0.81), (-0.63, 0.29), (1.7, -2.3), (-0.4, -1.1)):
+                a, b = value(one, x, y), value(other, x, y)
+                if a is not None and b is not None:
+                    assert mpmath.almosteq(a, b, 1e-12, 1e-12), (one, other)
+
+
+@given(formulas(), formulas(), formulas())
+@settings(max_examples=150)
+def test_order_and_brackets_do_not_matter(a, b, c):
+    for one, other in (
+        (f"{a} + {b} + {c}", f"{c} + ({b} + {a})"),
+        (f"{a}*{b}*{c}", f"{c}*({b}*{a})"),
+        (f"-({a}) - {b}", f"-1*{b} - {a}"),
+        (f"sin(3*({a}))", f"sin(({a})*3)"),
+    ):
+        if read(one) is not None and read(other) is not None and "**" not in one:
+            assert read(one) == read(other), (one, other)
+
+
+@pytest.mark.parametrize(
+    ("formula", "typed"),
+    [
+        ("sin(3*x*y) + exp(-x**2)", ["sin(3*x*y)", "sin(y*3*x)", "exp(-x**2)", "exp(-(x*x))", "y*x"]),
+        ("softplus(x)*y + y", ["softplus(x)*y", "y*softplus(x)", "softplus(x, 1)*y"]),
+        ("x/(y + 2)", ["x/(y + 2)", "x/(2 + y)", "x*(y + 2)**-1"]),
+        ("sqrt(x**2 + y**2 + 1)", ["sqrt(1 + y**2 + x**2)", "y*y", "(x**2 + y**2 + 1)**0.5"]),
+    ],
+)
+def test_a_head_is_found_by_what_was_typed(formula, typed):
+    found = ah.compile(formula, BOX, tol=1e-3, method="graph").mechanism
+    for name in typed:
+        assert read(found.head(name).name) == read(name)
+
+
+def test_another_function_is_not_found():
+    found = ah.compile("sin(3*x*y) + exp(-x**2)", BOX, tol=1e-3).mechanism
+    for name in ("sin(2*x*y)", "exp(x**2)", "x", "x+y", "x**", "", "1", "*" * 1000, "x" * 10**6, 3, None):
+        with pytest.raises(ah.InputError, match="No head"):
+            found.head(name)
+
+
+def test_near_names_are_named_and_not_hundreds():
+    model = ah.compile([f"sin({k}*x*y)" for k in range(1, 30)], BOX, tol=1e-2)
+    with pytest.raises(ah.InputError, match=r"and \d+ in all") as said:
+        model.mechanism.head("sin(31*x*y)")
+    assert "sin(3*(x*y))" in str(said.value)
+    assert len(str(said.value)) < 300
+
+
+def test_every_entry_of_an_attention_is_a_field():
+    class Attention(torch.nn.Module):
+        def forward(self, x):
+            return torch.softmax(x[:2], 0) @ x[2:].reshape(2, 2)
+
+    heads = ah.compile(Attention(), [(-1, 1)] * 6, shape=(6,), tol=1e-3).mechanism.as_dict()["heads"]
+    assert [head["entry"] for head in heads if head["kind"] == "attend"] == [0, 1]
+
+
+@pytest.mark.parametrize("make", [ah.to_hooked, ah.to_bridge])
+def test_a_form_of_which_nothing_is_proved_is_told(make):
+    pytest.importorskip("transformer_lens")
+    model = ah.compile("sin(3*x*y)", BOX, tol=1e-4, dtype=torch.float32)
+    with pytest.warns(UserWarning, match="nothing is proved in float32"):
+        hooked = make(model)
+    assert all(head.error == np.inf for head in hooked.mechanism.heads)
+    assert max(head.error for head in model.mechanism.heads) <= 1e-4
+
+
+@pytest.mark.parametrize("formula", ["sin(3*x*y) + exp(-x**2)", "x*y", "max(x, y)*x", "1/(x*y + 2)"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_errors_with_hook_points_are_those_of_their_form(formula, dtype):
+    pytest.importorskip("transformer_lens")
+    model = ah.compile(formula, BOX, tol=1e-2 if dtype == torch.float32 else 1e-6, dtype=dtype, evaluation="literal")
+    hooked = ah.to_hooked(model)
+    x = 2 * torch.rand(2000, 1, 2, dtype=dtype, generator=torch.Generator().manual_seed(1)) - 1
+    _, cache = hooked.run_with_cache(x)
+    a, b = x.double().unbind(-1)
+    for head in hooked.mechanism.heads:
+        assert head.error < 1e-2
+        names = {"x": a, "y": b, "sin": torch.sin, "exp": torch.exp, "max": torch.maximum, "__builtins__": {}}
+        exact = eval(head.name, names)
+        found = hooked.written(cache, head.name, layer=head.layer).double()
+        assert (found - exact).abs().max() <= head.error + 1e-12
+
+
+def test_wrong_calls_of_hooked_networks_are_sentences():
+    pytest.importorskip("transformer_lens")
+    model = ah.compile("sin(3*x*y)", BOX, tol=1e-3)
+    hooked, x = ah.to_hooked(model), torch.zeros(4, 1, 2, dtype=torch.float64)
+    out, _ = hooked.run_with_cache(x)
+    with pytest.raises(ah.ShapeError, match=r"x.reshape\(-1, 1, 2\)"):
+        hooked(x[:, 0])
+    with pytest.raises(ah.InputError, match="holds no"):
+        hooked.written(out, "x*y")
+    same = [hooked.run_with_hooks(x, fwd_hooks=[hooked.ablation("x*y", value)])
+            for value in (np.full((4, 1), 0.5), torch.full((4, 1), 0.5), 0.5)]  # fmt: skip
+    assert torch.equal(same[0], same[1])
+    assert torch.equal(same[0], same[2])
+    with pytest.raises(ah.InputError, match="neither a number"):
+        hooked.ablation("x*y", np.array(["a"]))
+
+    prompt = ah.in_context.compile("q*mean(x)", {"x": (-1, 1)}, {"q": (-1, 1)}, tol=1e-3)
+    tokens = torch.zeros(2, 3, 1, dtype=torch.float64)
+    with pytest.raises(ah.InputError, match="by name"):
+        ah.to_bridge(prompt)(tokens, tokens)
+
+    descent = ah.to_hooked(
+        ah.in_context.gradient_descent("squared", features=2, examples=3, steps=1, learning_rate=0.1)
+    )
+    X, y = torch.zeros(3, 2, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    with pytest.raises(ah.InputError, match=r"takes \(X, y, w0, mask\)"):
+        descent(X)
+    with pytest.raises(ah.ShapeError, match="in the place of w"):
+        descent.run_with_hooks(X, y, fwd_hooks=[("steps.0.state.hook_w", lambda w, hook: torch.zeros(3).double())])
