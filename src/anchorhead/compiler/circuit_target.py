@@ -155,8 +155,3 @@ def name_of(function: Callable[..., Any]) -> str:
     if isinstance(function, nn.Module):
         return type(function).__name__
     return getattr(function, "__name__", type(function).__name__)
-
-
-def size_of(shape: tuple[int, ...]) -> int:
-    """How many numbers an input of that shape holds."""
-    return math.prod(shape)

@@ -241,6 +241,3 @@ class Expression:
                 f"A function of one variable was asked for, but {self} has the variables {', '.join(self.variables)}."
             )
         return self.variables[0] if self.variables else "x"
-
-    def depends_on(self, name: str) -> bool:
-        return name in variables_of(self.outputs)
