@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ from anchorhead.circuit.line import Line
 from anchorhead.circuit.places import Misplaced, Place, joined
 from anchorhead.circuit.step import Computed, Pair, ProvedHead, Step, Use, Valued, Values, gamma, size
 from anchorhead.enclosure.precision import upper
+from anchorhead.expression.graph import Node
+from anchorhead.expression.primitives import add, mul
 
 if TYPE_CHECKING:
     from anchorhead.circuit.program import Reader
@@ -63,9 +66,20 @@ class Pool(Step):
     def symbol(self) -> str:
         return "mean" if self.is_mean else "attention_over_tokens"
 
+    def formula(self, line: Callable[[Line], Node]) -> Node:
+        value = line(self.value)
+        if self.is_mean:
+            return Node("mean", (value,))
+        parts = [mul(line(q), line(k)) for q, k in zip(self.query, self.key, strict=True)]
+        parts += [line(self.offset)] if self.offset.terms or not parts else []
+        return Node("attend", (reduce(add, parts), value))
+
     def words(self, lines: Sequence[str], formula: str) -> str:
-        how = "the mean" if self.is_mean else "a softmax-weighted mean"
-        return f"computes {how} over the prompt's tokens of {lines[-1]}"
+        if self.is_mean:
+            return f"computes the mean over the prompt's tokens of {lines[-1]}"
+        query, key = (f"({', '.join(lines[i] for i in part)})" for part in self.parts()[:2])
+        score = f"{key}·{query} + {lines[-2]}".removesuffix(" + 0") if self.query else lines[-2]
+        return f"computes the mean over the prompt's tokens of {lines[-1]}, weighted by softmax of {score}"
 
     def roles(self) -> list[str]:
         d = range(len(self.query))

@@ -4,7 +4,7 @@ A number of a token and one of a query meet nowhere but in a score, where attent
 score of attend(score, value) is multiplied out into  sum over k of t_k · q_k,  each t_k of the token and each q_k of
 the query alone: sums, products, quotients and small whole powers can be, and anything else that mixes both is refused.
 What a score has of the query alone is the same for every token, and drops out of the softmax. The node becomes
-attend(value, offset, t_1, q_1, t_2, q_2, ...), offset what the score has of the token alone.
+attend(value, offset, t_1, q_1, t_2, q_2, ...), offset what the score has of the token alone, and keeps its own text.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Separation:
         args = [value, offset, *(part for query, token in terms.items() for part in (token, query))]
         for part in args:
             self.places.setdefault(part, TOKEN)
-        return self._placed(Node("attend", args, _short(node)), QUERY if self._asks(terms) else NEITHER)
+        return self._placed(Node("attend", args, str(node)), QUERY if self._asks(terms) else NEITHER)
 
     def _asks(self, terms: dict[Node, Node]) -> bool:
         return any(self.places[query] & QUERY for query in terms)

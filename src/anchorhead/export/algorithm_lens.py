@@ -9,20 +9,24 @@ of a step in the order of `model.attention(...)`, are
     steps.t.state.hook_NAME                                            a tensor of the state after the step
 
 and the same of `begin`; `end` has calls alone. How many calls there are does not depend on the prompt: a run that makes
-no call, and takes zero for what each would give (`in_context/matrices.py`), counts them.
+no call, and takes zero for what each would give (`in_context/matrices.py`), counts them. A run that leaves the declared
+bounds is refused, as the model refuses it; where a hook changed something on the way, it is warned of.
 """
 
 from __future__ import annotations
 
 import inspect
+import warnings
 from typing import Any, cast
 
 from torch import Tensor, nn
 
 from anchorhead.errors import DependencyError, InputError, ShapeError
+from anchorhead.in_context.bounds import OutsideBoundsError
 from anchorhead.in_context.matrices import Calls
 from anchorhead.in_context.network import InContextNetwork, State, in_double
 from anchorhead.in_context.reading import Literal
+from anchorhead.model.outside import OutsideRangeWarning
 
 try:
     from transformer_lens import HookedRootModule
@@ -50,9 +54,9 @@ class Phase(nn.Module):
         self.calls = nn.ModuleList(Points() for _ in range(calls))
         self.state = nn.ModuleDict({f"hook_{name}": HookPoint() for name in state})
 
-    def passed(self, state: State) -> State:
-        """The state, through its points."""
-        found = {name: self.state[f"hook_{name}"](value) for name, value in state.items()}
+    def passed(self, state: State, touched: list[str]) -> State:
+        """The state, through its points; touched: the names of tensors that were changed on the way."""
+        found = {name: _through(self.state[f"hook_{name}"], value, touched) for name, value in state.items()}
         for name, value in state.items():
             if found[name].shape != value.shape:
                 raise ShapeError(f"A hook put a tensor of shape {tuple(found[name].shape)} in the place of {name}, "
@@ -63,18 +67,26 @@ class Phase(nn.Module):
 class HookedCalls(Literal):
     """A literal reading whose calls pass the points of a phase, one after the other."""
 
-    def __init__(self, phase: Phase) -> None:
+    def __init__(self, phase: Phase, touched: list[str]) -> None:
         super().__init__()
-        self._left = [cast(Points, points) for points in phase.calls]
+        self._left, self._touched = [cast(Points, points) for points in phase.calls], touched
 
     def weigh(self, scores: Tensor) -> Tensor:
         points = self._left[0]
-        found: Tensor = points.hook_pattern(points.hook_attn_scores(scores).softmax(-1))
-        return found
+        weights = _through(points.hook_attn_scores, scores, self._touched).softmax(-1)
+        return _through(points.hook_pattern, weights, self._touched)
 
     def give(self, found: Tensor) -> Tensor:
-        given: Tensor = self._left.pop(0).hook_z(found)
-        return given
+        return _through(self._left.pop(0).hook_z, found, self._touched)
+
+
+def _through(point: nn.Module, value: Tensor, touched: list[str]) -> Tensor:
+    """The tensor behind a hook point, whose name is noted if it is another, or has other numbers."""
+    version = value._version
+    found: Tensor = point(value)
+    if found is not value or found._version != version:
+        touched.append(str(point.name))
+    return found
 
 
 class HookedAlgorithm(HookedRootModule):
@@ -107,9 +119,17 @@ class HookedAlgorithm(HookedRootModule):
         except TypeError as error:
             takes = ", ".join(inspect.signature(model.forward).parameters)
             raise InputError(f"A {type(model).__name__} takes ({takes}), with hook points too: {error}.") from None
-        given = in_double(model.checked(*prompt, **named))
-        state = self.begin.passed(model.begin(HookedCalls(self.begin), *given))
+        given, touched = in_double(model.checked(*prompt, **named)), list[str]()
+        states = [self.begin.passed(model.begin(HookedCalls(self.begin, touched), *given), touched)]
         for step in self.steps:
             phase = cast(Phase, step)
-            state = phase.passed(model.step(HookedCalls(phase), state))
-        return model.joined(model.end(HookedCalls(self.end), state))
+            states.append(phase.passed(model.step(HookedCalls(phase, touched), states[-1]), touched))
+        result = model.joined(model.end(HookedCalls(self.end, touched), states[-1]))
+        try:
+            model.check_run(states, result)
+        except OutsideBoundsError as error:
+            if not touched:
+                raise
+            warnings.warn(f"After the hook at {touched[0]} the run left the declared bounds, and beyond them heads are "
+                          f"not what they were built for. {error}", OutsideRangeWarning, stacklevel=2)  # fmt: skip
+        return result

@@ -47,6 +47,8 @@ def _write(node: Node, args: list[tuple[str, int]]) -> tuple[str, int]:
         return str(node.value), ATOM
     if not args:
         return node.op, ATOM
+    if isinstance(node.value, str):  # its arguments are in another order than it was written with
+        return node.value, ATOM
     if node.op in INFIX:
         sign, level = INFIX[node.op]
         return _bracket(args[0], level) + sign + _bracket(args[1], level + 1), level

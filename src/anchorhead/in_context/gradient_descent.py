@@ -256,6 +256,11 @@ class GradientDescent(InContextNetwork):
         limits.check_curvature(X, mask, self.bounds, f"learning_rate={self.algorithm.rate:g}",
                                "Use a learning rate that is as many times smaller")  # fmt: skip
 
+    def check_run(self, states: Sequence[State], result: Tensor) -> None:
+        self._check_state(states[-1])
+        reached = [(s["X"] @ s["w"].unsqueeze(-1)).abs().amax() for s in states[:-1]]
+        self._check_iterates(reached, [state["w"].abs().amax() for state in states])
+
     def _check_state(self, state: State) -> None:
         """Refuses a run whose last state is not what the bounds say; here the iterates are all there is."""
 

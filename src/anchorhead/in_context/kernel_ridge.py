@@ -50,7 +50,7 @@ runs refuse larger answers. What is known of one prompt is far more (`kernel_cer
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -228,14 +228,17 @@ class KernelRidgeNetwork(KernelNetwork):
 
     def forward(self, X: Tensor, y: Tensor, query: Tensor, mask: Tensor | None = None) -> Tensor:
         found: Tensor = super().forward(X, y, query, mask)
+        self.check_run((), found)
+        return found
+
+    def check_run(self, states: Sequence[State], result: Tensor) -> None:
         if self._claimed.level == "trivial" and not torch.compiler.is_compiling():
-            most = behind_transforms(lambda v: float(v.abs().amax()), found) if found.numel() else None
+            most = behind_transforms(lambda v: float(v.abs().amax()), result) if result.numel() else None
             if most is not None and not most <= self._apart() / 2:
                 raise OutsideBoundsError(
                     f"An answer is {most:.4g}, more than kernel ridge regression can answer, {self._apart() / 2:.4g}: "
                     f"rounding has taken over. Use an l2 larger than {self.l2:g}."
                 )
-        return found
 
     def begin(self, how: Reading, X: Tensor, y: Tensor, query: Tensor, mask: Tensor | None = None) -> State:
         """Rows and columns of the examples and rows of the queries as at the top of `kernels.py`, and b_0, v_0."""

@@ -79,6 +79,9 @@ class InContextNetwork(nn.Module):
         (last,) = deque(self.states(how, *prompt), maxlen=1)
         return self.end(how, last)
 
+    def check_run(self, states: Sequence[State], result: Tensor) -> None:
+        """Refuses a run whose states, the first and that after every step, or result left the declared bounds."""
+
     def joined(self, result: Any) -> Tensor:
         """The result as one tensor."""
         found: Tensor = result

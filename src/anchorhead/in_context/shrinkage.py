@@ -83,12 +83,15 @@ class Shrinkage(InContextNetwork):
     def forward(self, X: Tensor, y: Tensor, u0: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """z and u, (..., 2, d)."""
         found: Tensor = self.fast(X, y, u0, mask)
-        most = behind_transforms(lambda v: float(v.abs().max()), found)
+        self.check_run((), found)
+        return found
+
+    def check_run(self, states: Sequence[State], result: Tensor) -> None:
+        most = behind_transforms(lambda v: float(v.abs().max()), result)
         if most is not None and not most <= self.bounds.w * (1 + SLACK):
             raise OutsideBoundsError(
                 f"An iterate reached {most:.6g}, outside the declared {self.bounds.w:g}. Declare a larger bounds['w']."
             )
-        return found
 
     def begin(self, how: Reading, X: Tensor, y: Tensor, u0: Tensor | None = None, mask: Tensor | None = None) -> State:
         """M, b and u_0."""

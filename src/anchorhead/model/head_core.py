@@ -74,8 +74,7 @@ class HeadCore(Core):
         return head_on_sequences(self.head, tokens)
 
     def mechanism(self, certificate: Certificate) -> Mechanism:
-        return single_head(self.claim.function, self.variable, certificate.expression, self.head.keys,
-                           certificate.bound, certificate.domain[0])  # fmt: skip
+        return single_head(self.claim.function, self.variable, self.head.keys, certificate)
 
     def resources(self, certificate: Certificate) -> Resources:
         low, high = max(-UNBOUNDED, self.claim.low), min(UNBOUNDED, self.claim.high)

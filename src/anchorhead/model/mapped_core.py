@@ -6,7 +6,6 @@ whose values were solved for the map. Where the map has a proof it is of these n
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -81,9 +80,7 @@ class MappedCore(Core):
         )
 
     def mechanism(self, certificate: Certificate) -> Mechanism:
-        error = certificate.bound if certificate.level == "proved" else math.inf
-        found = single_head(self.target.outputs[0], self.target.variables[0], certificate.expression, self.head.keys,
-                            error, certificate.domain[0])  # fmt: skip
+        found = single_head(self.target.outputs[0], self.target.variables[0], self.head.keys, certificate)
         words = f"{found.heads[0].words}, with weights by the row map {self.row_map.name}"
         return replace(found, heads=(replace(found.heads[0], words=words),))
 

@@ -23,10 +23,10 @@ from anchorhead.circuit.program import number_out
 from anchorhead.display import page, table
 from anchorhead.enclosure.exact import as_float
 from anchorhead.errors import AnchorheadError, InputError
-from anchorhead.expression.graph import Node, substituted
+from anchorhead.expression.graph import Node, constant, fold, substituted
 from anchorhead.expression.normal import form
 from anchorhead.expression.parse import parse
-from anchorhead.proof.certificate import end_text
+from anchorhead.proof.certificate import Certificate, end_text
 from anchorhead.proof.network_claim import PlacedNetwork
 
 MOST_SAID = 6
@@ -54,11 +54,12 @@ class HeadMechanism:
     """One head. layer and head count from 0; kind is that of the circuit's step, or `carry`.
 
     function: in u, times v where the step is a product; empty for what is none. reads: the lines by their roles. where:
-    what part of the target it comes from. keys: that it attends to. error: proved, of the number that it writes;
-    proved_for: where u may be for that, in JSON null of a head that reads no u; beyond it nothing is known. An error is
-    infinite, in JSON null, where it is not, or once the model's numbers are not those that were proved. place: of a
-    model of a prompt, whether each token, the prompt or each query has such a number; empty for others. entry: of the
-    values of an attention, which of their numbers it writes; 0 for all else.
+    what part of the target it comes from. keys: that it attends to. error: proved, of the number that it writes, times
+    that number's absolute value where it is `relative`; `rounding`·(1 + |u|) is added where u may be any number, and
+    zero elsewhere. proved_for: where u may be for that, in JSON null of a head that reads no u; beyond it nothing is
+    known. An error is infinite, in JSON null, where it is not, or once the model's numbers are not those that were
+    proved. place: of a model of a prompt, whether each token, the prompt or each query has such a number; empty for
+    others. entry: of the values of an attention, which of their numbers it writes; 0 for all else.
     """
 
     layer: int
@@ -74,13 +75,21 @@ class HeadMechanism:
     proved_for: tuple[float, float] | None = None
     place: str = ""
     entry: int = 0
+    relative: bool = False
+    rounding: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         reads = {role: vars(line) for role, line in self.reads.items()}
-        error = self.error if math.isfinite(self.error) else None
+        error, rounding = (value if math.isfinite(value) else None for value in (self.error, self.rounding))
         ends = None if self.proved_for is None else [end_text(end) for end in self.proved_for]
-        return vars(self) | {"reads": reads, "error": error, "proved_for": ends}
+        return vars(self) | {"reads": reads, "error": error, "rounding": rounding, "proved_for": ends}
+
+    @property
+    def kept(self) -> str:
+        """The error in words."""
+        grows = f" + {self.rounding:.2e} (1 + |u|)" if self.rounding else ""
+        return f"{self.error:.2e}{' |number|' if self.relative else ''}{grows}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,7 +149,7 @@ class Mechanism:
 
     def html(self) -> str:
         """The heads as a table."""
-        rows = [(str(h.layer), str(h.head), h.name + OF[h.place], h.words, str(h.keys), f"{h.error:.2e}")
+        rows = [(str(h.layer), str(h.head), h.name + OF[h.place], h.words, str(h.keys), h.kept)
                 for h in self.heads]  # fmt: skip
         return table(("layer", "head", "writes", "what it does", "keys", "error"), rows, f"{len(rows)} heads")
 
@@ -194,9 +203,18 @@ def _form(name: Any) -> Hashable:
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return None
     try:
-        return form(parse(name).outputs[0])
+        return form(fold(parse(name, pools=True).outputs[0], _by_means))
     except AnchorheadError:
         return None
+
+
+def _by_means(node: Node, args: list[Node]) -> Node:
+    """Variances, deviations and covariances as the means that heads compute."""
+    if node.op not in ("var", "std", "cov"):
+        return Node(node.op, args, node.value)
+    left, right = (Node("sub", (arg, Node("mean", (arg,)))) for arg in (args[0], args[-1]))
+    found = Node("mean", (Node("pow", (left, constant(2))) if left is right else Node("mul", (left, right)),))
+    return Node("sqrt", (found,)) if node.op == "std" else found
 
 
 def _place(placed: PlacedNetwork, wire: int) -> str:
@@ -214,13 +232,16 @@ def _proved_for(placed: PlacedNetwork, i: int) -> tuple[float, float] | None:
     return use.centre + use.radius * head.low, use.centre + use.radius * head.high
 
 
-def single_head(function: Node, variable: str, text: str, keys: int, error: float, where: tuple[float, float]
-                ) -> Mechanism:  # fmt: skip
-    """Of one head for a function of one variable, proved there."""
+def single_head(function: Node, variable: str, keys: int, certificate: Certificate) -> Mechanism:
+    """Of one head for a function of one variable, of which that is certified."""
+    text, proved = certificate.expression, certificate.level == "proved"
     in_u = substituted(function, {variable: U})
     line = Stated(0, {variable: 1})
-    found = HeadMechanism(0, 0, "apply", text, f"computes {in_u} of u = {variable}", str(in_u), {"u": line}, text, keys,
-                          error, where)  # fmt: skip
+    found = HeadMechanism(
+        0, 0, "apply", text, f"computes {in_u} of u = {variable}", str(in_u), {"u": line}, text, keys,
+        certificate.bound if proved else math.inf, certificate.domain[0], relative=certificate.relative,
+        rounding=0.0 if certificate.bounded or not proved else certificate.rounding,
+    )  # fmt: skip
     return Mechanism((variable,), (found,), ((text,),), (Stated(0, {text: 1}),))
 
 
