@@ -45,6 +45,8 @@ def _value(tree, rows, query, token):
         case ast.Call(func=ast.Name(id="attend"), args=[score, part]):
             weights = [mp.exp(s) for s in everywhere(score)]
             return sum(w * v for w, v in zip(weights, everywhere(part), strict=True)) / sum(weights)
+        case ast.Call(func=ast.Name(id="max"), args=parts):
+            return max(map(here, parts))
         case ast.Call(func=ast.Name(id=name), args=[part]):
             return FUNCTIONS[name](here(part))
     raise ValueError(ast.dump(tree))

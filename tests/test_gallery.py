@@ -126,6 +126,8 @@ def test_a_patched_head_changes_the_function_as_the_program_says(name):
             if not all_proved(name, wires):
                 continue
             tried += 1
+            said = model.mechanism.run(x[row], patched={(head["name"], head["layer"]): float(values[row])})
+            assert all(abs(said.outputs[k] - float(m)) < 1e-9 for k, m in enumerate(meant))
             effect = max(abs(a - b) for a, b in zip(plain, meant, strict=True))
             off = max(abs(made[row, k].item() - m) for k, m in enumerate(meant))
             assert off <= 20 * model.certificate.bound + 0.02 * effect, head["words"]
@@ -430,7 +432,7 @@ def test_layers_are_counted_from_0_wherever_they_are_named():
 
 def test_a_function_of_a_prompt_has_names_too():
     model = ah.in_context.compile("q*mean(x*y)", {"x": (-1, 1), "y": (-1, 1)}, {"q": (-1, 1)}, tol=1e-3)
-    assert [head.name for head in model.mechanism.heads if head.kind != "carry"] == ["x*y", "mean_0", "q*mean_0"]
+    assert [head.name for head in model.mechanism.heads if head.kind != "carry"] == ["x*y", "mean(x*y)", "q*mean(x*y)"]
 
 
 def test_the_command_writes_the_gallery_and_shows_heads(tmp_path, capsys):
@@ -448,3 +450,57 @@ def test_the_command_writes_the_gallery_and_shows_heads(tmp_path, capsys):
     found = CliRunner().invoke(app, ["gallery", "-o", str(tmp_path / "made")])
     assert found.exit_code == 0
     assert "21 files" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("formula", "domain", "options"),
+    [("1/x", (1e-3, 1e3), {"relative": True, "tol": 1e-4}), ("gelu(x)", None, {"tol": 1e-7, "dtype": torch.float32})],
+)
+def test_the_error_of_a_head_says_to_what_it_is_relative_and_how_rounding_grows(formula, domain, options):
+    model = ah.compile(formula, domain, **options)
+    [head] = model.mechanism.heads
+    x = torch.logspace(-3, 3, 4001, dtype=torch.float64).clamp(1e-3, 1e3).to(options.get("dtype", torch.float64))
+    x = x if domain else torch.cat([x, 1e30 * x])
+    exact = model.exact(x.double())
+    allowed = head.error * (exact.abs() if head.relative else 1) + head.rounding * (1 + x.double().abs())
+    off = (model(x).double() - exact).abs()
+    assert (off <= allowed).all()
+    assert (off > head.error).any()  # so that what is beside it counts
+    assert (head.as_dict()["relative"], head.as_dict()["rounding"]) == (head.relative, head.rounding)
+    assert ("|number|" in head.kept, "(1 + |u|)" in head.kept) == (bool(domain), not domain)
+
+
+def test_inputs_called_u_and_v_are_not_said_twice():
+    model = ah.compile("u*v + exp(-v)*u", {"u": (-1, 1), "v": (-1, 1)}, tol=1e-3)
+    assert [head.words for head in model.mechanism.heads] == [
+        "computes the product u·v",
+        "computes (exp(u))·v of u = -v and v = u",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "shape", "sentence"),
+    [
+        (torch.sort, (4,), "return torch.sort\\(x\\).values alone"),
+        (lambda x: x.max(-1), (4,), "return .values alone"),
+        (lambda a, b, c: torch.sort(torch.stack([a, b, c])).values, None, "function of one tensor .* shape="),
+        (
+            torch.nn.MultiheadAttention(4, 2, batch_first=True).double(),
+            (3, 4),
+            "wrap it .* lambda x: target\\(x, x, x\\)",
+        ),
+    ],
+)
+def test_a_refusal_says_what_to_write_instead(target, shape, sentence):
+    with pytest.raises(ah.AnchorheadError, match=sentence):
+        ah.compile(target, (-1, 1), tol=1e-3, shape=shape)
+
+
+def test_what_has_no_hook_points_is_told_what_has():
+    model = ah.compile(torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU()).double(), (-1, 1), tol=1e-3)
+    with pytest.raises(ah.ShapeError, match=r"x.reshape\(-1, 1, 4\)"):
+        ah.to_hooked(model)(torch.zeros(5, 2, 2, dtype=torch.float64))
+    with pytest.raises(ah.InputError, match=r"of ah\.in_context"):
+        ah.to_hooked(3)
+    with pytest.raises(ah.InputError, match=r"ah.load\('model.safetensors'\)"):
+        ah.to_hooked("model.safetensors")

@@ -4,8 +4,10 @@ Mechanisms are run as programs (`stated.py`) that share no code with the library
 """
 
 import json
+import warnings
 from functools import cache
 
+import prompt_formulas
 import pytest
 import torch
 from hypothesis import given, settings
@@ -99,7 +101,8 @@ def test_a_pattern_is_the_kernel_that_it_was_compiled_for():
     _, found = hooked("kernel").run_with_cache(tokens, query, mask)
     scores = -5 * (tokens[:, None, :, 0] - query) ** 2
     meant = scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1)
-    assert (hooked("kernel").pattern(found, "attention_over_tokens_0")[:, 5:, :5] - meant).abs().max() < 1e-3
+    [attention] = [head.name for head in model("kernel").mechanism.heads if head.kind == "pool"]
+    assert (hooked("kernel").pattern(found, attention)[:, 5:, :5] - meant).abs().max() < 1e-3
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -114,8 +117,42 @@ def test_a_patched_head_changes_the_answer_as_the_program_says_in_whichever_laye
         out = network.run_with_hooks(tokens, query, mask, fwd_hooks=[hook])
         asked = None if query is None else query[0]
         _, meant = program(name, tokens[0], asked, mask[0], {(head.name, head.layer): value[0].tolist()})
-        expected = torch.tensor([[float(v) for v in row] for row in meant]).double()
+        expected = torch.tensor([[float(v) for v in row] for row in meant], dtype=torch.float64)
+        run = network.mechanism.run(tokens, query, mask, patched={(head.name, head.layer): value})
+        assert torch.allclose(run.outputs[0], expected, rtol=1e-9, atol=1e-9)
         assert (out[0].reshape(expected.shape) - expected).abs().max() <= 20 * model(name).certificate.bound, head.words
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_name_that_is_a_formula_is_what_its_head_writes(name):
+    """Read by Python's grammar and mpmath from the text alone, arguments in their order."""
+    tokens, query, _ = prompt(name, 1, 4, 1, 7)
+    _, found = hooked(name).run_with_cache(tokens, query)
+    asked, tried = {} if query is None else {"q": float(query)}, 0
+    for head in model(name).mechanism.heads:
+        if head.place == "token" or "_" in head.name:
+            continue
+        meant = float(prompt_formulas.value(head.name, tokens[0].tolist(), list(TOKENS), asked))
+        assert abs(hooked(name).written(found, head.name, head.layer)[0, -1] - meant) <= head.error + 1e-9, head.name
+        tried += 1
+    assert tried > 1
+
+
+def test_an_attention_inside_a_formula_is_written_as_it_was():
+    found = ah.in_context.compile("tanh(attend(-k, v))", {"v": (-1, 1), "k": (-2, 2)}, tol=1e-3)
+    assert [head.where for head in found.mechanism.heads] == ["attend(-k, v)", "tanh(attend(-k, v))"]
+    assert "weighted by softmax of -k" in str(found.mechanism)
+    assert "tanh(attend(-k, v))" in str(found)
+    two = ah.in_context.compile("attend(2*k, v) + attend(-3*k, v)", {"v": (-1, 1), "k": (-2, 2)}, tol=1e-3)
+    assert len({head.words for head in two.mechanism.heads}) == 2
+
+
+def test_variances_and_covariances_are_found_as_they_are_called():
+    mechanism = model("slope").mechanism
+    assert mechanism.head("cov(x, y)").name == "mean((x - mean(x))*(y - mean(y)))"
+    assert mechanism.head("var(x)").name == "mean((x - mean(x))**2)"
+    with pytest.raises(ah.InputError, match="No head of this model is called"):
+        mechanism.head("var(y)")
 
 
 @pytest.mark.parametrize("name", ["slope", "no query"])
@@ -129,8 +166,8 @@ def test_a_bridge_of_a_prompt_holds_the_same_numbers(name):
     assert torch.equal(out, expected)
     for block in range(len(hooked(name).blocks)):
         assert torch.equal(found[f"blocks.{block}.z.hook_out"], other[f"blocks.{block}.attn.hook_z"])
-    assert torch.equal(bridge.pattern(found, "mean_0"), hooked(name).pattern(other, "mean_0"))
-    hook, same = bridge.ablation("mean_0", 0.2), hooked(name).ablation("mean_0", 0.2)
+    assert torch.equal(bridge.pattern(found, "mean(x)"), hooked(name).pattern(other, "mean(x)"))
+    hook, same = bridge.ablation("mean(x)", 0.2), hooked(name).ablation("mean(x)", 0.2)
     assert torch.equal(bridge.run_with_hooks(tokens, **named, fwd_hooks=[hook]),
                        hooked(name).run_with_hooks(tokens, query, mask, fwd_hooks=[same]))  # fmt: skip
     for name_ in ("attention_mask", "nonsense"):
@@ -247,3 +284,32 @@ def test_what_is_no_stack_of_blocks_says_what_can_be_had():
         ah.to_hooked(network)(X.float(), y)
     with pytest.raises(ah.InputError, match=r"model\.layer\(sequence\)"):
         ah.to_hooked(ah.interpreter())
+
+
+def test_a_run_that_leaves_the_bounds_is_refused_with_hook_points_as_without():
+    bounds = {"x": 1, "y": 50, "w": 0.5}
+    model = ah.in_context.gradient_descent("poisson", features=1, examples=4, steps=3, learning_rate=0.5, bounds=bounds)
+    X, y = torch.ones(4, 1, dtype=torch.float64), torch.full((4,), 50.0, dtype=torch.float64)
+    for network in (model, ah.to_hooked(model)):
+        with pytest.raises(ah.in_context.OutsideBoundsError, match="At step 1 an entry of w reached 24"):
+            network(X, y)
+    with pytest.raises(ah.in_context.OutsideBoundsError, match="At step 1"):
+        ah.to_hooked(model).run_with_cache(X, y)
+
+
+def test_a_patch_that_leads_out_of_the_bounds_is_warned_of_however_it_is_made():
+    network = ah.to_hooked(
+        ah.in_context.gradient_descent("squared", features=1, examples=4, steps=2, learning_rate=0.5)
+    )
+    X, y = torch.full((4, 1), 0.3, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+
+    def in_place(w, hook):
+        w += 1e9
+        return w
+
+    for hook in (in_place, lambda w, hook: w + 1e9):
+        with pytest.warns(ah.OutsideRangeWarning, match="After the hook at steps.0.state.hook_w the run left"):
+            network.run_with_hooks(X, y, fwd_hooks=[("steps.0.state.hook_w", hook)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network.run_with_hooks(X, y, fwd_hooks=[("steps.0.state.hook_w", lambda w, hook: w + 1)])

@@ -182,7 +182,7 @@ class FunctionStep(Step):
         return ["u", "v"][: len(self.parts())]
 
     def words(self, lines: Sequence[str], formula: str) -> str:
-        return f"computes {self.function} of u = {lines[0]}"
+        return f"computes {self.function}{_of(u=lines[0])}"
 
     def keys(self, heads: Sequence[ProvedHead], use: Use) -> int:
         return heads[use.head].keys
@@ -251,7 +251,7 @@ class Times(FunctionStep):
 
     def words(self, lines: Sequence[str], formula: str) -> str:
         what = "the product u·v" if self.function is U else f"({self.function})·v"
-        return f"computes {what} of u = {lines[0]} and v = {lines[1]}"
+        return f"computes {what}{_of(u=lines[0], v=lines[1])}"
 
     def wanted(self) -> tuple[str, Node, bool]:
         return ("identity", U, True) if self.function is U else ("plain", self.function, True)
@@ -279,3 +279,9 @@ class Times(FunctionStep):
     def described(self, heads: Sequence[ProvedHead], use: Use) -> tuple[str, str]:
         function, method = super().described(heads, use)
         return "u·v" if function == "u" else f"({function})·v", method
+
+
+def _of(**lines: str) -> str:
+    """What u and v are, where they are not called so."""
+    said = [f"{role} = {line}" for role, line in lines.items() if line != role]
+    return f" of {' and '.join(said)}" if said else ""

@@ -69,6 +69,11 @@ def _formulas(target: Any, domain: Any, shape: Any, method: Method) -> Target | 
 
 def _function(target: Any, domain: Any, shape: Any) -> Target | CircuitTarget:
     names = arguments(target)
+    if len(names) > 1 and shape is not None:
+        raise InputError(
+            f"shape={shape!r:.60} is for a target of one tensor, and this one takes {', '.join(names)}; wrap it in a "
+            f"function of one that returns one, such as lambda x: target({', '.join('x' for _ in names)})."
+        )
     if len(names) > 1:
         return of_arguments(target, domain, names)
     found = input_shape(target, domain, shape)

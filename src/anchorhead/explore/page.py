@@ -57,6 +57,8 @@ def page_entries(
                 "a formula."
             )
         return file_entries(Path(target), progress)
+    if Path(target).is_dir():
+        raise InputError(f"{target} is a folder; give a saved model in it, or a formula.")
     return [formula_entry(str(target), domain, progress)]
 
 

@@ -150,12 +150,14 @@ class HookedNetwork(Hooked):
 
     def check(self, x: Any) -> None:
         """Refuses an input of another shape or dtype; one outside the domain does what the model's `outside` says."""
-        if not isinstance(x, Tensor) or x.ndim == 3:
+        size = self.tokens, self.features
+        if not isinstance(x, Tensor) or (x.ndim == 3 and x.shape[1:] == size):
             self._check(x)
         else:
+            shape, fits = f"{self.tokens}, {self.features}", x.numel() and not x.numel() % math.prod(size)
             raise ShapeError(
-                f"The input has shape {tuple(x.shape)}; hook points take batches of sequences, (batch, {self.tokens}, "
-                f"{self.features}): x.reshape(-1, {self.tokens}, {self.features}) has that shape."
+                f"The input has shape {tuple(x.shape)}; a network with hook points takes (batch, {shape})"
+                + (f": x.reshape(-1, {shape}) has that shape." if fits else ".")
             )
         self._look(x)
 

@@ -14,6 +14,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from anchorhead.circuit.apply import U
 from anchorhead.circuit.layout import states
 from anchorhead.circuit.line import Line
@@ -26,6 +28,7 @@ from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.expression.graph import Node, constant, fold, substituted
 from anchorhead.expression.normal import form
 from anchorhead.expression.parse import parse
+from anchorhead.model.stated import Patches, Run, run
 from anchorhead.proof.certificate import Certificate, end_text
 from anchorhead.proof.network_claim import PlacedNetwork
 
@@ -140,6 +143,20 @@ class Mechanism:
                     "".join(f" or layer={other}" for other in layers[1:]) + ".")  # fmt: skip
         which = f"layer {layers[0]}" if len(layers) == 1 else f"each of the layers {', '.join(map(str, layers))}"
         return f"No head of layer={layer!r:.40} writes {name!r}; a head of {which} does."
+
+    def run(self, x: Tensor, query: Tensor | None = None, mask: Tensor | None = None, *,
+            patched: Patches | None = None) -> Run:  # fmt: skip
+        """The program that the mechanism states, plainly in float64: outputs, and what every head is to write.
+
+        x: (..., inputs), one number for every name of `inputs`; of a prompt (..., n, d), with (..., m, d) queries.
+        patched: numbers in the place of what heads write, by name, or by (name, layer) where a head carries it.
+
+        >>> model = ah.compile("sin(3*x*y) + exp(-x**2)", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-6)
+        >>> x = torch.tensor([[0.5, -0.2]], dtype=torch.float64)
+        >>> model.mechanism.run(x, patched={"x*y": 0.5}).outputs == torch.tensor(1.5).double().sin() + math.exp(-0.25)
+        tensor([[True]])
+        """
+        return run(self, x, query, mask, patched or {})
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""

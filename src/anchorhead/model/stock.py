@@ -32,6 +32,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 from typing import Any, cast
 
 import torch
@@ -167,7 +168,9 @@ def _instead(model: Any) -> str:
             "its prompt is a program: model.sequence(program, x) is that as one sequence, and model.layer(sequence) "
             "its layer. The compiled model that a program was made of can have hook points."
         )
-    return "give a result of ah.compile, of a compiled model's as_self_attention, or of ah.theorems."
+    if isinstance(model, str | PathLike):
+        return f"give the model itself, ah.load({str(model)!r:.80})."
+    return "give a result of ah.compile, of ah.in_context, of ah.theorems, or of a model's as_self_attention."
 
 
 @dataclass

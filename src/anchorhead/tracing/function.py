@@ -117,7 +117,10 @@ class _Numbers(Walk):
         if name == "stack":
             return list(given["tensors"])
         if any(isinstance(value, list) for value in given.values()):
-            raise ExpressionError(f"torch's {name} is applied to what torch.stack put together; stack what is returned")
+            raise ExpressionError(
+                f"torch's {name} is applied to what torch.stack put together; stack what is returned, "
+                "or write a function of one tensor and say its shape, shape=(3,)"
+            )
         if name not in OPERATIONS or given.get("dim") is not None:
             raise ExpressionError(f"torch's {name} is not an elementwise operation that is known")
         if name in SAME:

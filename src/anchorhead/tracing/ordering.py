@@ -65,7 +65,7 @@ def ordered(pick: Pick, *, single: bool = False) -> Operation:
     return apply
 
 
-PLACES = Jumps("the places of numbers in an order jump")
+PLACES = Jumps("the places of numbers in an order jump, and the numbers do not: return torch.sort(x).values alone")
 
 
 def _sorted(given: Given, count: int) -> range:

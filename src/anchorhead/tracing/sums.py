@@ -72,7 +72,7 @@ def extreme(sign: int) -> Operation:
             return pair(context, given)
         values = reduce(context, given)
         if "dim" in given and context.target._schema.name in ("aten::max", "aten::min"):
-            return [values, Jumps("the indices of a maximum or minimum jump")]
+            return [values, Jumps("the indices of a maximum or minimum jump, its value does not: return .values alone")]
         return values
 
     return apply

@@ -1,0 +1,141 @@
+"""A mechanism run as the program that it states: plainly in float64, without heads, with any of its numbers patched.
+
+So a method that patches a network has the truth beside it: what the target, taken as these steps, gives with that
+number in that place. A layer reads what the layers before it wrote, as the network's do. Of a prompt every number has
+an entry for each position, the n tokens and behind them the m queries, and is zero where its place has none; a token
+that the mask hides stands wherever it is, and no attention sees it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache, reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from anchorhead.circuit.places import Place
+from anchorhead.enclosure.exact import as_float
+from anchorhead.errors import InputError, ShapeError
+from anchorhead.expression.parse import parse
+from anchorhead.expression.tensors import evaluate
+
+if TYPE_CHECKING:
+    from anchorhead.model.mechanism import HeadMechanism, Mechanism, Stated
+
+Patches = Mapping[str | tuple[str, int], float | Tensor]
+
+
+class Run(NamedTuple):
+    """outputs (..., outputs), of a prompt (..., m, outputs); written: what each head wrote, by its name and layer,
+    (...), of a prompt (..., positions)."""
+
+    outputs: Tensor
+    written: dict[tuple[str, int], Tensor]
+
+
+class Positions(NamedTuple):
+    """Of a prompt: which positions are tokens, which of them count, (..., positions), and how many tokens there are."""
+
+    token: Tensor
+    counts: Tensor
+    tokens: int
+
+
+def run(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | None, patched: Patches) -> Run:
+    """See `Mechanism.run`."""
+    at, wires = _begun(mechanism, x, query, mask)
+    put = {_place(mechanism, where): value for where, value in patched.items()}
+    written: dict[tuple[str, int], Tensor] = {}
+    for layer in range(len(mechanism.states)):
+        before = dict(wires)
+        for head in (head for head in mechanism.heads if head.layer == layer):
+            found, like = put.get((layer, head.head), _computed(head, before, at)), next(iter(before.values()))
+            found = torch.as_tensor(found, dtype=torch.float64, device=like.device)
+            try:
+                wires[head.name] = written[head.name, layer] = found.expand(like.shape)
+            except RuntimeError:
+                raise ShapeError(f"What is patched in for {head.name!r} has shape {tuple(found.shape)}, and a number, "
+                                 f"or one for each of {tuple(like.shape)}, is needed.") from None  # fmt: skip
+    outputs = torch.stack([_line(stated, wires) for stated in mechanism.outputs], -1)
+    return Run(outputs if at is None else outputs[..., at.tokens :, :], written)
+
+
+def _begun(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | None
+           ) -> tuple[Positions | None, dict[str, Tensor]]:  # fmt: skip
+    """The inputs by name."""
+    asked = 0 if query is None else query.shape[-1]
+    if x.shape[-1] + asked != len(mechanism.inputs):
+        raise ShapeError(f"The inputs are {', '.join(mechanism.inputs)}, one number for each is needed, and "
+                         f"{x.shape[-1] + asked} were given.")  # fmt: skip
+    if not any(head.place for head in mechanism.heads):
+        if query is not None or mask is not None:
+            raise InputError("query= and mask= are for models of a prompt, and this is none.")
+        return None, dict(zip(mechanism.inputs, x.double().unbind(-1), strict=True))
+    n, m = x.shape[-2], 1 if query is None else query.shape[-2]
+    token = torch.arange(n + m, device=x.device) < n
+    counts = torch.ones_like(x[..., 0], dtype=torch.bool) if mask is None else mask.bool()
+    counts = torch.cat([counts, counts.new_zeros(*counts.shape[:-1], m)], -1)
+    own = torch.nn.functional.pad(x.double(), (0, 0, 0, m)).unbind(-1)
+    theirs = () if query is None else torch.nn.functional.pad(query.double(), (0, 0, n, 0)).unbind(-1)
+    return Positions(token, counts, n), dict(zip(mechanism.inputs, (*own, *theirs), strict=True))
+
+
+def _place(mechanism: Mechanism, where: str | tuple[str, int]) -> tuple[int, int]:
+    """The layer and the number of the head that a name, or a name and a layer, say."""
+    found = mechanism.head(where) if isinstance(where, str) else mechanism.head(*where)
+    return found.layer, found.head
+
+
+def _computed(head: HeadMechanism, wires: Mapping[str, Tensor], at: Positions | None) -> Tensor:
+    reads = {role: _line(stated, wires) for role, stated in head.reads.items()}
+    found = KINDS[head.kind](head, reads, at)
+    if at is None or head.place == Place.PROMPT.value:
+        return found
+    return torch.where(at.token if head.place == Place.TOKEN.value else ~at.token, found, 0.0)
+
+
+def _line(stated: Stated, wires: Mapping[str, Tensor]) -> Tensor:
+    like = next(iter(wires.values()))
+    terms = (_number(c) * wires[name] for name, c in stated.terms.items())
+    return reduce(torch.add, terms, torch.full_like(like, _number(stated.bias)))
+
+
+@cache
+def _number(value: float | int | str) -> float:
+    """Of a coefficient as files write it."""
+    return as_float(parse(value.removeprefix("=")).outputs[0]) if isinstance(value, str) else float(value)
+
+
+def _applied(head: HeadMechanism, reads: Mapping[str, Tensor], at: Any) -> Tensor:
+    found: Tensor = evaluate(parse(head.function, ["u"]), {"u": reads["u"]})
+    return found
+
+
+def _attended(head: HeadMechanism, reads: Mapping[str, Tensor], at: Any) -> Tensor:
+    keys, size = (sum(role.startswith(part) for role in reads) for part in ("offset", "query"))
+    scores = [reduce(torch.add, (reads[f"query[{i}]"] * reads[f"key[{j}][{i}]"] for i in range(size)),
+                     reads[f"offset[{j}]"]) for j in range(keys)]  # fmt: skip
+    values = torch.stack([reads[f"value[{j}][{head.entry}]"] for j in range(keys)], -1)
+    return (torch.stack(scores, -1).softmax(-1) * values).sum(-1)
+
+
+def _pooled(head: HeadMechanism, reads: Mapping[str, Tensor], at: Positions) -> Tensor:
+    size = sum(role.startswith("query") for role in reads)
+    scores = reads["offset"].unsqueeze(-2).expand(*reads["offset"].shape, reads["offset"].shape[-1])
+    for i in range(size):
+        scores = scores + reads[f"query[{i}]"].unsqueeze(-1) * reads[f"key[{i}]"].unsqueeze(-2)
+    weights = scores.masked_fill(~at.counts.unsqueeze(-2), -math.inf).softmax(-1)
+    return (weights @ reads["value"].unsqueeze(-1)).squeeze(-1)
+
+
+KINDS: dict[str, Any] = {
+    "carry": lambda head, reads, at: reads["v"],
+    "apply": _applied,
+    "times": lambda head, reads, at: _applied(head, reads, at) * reads["v"],
+    "largest": lambda head, reads, at: reduce(torch.maximum, reads.values()),
+    "attend": _attended,
+    "pool": _pooled,
+}
