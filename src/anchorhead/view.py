@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from anchorhead.digits import Up
 from anchorhead.display import BLUE, GREY, RED, sketch
 from anchorhead.drawing import COLUMN, CYCLE, NETWORK, SMALL, TARGET, Drawing, dress, errors, image, label, legend
 
@@ -201,7 +202,7 @@ class View:
               f"the network: {_output(line, 1)}")  # fmt: skip
         if "error" not in axes:
             return
-        bound = "" if line.allowed is None else "\n" + self.bound(f": {line.allowed.max():.2e}")
+        bound = "" if line.allowed is None else "\n" + self.bound(f": {Up(line.allowed.max()):.2e}")
         largest = max(np.nanmax(found.error) for found in (line, self.along(0), self.along(1), self.through()))
         dress(axes["error"], f"computed: at most {largest:.2e}{bound}", **sides)
         image(figure, axes["error"], x, y, line.error.reshape(SIDE, SIDE), self._error(), colours="magma_r")

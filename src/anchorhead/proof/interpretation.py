@@ -49,6 +49,7 @@ from anchorhead.circuit.constant_form import constant_form
 from anchorhead.circuit.pool import LENGTHS, PAIRINGS
 from anchorhead.circuit.rows import rounded
 from anchorhead.circuit.step import HeadFacts, Pair, Use, gamma, size, widened
+from anchorhead.digits import Up
 from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.precision import above, below, precision, upper
 from anchorhead.enclosure.ranges import exact
@@ -136,8 +137,8 @@ def _one_run(extra: _Extra, cell: Sequence[Pair]) -> list[float]:
     largest = max([*flow.errors, *flow.output_errors], default=0.0)
     if not largest < ROOM / 2:
         raise ToleranceError(
-            f"The errors of this program may reach {largest:.3g}, more than its registers have room for. Make it with "
-            "a smaller tol or on a smaller domain."
+            f"The errors of this program may reach {Up(largest):.3g}, more than its registers have room for. Make it "
+            "with a smaller tol or on a smaller domain."
         )
     return [upper(arb(e) + extra.of_output(k)) for k, e in enumerate(flow.output_errors)]
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from anchorhead.digits import Up
 from anchorhead.display import beside, facts, page
 from anchorhead.errors import AnchorheadError, InputError, PrecisionError
 from anchorhead.file.save import write
@@ -118,7 +119,7 @@ class Construction(Network, AsBuilt, ABC):
         from anchorhead.view import sketched
 
         try:
-            bound = f"{self.bound:.6g}"
+            bound = f"{Up(self.bound):.6g}"
         except AnchorheadError as unknown:
             bound = str(unknown)
         cost = self.resources

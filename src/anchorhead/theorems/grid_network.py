@@ -13,6 +13,7 @@ from typing import Literal as OneOf
 import torch
 from torch import Tensor, nn
 
+from anchorhead.digits import Up
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.head.head import Head
 from anchorhead.model.affine import AppendColumns, AppendRows
@@ -204,7 +205,7 @@ class GridNetwork(Construction):
             + str(self.dtype).removeprefix("torch."),
             EDITED if self.edited else "|network - f| <= bound_for(lipschitz=L), which depends on how fast f varies",
             f"levels g = {grid.levels}, {grid.points:,} grid points{own}, p = {self.ramp_anchors} anchors of a ramp, "
-            f"β = {self.beta:.6g}, of ramps {self.ramp_beta:.6g}, selection error ε = {self.selection_error:.3g}",
+            f"β = {self.beta:.6g}, of ramps {self.ramp_beta:.6g}, selection error ε = {Up(self.selection_error):.3g}",
         ]
 
     def known_bound(self) -> float | None:

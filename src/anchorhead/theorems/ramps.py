@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from anchorhead.digits import Down, Up
 from anchorhead.errors import InputError, PrecisionError, ShapeError
 from anchorhead.head.head import Head
 from anchorhead.head.own_precision import in_own_precision
@@ -153,14 +154,14 @@ class Ramps(Construction):
     def sentences(self) -> list[str]:
         n, d, rows = self.tokens, self.features, self.output_features
         to = "" if rows == 1 else f" in one of {rows} output rows"
-        limit = f"where |w_1 x_1| + ... + |t - middle| <= {self.summand_limit:.3g}"
-        known = EDITED if self.edited else f"|network - exact| <= {self.bound:.4g} by the theorem, {limit}"
+        limit = f"where |w_1 x_1| + ... + |t - middle| <= {Down(self.summand_limit):.3g}"
+        known = EDITED if self.edited else f"|network - exact| <= {Up(self.bound):.4g} by the theorem, {limit}"
         return [
             f"{self.theorem}: clip(w_i·x_i + t_i, {self.low:g}, {self.high:g}){to}, {n} tokens x {d} features, "
             + str(self.dtype).removeprefix("torch."),
             known,
             f"anchors p = {len(self.anchors):,}, spacing {self.spacing:.4g}, β = {self.beta:.6g}, selection error "
-            f"ε = {self.selection_error:.3g}",
+            f"ε = {Up(self.selection_error):.3g}",
         ]
 
     def known_bound(self) -> float | None:

@@ -46,6 +46,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from anchorhead.digits import Up
 from anchorhead.lab.diagnosis.examined import Examined, Run, Snap
 from anchorhead.lab.diagnosis.findings import Finding, Kind
 from anchorhead.theorems.precision import DTYPES
@@ -257,7 +258,7 @@ def _found(kind: Kind, head: Examined, run: Run, evidence: str, advice: str) -> 
 
 def _error(head: Examined, run: Run, at: int | None = None) -> str:
     i = run.worst if at is None else at
-    return f"The error is {float(run.error[i]):.3g} at {head.place(i)}, bound {float(head.bound[i]):.3g}"
+    return f"The error is {float(run.error[i]):.3g} at {head.place(i)}, bound {Up(float(head.bound[i])):.3g}"
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.compiler.load import load_compiled
+from anchorhead.digits import Up
 from anchorhead.errors import FileError, InputError, PrecisionError
 from anchorhead.expression.domain import window
 from anchorhead.lab.diagnosis.compiled import ExaminedGrid, ExaminedHead
@@ -189,7 +190,7 @@ def _beyond(model: CompiledModel, x: Tensor, scale: float) -> tuple[list[Finding
         holds = f", {name} from {min(low, least):.6g} to {max(high, most):.6g}"
         evidence = (
             f"{int(bad.sum()):,} of {len(x):,} inputs outside the domain err by more than the bound "
-            f"{model.claimed.bound:.3g}, up to {largest:.3g}: {name} is proved on {reaches}"
+            f"{Up(model.claimed.bound):.3g}, up to {largest:.3g}: {name} is proved on {reaches}"
         )
     advice = f"Compile it on a domain that holds the inputs{holds}, or clip {name} to [{low:g}, {high:g}]."
     return [Finding("boundary artefacts", "outside the domain", evidence, advice)], largest

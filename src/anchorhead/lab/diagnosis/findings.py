@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+from anchorhead.digits import Up
 from anchorhead.display import gauge, page, sentence, table
 
 Kind = Literal["uniform attention", "boundary artefacts", "interpolation drift", "underflow or saturation"]
@@ -76,7 +77,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         how = f"{self.dtype}" + (f", scores times {self.beta:g}" if self.beta != 1 else "")
-        figures = f"error {self.error:.3g}, bound {self.bound:.3g}, {self.examined:,} inputs, {how}"
+        figures = f"error {self.error:.3g}, bound {Up(self.bound):.3g}, {self.examined:,} inputs, {how}"
         if self.against != "the target":
             figures += f"; compared with {self.against}"
         if self.healthy:

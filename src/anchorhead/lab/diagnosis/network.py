@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anchorhead.digits import Up
 from anchorhead.display import shortened
 from anchorhead.lab.diagnosis.compiled import near_ends, near_seams, seams_of
 from anchorhead.lab.diagnosis.criteria import examine
@@ -96,7 +97,8 @@ class ExaminedNetwork:
         """Every head keeps its share and the outputs do not: the affine map that makes them, or its rounding."""
         row, column = divmod(int((error / allowed).nan_to_num(nan=float("inf")).argmax()), error.shape[-1])
         figures = (
-            f"The error of output {column} is {float(error[row, column]):.3g}, bound {float(allowed[row, column]):.3g}"
+            f"The error of output {column} is {float(error[row, column]):.3g}, "
+            f"bound {Up(float(allowed[row, column])):.3g}"
         )
         if self.dtype != torch.float64 and bool((self.run(torch.float64)[1] <= allowed).all()):
             evidence = f"{figures}, which float64 keeps: sums of the heads' outputs lose digits."
