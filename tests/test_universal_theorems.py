@@ -198,3 +198,13 @@ def test_formulas_that_touch_no_singularity_are_built(build):
         "3",
     ):
         assert build(formula, 1, 2, 4, low=-1).grid.points == 16
+
+
+def test_matrices_between_the_layers_are_what_is_done_there() -> None:
+    model = ah.theorems.two_layer(torch.sin, 2, 1, 5)
+    named, x = model.matrices(), torch.rand(7, 2, 1, dtype=torch.float64)
+    ramps = model.layer1(model.lift(x))
+    bumps = ramps.reshape(7, 2, 4) @ named["between.weight"].mT + named["between.bias"]
+    torch.testing.assert_close(bumps, model.stages[2](ramps), rtol=0, atol=1e-15)
+    z = torch.cat([x, named["lift.columns"].expand(7, -1, -1)], 1)
+    assert torch.equal(torch.cat([z, named["lift.rows"].expand(7, -1, -1)], 2), model.lift(x))

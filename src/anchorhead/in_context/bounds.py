@@ -132,7 +132,7 @@ def read_sizes(bounds: Any, defaults: Mapping[str, float], known: Sequence[str] 
 def dtype_name(dtype: Any) -> str:
     """float64 or float32."""
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise InputError(f"dtype={dtype} must be torch.float64 or torch.float32.")
+        raise InputError(f"dtype={dtype!r} must be a dtype of torch: torch.float64 or torch.float32.")
     return DTYPES[dtype]
 
 

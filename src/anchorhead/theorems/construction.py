@@ -90,6 +90,15 @@ class Construction(Network, AsBuilt, ABC):
         """The first attention layer."""
         return cast(Attention, self.stages[1])
 
+    def lift_matrices(self) -> dict[str, Tensor]:
+        """The lift, an affine map: lift.gain (n, d), by which entries are multiplied, lift.columns, constant tokens
+        behind or before the sequence, and lift.rows, constant features below each; those that the network has."""
+        return {f"lift.{name.rpartition('.')[2]}": value.detach() for name, value in self.lift.named_parameters()}
+
+    def lift_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of `lift_matrices()`."""
+        return {name: tuple(value.shape) for name, value in self.lift_matrices().items()}
+
     def check(self, x: Tensor) -> None:
         check_tensor(x, self.dtype, self.size, what="network")
 
@@ -168,6 +177,7 @@ class Construction(Network, AsBuilt, ABC):
     def __str__(self) -> str:
         cost = self.resources
         counted = f"layers {cost.layers}, heads {cost.heads:,}, keys {cost.keys:,}, parameters {cost.parameters:,}"
+        counted += " (every stored number, those of the lift included)"
         shapes = ", ".join(f"{name} {shape}" for name, shape in self.shapes().items())
         return "\n".join([*self.sentences(), f"{counted}, logits up to {cost.logit_range:.4g}", shapes])
 

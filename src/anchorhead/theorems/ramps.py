@@ -62,12 +62,18 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     return value if value.is_floating_point() else value.to(torch.float64)
 
 
-def ramp_head(bias: Tensor, low: float, high: float, anchors: int, points: int, losers: int, selection_error: float,
-              beta: float | None) -> AnchorHead:  # fmt: skip
+def ramp_head(bias: Tensor, low: float, high: float, anchors: int, points: int, losers: int,
+              selection_error: float | None, beta: float | None) -> AnchorHead:  # fmt: skip
     """`points` even places on [low, high], `anchors` of which the theorem counts, at a β that leaves `selection_error`
-    to `losers` keys unless it is given; refused where the dtype of `bias` cannot hold it."""
+    to `losers` keys unless it is given; refused where the dtype of `bias` cannot hold it. Usual is an error of 1e-6."""
+    if beta is not None and selection_error is not None:
+        raise InputError(
+            f"beta={beta!r} and selection_error={selection_error!r} both say how sharp the head is: β is derived from "
+            "selection_error where it is not given. Give one of the two."
+        )
     spacing = (high - low) / (points - 1)
-    beta = beta_for(selection_error, losers, spacing) if beta is None else check_beta(beta)
+    error = 1e-6 if selection_error is None else selection_error
+    beta = beta_for(error, losers, spacing) if beta is None else check_beta(beta)
     head = AnchorHead(low, high, spacing, beta, (high - low) / anchors, _offset(bias, low, high))
     head.require(bias.dtype)
     return head
@@ -161,7 +167,7 @@ class Ramps(Construction):
             + str(self.dtype).removeprefix("torch."),
             known,
             f"anchors p = {len(self.anchors):,}, spacing {self.spacing:.4g}, β = {self.beta:.6g}, selection error "
-            f"ε = {Up(self.selection_error):.3g}",
+            f"ε = {self.selection_error:.3g}",
         ]
 
     def known_bound(self) -> float | None:

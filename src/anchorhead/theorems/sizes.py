@@ -62,7 +62,7 @@ class Plan:
             f"{self.theorem} on [{self.low:g}, {self.high:g}] to within {self.tol:g}, {self.tokens} tokens x "
             f"{self.features} features\n"
             f"  layers {self.layers}, heads {self.heads:,}, {grid}anchors p = {self.anchors:,}, β = {self.beta:.6g}\n"
-            f"  bound {Up(self.bound):.6g}{self._condition}, selection error ε = {Up(self.selection_error):.3g}, "
+            f"  bound {Up(self.bound):.6g}{self._condition}, selection error ε = {self.selection_error:.3g}, "
             f"{short(self.parameters)} parameters, logits up to {self.logit_range:.4g}; held by {holds}"
         )
 
@@ -89,7 +89,7 @@ class Plan:
             ("anchors of a ramp head" if self.levels else "anchors", f"{self.anchors:,}"),
             ("levels a coordinate", self.levels),
             ("grid points (keys of layer 2)", self.grid_points and short(self.grid_points)),
-            ("selection error", f"{Up(self.selection_error):.3g}"),
+            ("selection error", f"{self.selection_error:.3g}"),
             ("beta", f"{self.beta:,.6g}"),
             (f"bound{self._condition}" if self._condition else "proved bound", f"{Up(self.bound):.6g}"),
             ("parameters", short(self.parameters)),
