@@ -127,6 +127,7 @@ def test_shapes_are_the_papers():
         "W_V": (3, 13),
         "W_O": (20, 7),
         "lift.gain": (7, 4),
+        "lift.bias": (7, 4),
         "lift.columns": (13, 4),
         "lift.rows": (20, 9),
     }
@@ -138,7 +139,7 @@ def test_shapes_are_the_papers():
 
 def lifted(x: np.ndarray, named: dict[str, np.ndarray], *, front: bool) -> np.ndarray:
     """The lift, from its matrices."""
-    z = x * named["lift.gain"]
+    z = x * named["lift.gain"] + named.get("lift.bias", 0)
     if "lift.columns" in named:
         z = np.concatenate([named["lift.columns"], z] if front else [z, named["lift.columns"]])
     return np.concatenate([z, named["lift.rows"]], axis=1)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from matplotlib.text import Text
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from anchorhead.theorems import attention_then_softmax, two_layer
 
 BOTH = pytest.mark.parametrize("build", [two_layer, attention_then_softmax])
@@ -169,7 +170,7 @@ def test_bounds_that_need_a_constant_say_so():
         assert "if f is Lipschitz with 1" in text
         assert "proved" not in text
     found = ah.theorems.plan("two_layer", tol=0.1, tokens=1, features=1, lipschitz=2.0)
-    assert ("bound, if f is Lipschitz with 2", f"{found.bound:.6g}") in found.rows()
+    assert ("bound, if f is Lipschitz with 2", f"{Up(found.bound):.6g}") in found.rows()
     assert "if f is Lipschitz with 2" in str(found)
 
 

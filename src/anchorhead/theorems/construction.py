@@ -91,8 +91,9 @@ class Construction(Network, AsBuilt, ABC):
         return cast(Attention, self.stages[1])
 
     def lift_matrices(self) -> dict[str, Tensor]:
-        """The lift, an affine map: lift.gain (n, d), by which entries are multiplied, lift.columns, constant tokens
-        behind or before the sequence, and lift.rows, constant features below each; those that the network has."""
+        """The lift, an affine map: lift.gain and lift.bias (n, d), which entries are multiplied by and what is
+        added, lift.columns, constant tokens behind or before the sequence, and lift.rows, constant features below each;
+        those that the network has."""
         return {f"lift.{name.rpartition('.')[2]}": value.detach() for name, value in self.lift.named_parameters()}
 
     def lift_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -56,7 +56,7 @@ class SingleHead(Ramps):
 
     >>> head = ah.theorems.single_head([[1.0], [2.0]], [0.0, 0.5], low=-1, high=1, anchors=32, dtype=torch.float64)
     >>> head.tokens, head.features, sorted(head.matrices())
-    (2, 1, ['W_K', 'W_O', 'W_Q', 'W_V', 'lift.columns', 'lift.gain', 'lift.rows'])
+    (2, 1, ['W_K', 'W_O', 'W_Q', 'W_V', 'lift.bias', 'lift.columns', 'lift.gain', 'lift.rows'])
     """
 
     theorem = "single_head"
