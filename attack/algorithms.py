@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from attack import grammar
 from attack.measuring import COMPILE, Measured, Result, compare, limit, over
 from attack.oracle import Formula, Module
@@ -41,7 +42,7 @@ def in_context(seed: int, result: Result) -> None:
             with mp.workdps(50):
                 distance = mpmath.norm([mp.mpf(float(a)) - b for a, b in zip(mine, theirs, strict=True)])
                 ratio = over(distance, mp.mpf(bound)) if np.isfinite(mine).all() else float("inf")
-            at = f"prompt {attempt}, step {step}: {float(distance):.3g}, proved {bound:.3g}"
+            at = f"prompt {attempt}, step {step}: {float(distance):.3g}, proved {Up(bound):.3g}"
             result.measured(Measured(len(mine), ratio, at), "in context")
     if not result.points:
         result.status = "refused"

@@ -2,6 +2,7 @@
 
 import torch
 
+from anchorhead.digits import Up
 from anchorhead.in_context import gradient_descent
 from anchorhead.lab.experiments.in_context import problem
 from benchmarks.clock import medians
@@ -36,7 +37,8 @@ def deviation(loss: str, dtype: torch.dtype, steps: int) -> None:
     model = gradient_descent(loss, features=8, examples=64, steps=steps, learning_rate=0.1, dtype=dtype)
     apart = (model.trajectory(X, y).double() - model.exact(X, y)).norm(dim=-1).max()
     print(
-        f"{loss}, {dtype}: {steps:,} iterates within {apart:.1e} of the algorithm, proved {model.certificate.bound:.1e}"
+        f"{loss}, {dtype}: {steps:,} iterates within {apart:.1e} of the algorithm, "
+        f"proved {Up(model.certificate.bound):.1e}"
     )
 
 

@@ -17,6 +17,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 import anchorhead as ah
+from anchorhead.digits import Up
 
 ROWS = Path(__file__).parents[1] / "docs" / "results" / "estimators.csv"
 HEADER = ("estimator", "data", "examples", "columns", "seconds", "scikit-learn", "ratio", "difference", "proved")
@@ -97,7 +98,7 @@ def main(tiny: bool = False) -> None:
             seconds, others = (timed(lambda m=model, X=X, y=y: learn(m, X, y)) for model in (ours, theirs))
             apart = difference(ours, theirs, X)
         proof = ours.certificate_
-        proved = "" if proof is None else f"{proof.bound:.1e}"
+        proved = "" if proof is None else f"{Up(proof.bound):.1e}"
         row = (name, said, len(X), X.shape[1], f"{seconds:.2f}", f"{others:.3f}", f"{seconds / max(others, 1e-4):.2g}",
                f"{apart:.0e}", proved)  # fmt: skip
         rows.append(row)

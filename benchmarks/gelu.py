@@ -3,6 +3,7 @@
 import torch
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from benchmarks.clock import medians
 
 
@@ -16,5 +17,5 @@ def main(tiny: bool = False) -> None:
         part = x[: len(x) // 10]
         literal = medians(lambda: model.literal()(part), repeats=3)[0] * 10
     print(f"12-key head over gelu: {ours / theirs:.2f} (at most 1.5); {ours * 1e3:.0f} ms and {theirs * 1e3:.0f} ms")
-    print(f"largest difference {worst:.1e}, proved {model.certificate.approximation:.1e} for the stored numbers")
+    print(f"largest difference {worst:.1e}, proved {Up(model.certificate.approximation):.1e} for the stored numbers")
     print(f"the literal softmax, eager: {literal / ours:.0f} times the head's time")

@@ -5,6 +5,7 @@ import time
 import torch
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from anchorhead.head.module import LiteralHead
 
 CASES = [("sin(3*x)", (-1.0, 1.0), 1e-4), ("sin(3*x)", (-1.0, 1.0), 1e-8), ("exp(x)", (-1.0, 1.0), 1e-8)]
@@ -46,7 +47,10 @@ def main(tiny: bool = False) -> None:
         model, took = seconds(lambda e=expression, d=domain, t=tol: ah.compile(e, d, tol=t))
         keys = next(o.keys for o in ah.plan(expression, domain, tol=tol).options if o.method == "nearest") or 0
         error, training = trained(model, steps)
-        print(f"{expression} to {tol:g}: {model.head.keys} keys, proved {model.certificate.bound:.1e}, in {took:.2f} s")
+        print(
+            f"{expression} to {tol:g}: {model.head.keys} keys, "
+            f"proved {Up(model.certificate.bound):.1e}, in {took:.2f} s"
+        )
         print(f"  the paper's head: {keys:,} keys, {keys / model.head.keys:,.0f} times as many")
         worse, slower = error / model.certificate.bound, training / took
         print(

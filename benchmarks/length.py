@@ -6,6 +6,7 @@ import sys
 import torch
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from benchmarks.clock import medians
 
 MEMORY = """
@@ -48,4 +49,6 @@ def main(tiny: bool = False) -> None:
     ratio = flat_time_per_token(most)
     print(f"time per token, n = {most:,} over n = 1,000 (2,048 anchors): {ratio:.2f} (at most 1.3)")
     added, error, bound = extra_memory(n, anchors)
-    print(f"n = {n:,}, p = {anchors:,}, float64: {added:.2f} GB more (under 1), error {error:.2e}, bound {bound:.2e}")
+    print(
+        f"n = {n:,}, p = {anchors:,}, float64: {added:.2f} GB more (under 1), error {error:.2e}, bound {Up(bound):.2e}"
+    )

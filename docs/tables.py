@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from anchorhead.lab.experiment import Rows
 from anchorhead.lab.experiments import named, rates, row_maps, training
 from anchorhead.lab.experiments.rates import fitted_slope
@@ -148,7 +149,7 @@ def maps_by_keys() -> str:
 
 def _bound(part: Rows) -> str:
     bound = float(part.one("bound"))
-    return f"{bound:.1e}" if bound == bound else "measured only"
+    return f"{Up(bound):.1e}" if bound == bound else "measured only"
 
 
 def bits_and_span() -> str:
@@ -157,5 +158,5 @@ def bits_and_span() -> str:
     for _, part in _row_maps().where(series="bits").by("size"):
         cells = [part.where(bits=w) for w in (4, 8, 12, 16)]
         first = [f"{part.values('largest')[0]:.3g}", str(part.values("keys")[0])]
-        rows.append([*first, *(f"{c.one('sup'):.1e} / {c.one('bound'):.1e}" for c in cells)])
+        rows.append([*first, *(f"{c.one('sup'):.1e} / {Up(c.one('bound')):.1e}" for c in cells)])
     return markdown(["values to", "keys", *(f"{w} bits" for w in (4, 8, 12, 16))], rows)

@@ -131,8 +131,8 @@ def test_a_look_up_is_healthy_until_its_scores_shrink(make):
     model = make(lambda v: torch.sin(3 * v) * v.sum((-2, -1), keepdim=True), tokens=1, features=2, levels=6)
     assert diagnose(model, x).healthy
     assert diagnose(model, x, dtype=torch.float32).healthy
-    assert kinds(diagnose(model, x, beta=0.01)) == [UNIFORM]
-    assert kinds(diagnose(model, x, beta=0.1)) == [DRIFT]
+    assert kinds(diagnose(model, x, score_factor=0.01)) == [UNIFORM]
+    assert kinds(diagnose(model, x, score_factor=0.1)) == [DRIFT]
 
 
 # uniform attention
@@ -150,7 +150,7 @@ def test_a_beta_far_below_the_derived_one_is_uniform_attention():
 
 def test_scaling_the_scores_and_building_with_less_beta_are_one_diagnosis():
     model, x = ramp()
-    scaled = diagnose(model, x, beta=1e-5)
+    scaled = diagnose(model, x, score_factor=1e-5)
     with torch.no_grad():
         model.attention.query.mul_(1e-5)
     changed = diagnose(model, x)
@@ -161,9 +161,9 @@ def test_scaling_the_scores_and_building_with_less_beta_are_one_diagnosis():
 @pytest.mark.parametrize("name", ["gated", "smooth", "kinked curves"])
 def test_a_blending_head_with_small_scores_is_uniform_attention(name: str):
     model = compiled(name)
-    found = diagnose(model, points(model), beta=0.1)
+    found = diagnose(model, points(model), score_factor=0.1)
     assert kinds(found) == [UNIFORM]
-    assert "beta=1" in found.findings[0].advice
+    assert "score_factor=1" in found.findings[0].advice
 
 
 def test_edited_scores_are_found_with_the_factor_that_mends_them():
@@ -208,14 +208,14 @@ def test_drift_does_not_depend_on_where_the_queries_lie():
 @pytest.mark.parametrize("name", ["gated", "smooth", "kinked curves"])
 def test_a_blending_head_at_a_high_beta_snaps(name: str):
     model = compiled(name)
-    found = diagnose(model, points(model), beta=30.0)
+    found = diagnose(model, points(model), score_factor=30.0)
     assert kinds(found) == [DRIFT]
     assert "snaps where it should glide" in found.findings[0].evidence
 
 
 def test_a_relu_at_a_high_beta_is_only_sharper():
     model = compiled("kinked")
-    assert diagnose(model, points(model), beta=30.0).healthy
+    assert diagnose(model, points(model), score_factor=30.0).healthy
 
 
 def test_values_that_were_changed_are_not_blamed_on_the_beta():
@@ -267,10 +267,10 @@ def test_every_real_number_is_inside_the_real_line():
 
 def test_a_gate_that_is_not_steep_fails_where_pieces_meet():
     model = compiled("kinked")
-    found = diagnose(model, points(model), beta=1e-3)
+    found = diagnose(model, points(model), score_factor=1e-3)
     assert kinds(found) == [BOUNDARY]
     assert "seams" in found.findings[0].evidence
-    assert kinds(diagnose(model, points(model), beta=1e-6)) == [UNIFORM], "until it is one half everywhere"
+    assert kinds(diagnose(model, points(model), score_factor=1e-6)) == [UNIFORM], "until it is one half everywhere"
 
 
 @given(st.integers(20, 200), st.floats(0.01, 0.4), st.floats(1e-6, 1.0))
@@ -314,7 +314,7 @@ def test_a_tolerance_that_float32_does_not_hold_is_found():
 
 def test_scores_that_overflow_float64_are_found():
     model, x = ramp()
-    found = diagnose(model, x, beta=1e306)
+    found = diagnose(model, x, score_factor=1e306)
     assert kinds(found) == [PRECISION]
     assert math.isnan(found.error)
     assert "lower β" in found.findings[0].advice
@@ -332,7 +332,7 @@ def test_a_stored_number_that_is_none_is_found():
 def test_a_dtype_and_a_beta_that_both_fail_are_two_findings():
     w, t, x = at(torch.linspace(-3, 4, 301, dtype=torch.float64), 2)
     model = single_head(w, t, -2, 3, 1024)
-    assert kinds(diagnose(model, x, dtype=torch.float16, beta=0.1)) == [PRECISION, DRIFT]
+    assert kinds(diagnose(model, x, dtype=torch.float16, score_factor=0.1)) == [PRECISION, DRIFT]
 
 
 # networks
@@ -359,7 +359,7 @@ def test_a_network_is_healthy_in_its_dtype_and_domain(dtype: torch.dtype):
     found = diagnose(model, square(dtype=dtype))
     assert found.healthy, str(found)
     assert found.examined == 300
-    assert kinds(diagnose(model, square(dtype=dtype), beta=0.3)) == [UNIFORM]
+    assert kinds(diagnose(model, square(dtype=dtype), score_factor=0.3)) == [UNIFORM]
     assert kinds(diagnose(model, square(dtype=dtype), dtype="float16")) == [PRECISION]
     assert kinds(diagnose(model, 2 * square(dtype=dtype))) == [BOUNDARY]
 
@@ -389,7 +389,7 @@ def test_an_affine_map_that_was_edited_is_not_blamed_on_a_head():
 def test_maxima_and_kinks_in_a_network():
     model = ah.compile("max(x, y, x + y/2) + relu(x - y)", (-1, 1), tol=1e-3)
     assert diagnose(model, square()).healthy
-    found = diagnose(model, square(), beta=0.01)
+    found = diagnose(model, square(), score_factor=0.01)
     assert found.findings
     assert set(kinds(found)) <= {BOUNDARY, UNIFORM}
 
@@ -401,7 +401,7 @@ def test_a_perceptron_is_healthy_until_its_scores_shrink():
     model = ah.compile(mlp, (-1, 1), tol=1e-4)
     x = 2 * torch.rand(400, 8, dtype=torch.float64) - 1
     assert diagnose(model, x).healthy
-    assert kinds(diagnose(model, x, beta=0.1)) == [UNIFORM]
+    assert kinds(diagnose(model, x, score_factor=0.1)) == [UNIFORM]
     assert kinds(diagnose(model, x, dtype=torch.bfloat16)) == [PRECISION]
 
 
@@ -411,8 +411,8 @@ def test_a_grid_of_keys(dtype: torch.dtype):
     model = ah.compile("sin(x*y) + y", (-1, 1), tol=5e-2, method="grid", dtype=dtype)
     x = square(dtype=dtype)
     assert diagnose(model, x).healthy
-    assert kinds(diagnose(model, x, beta=0.1)) == [UNIFORM]
-    assert kinds(diagnose(model, x, beta=30.0)) == [DRIFT]
+    assert kinds(diagnose(model, x, score_factor=0.1)) == [UNIFORM]
+    assert kinds(diagnose(model, x, score_factor=30.0)) == [DRIFT]
     assert kinds(diagnose(model, 2 * x)) == [BOUNDARY]
 
 
@@ -427,7 +427,7 @@ def test_a_target_that_cannot_be_looked_into(method: str, tmp_path):
     model.save(tmp_path / "model.safetensors")
     assert diagnose_file(tmp_path / "model.safetensors", points=100).healthy
     x = torch.rand(100, 2, dtype=torch.float64)
-    assert not diagnose(model, x, beta=0.02).healthy
+    assert not diagnose(model, x, score_factor=0.02).healthy
     assert kinds(diagnose(model, 2 * x)) == [BOUNDARY], "nothing is promised there"
 
 
@@ -447,13 +447,13 @@ def test_a_diagnosis_reads_as_a_few_lines():
     text = str(diagnose(*many(gap=2.0)))
     assert text.startswith("1 finding: error ")
     assert "\n- boundary artefacts (worst in head " in text
-    assert "scores times 0.5" in str(diagnose(*ramp(), beta=0.5))
+    assert "scores times 0.5" in str(diagnose(*ramp(), score_factor=0.5))
 
 
 def test_the_model_is_left_as_it_was():
     model, x = ramp()
     before = {name: p.clone() for name, p in model.state_dict().items()}
-    diagnose(model, x, dtype=torch.float16, beta=0.1)
+    diagnose(model, x, dtype=torch.float16, score_factor=0.1)
     assert all(torch.equal(before[name], p) and p.dtype == before[name].dtype for name, p in model.state_dict().items())
     assert not model.edited
     assert model.bound > 0
@@ -467,6 +467,7 @@ def test_no_attribute_of_the_model_or_of_its_literal_form_is_replaced(kind: str,
         "head": lambda: (compiled("gated"), torch.linspace(-1, 1, 50, dtype=torch.float64)),
         "network": lambda: (network(), torch.rand(20, 2, dtype=torch.float64)),
     }[kind]()
+    model(x)  # which notes whether its numbers are those that it was built with
     literal = model.literal()
     kept = [(m, dict(vars(m)), type(m)) for root in (model, literal) for m in root.modules()]
     monkeypatch.setattr(type(model), "literal", lambda self: literal)
@@ -491,7 +492,7 @@ def test_files_are_diagnosed_over_their_domain(name: str, tmp_path):
     found = diagnose_file(path, points=101)
     assert found.healthy
     assert found.examined == 101
-    assert kinds(diagnose_file(path, beta=30.0)) == [DRIFT]
+    assert kinds(diagnose_file(path, score_factor=30.0)) == [DRIFT]
     assert kinds(diagnose_file(path, dtype="float16")) == [PRECISION]
 
 
@@ -530,7 +531,7 @@ def test_shapes_models_dtypes_and_betas_that_cannot_be_are_refused():
             diagnose(model, x, dtype=dtype)
     for beta in (0, -1.0, math.nan, math.inf, "hot", True):
         with pytest.raises(ah.InputError, match="positive finite number"):
-            diagnose(model, x, beta=beta)
+            diagnose(model, x, score_factor=beta)
     with pytest.raises(ah.InputError, match="points=1"):
         diagnose_file("nowhere.safetensors", points=1)
     with pytest.raises(ah.FileError):
@@ -557,6 +558,20 @@ def test_a_blend_that_keeps_the_bound_may_be_kept() -> None:
     found = diagnose(head, torch.linspace(-1, 1, 1001, dtype=torch.float64).reshape(-1, 1, 1))
     assert found.error < found.bound
     assert "keep β if a blend" in found.findings[0].advice
+
+
+@pytest.mark.parametrize("many_heads", [False, True])
+def test_bound_of_a_theorem_is_its_own_and_what_it_is_held_to_is_called_so(many_heads: bool) -> None:
+    if many_heads:
+        head: ah.theorems.Construction = ah.theorems.multi_head([[1.0]] * 5, [0.0] * 5, -1, 1, heads=6, beta=200.0)
+    else:
+        head = ah.theorems.single_head([[1.0]], [0.0], -1, 1, anchors=32, beta=1000.0)
+    u = torch.linspace(-1, 1, 501, dtype=torch.float64).reshape(-1, 1, 1).expand(-1, head.tokens, 1)
+    found = diagnose(head, u)
+    assert found.bound == head.bound
+    for finding in found.findings:
+        text = finding.evidence + finding.advice
+        assert "keeps the bound at the derived β" in text or ", bound at the derived β" in text or "bound" not in text
 
 
 def test_what_a_sampled_function_is_compared_with_is_said() -> None:

@@ -289,9 +289,10 @@ def test_an_affine_map_that_is_repeated_has_one() -> None:
 def test_turns_that_spread_errors_over_the_domain_are_said_to_be_known_by_it_alone(tmp_path: Path) -> None:
     model = ah.compile("3.7*x*(1-x)", (0, 1), tol=1e-10)
     assert ah.program(model, turns=5).certificate.level == "proved"
-    program = ah.program(model, turns=20)
-    assert program.certificate.level == "trivial"
-    assert program.certificate.bound <= 1 + 1e-9
+    for turns in (40, 20):
+        program = ah.program(model, turns=turns)
+        assert program.certificate.level == "trivial"
+        assert program.certificate.bound <= 1.02
     assert str(program.certificate).startswith("nothing useful is known")
     program.save(tmp_path / "turns.safetensors")
     assert Program.load(tmp_path / "turns.safetensors").certificate.level == "trivial"

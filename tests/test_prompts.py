@@ -231,6 +231,8 @@ REFUSED = {
     "q/mean(x)": "1/u is not finite everywhere on [-1, 1], the interval that u = mean(x) may reach",
     "q/(var(x) - 0.5)": "1/u is not finite everywhere on [-0.5, 0.5]",
     "cov(x)": "cov is called as cov(x, y)",
+    "sum(x)": "atanh, attend, celu, clip, cos, cosh, cov,",
+    "max(x)": "no network for prompts of every length; attend(100*x, x)",
     "mean(z)": "z is not a variable here",
     "mean": "mean is not a variable here",
 }

@@ -126,6 +126,10 @@ def test_shapes_are_the_papers():
         "W_K": (2, 13),
         "W_V": (3, 13),
         "W_O": (20, 7),
+        "lift.gain": (7, 4),
+        "lift.bias": (7, 4),
+        "lift.columns": (13, 4),
+        "lift.rows": (20, 9),
     }
     assert single_head(w, t, -1, 1, 5, causal=True).lift(x).shape == (2, 3, 12, 2 * 4 + 1 + 2)
     many = multi_head(w, t, -1, 1, 6)
@@ -133,9 +137,17 @@ def test_shapes_are_the_papers():
     assert many.matrices()["W_V"].shape == (6, 1, 11)
 
 
+def lifted(x: np.ndarray, named: dict[str, np.ndarray], *, front: bool) -> np.ndarray:
+    """The lift, from its matrices."""
+    z = x * named["lift.gain"] + named.get("lift.bias", 0)
+    if "lift.columns" in named:
+        z = np.concatenate([named["lift.columns"], z] if front else [z, named["lift.columns"]])
+    return np.concatenate([z, named["lift.rows"]], axis=1)
+
+
 @pytest.mark.parametrize("build", ["single", "causal", "multi"])
 def test_the_printed_matrices_are_the_network(build: str):
-    """The paper's formula in NumPy, from `lift` and `matrices()` alone, tokens as columns."""
+    """The paper's formula in NumPy, from `matrices()` alone, tokens as columns."""
     generator = torch.Generator().manual_seed(3)
     w, t = torch.randn(5, 2, generator=generator).double(), torch.randn(5, generator=generator).double()
     x = 3 * torch.randn(5, 2, generator=generator).double()
@@ -143,8 +155,10 @@ def test_the_printed_matrices_are_the_network(build: str):
         model = multi_head(w, t, -2, 3, 4)
     else:
         model = single_head(w, t, -2, 3, 9, causal=build == "causal")
-    z = model.lift(x).numpy().T
     named = {k: v.numpy() for k, v in model.matrices().items()}
+    z = lifted(x.numpy(), named, front=build == "causal").T
+    assert np.array_equal(z, model.lift(x).numpy().T)
+    named = {k: v for k, v in named.items() if k.startswith("W")}
     if build != "multi":
         named = {k: v[None] for k, v in named.items()}
     out = 0

@@ -107,7 +107,7 @@ def errors(figure: Figure) -> tuple[np.ndarray, float] | None:
     for axes in figure.axes:
         bounds = [line for line in axes.lines if line.get_linestyle() == "--"]
         if bounds:
-            found = [np.max(line.get_ydata()) for line in axes.lines if line not in bounds]
+            found = [np.max(np.nan_to_num(line.get_ydata())) for line in axes.lines if line not in bounds]
             return np.max(found), float(np.min(bounds[0].get_ydata()))
     return None
 
@@ -119,7 +119,7 @@ def test_models_are_drawn_with_the_error_under_the_bound(name: str) -> None:
     shown = Page(model._repr_html_())
     assert "svg" in shown.tags
     assert model.certificate.expression in shown.text
-    assert f"{model.certificate.bound:.3e}" in shown.text
+    assert model.certificate.in_digits(model.certificate.bound, ".3e") in shown.text
     found = errors(figure)
     assert found is None or found[0] <= found[1]
     assert (found is None) == (name in ("two inputs", "float32", "a grid", "a black box"))
@@ -139,6 +139,47 @@ def test_theorems_are_drawn_with_the_error_under_the_bound(name: str) -> None:
     shown = Page(network._repr_html_())
     assert f"{network.resources.keys:,}" in shown.text
     assert "svg" in shown.tags
+
+
+@pytest.mark.parametrize("columns", ["appended", "own"])
+def test_a_look_up_whose_function_is_not_in_its_file_is_drawn_without_an_error(columns: str, tmp_path: Path) -> None:
+    made = ah.theorems.two_layer(lambda x: x.cos(), tokens=3, features=1, levels=3, columns=columns)
+    made.save(tmp_path / "f.safetensors")
+    network = ah.load(tmp_path / "f.safetensors")
+    assert "svg" in Page(network._repr_html_()).tags
+    for declared in ({}, {"lipschitz": 2.0}):
+        figure = drawn(network.plot(**declared))
+        assert not [axes for axes in figure.axes if "error" in axes.get_ylabel()]
+
+
+def test_errors_are_drawn_as_they_are_and_zeros_are_gaps() -> None:
+    network = ah.theorems.single_head([[1.0]], [0.0], -2, 1, anchors=20, beta=40.0)
+    (panel,) = (axes for axes in network.plot().axes if axes.get_ylabel() == "|error|")
+    drawn_there, line = np.asarray(panel.lines[0].get_ydata()), theorem_view(network).along(0)
+    np.testing.assert_array_equal(drawn_there, np.where(line.error > 0, line.error, np.nan))
+    inner = drawn_there[np.abs(line.x + 0.5) < 1]
+    assert np.nanmax(inner) < 1e-4 * network.bound
+    assert panel.get_ylim()[0] < np.nanmedian(inner)
+    shown = display.sketch([0.0, 1.0, 2.0], [(display.RED, [1.0, 0.0, 1e-9])], "said", least=1e-3)
+    assert shown.count("<polyline") == 2, "before and after the gap"
+
+
+def test_what_was_only_measured_is_said_to_be_about_so_much() -> None:
+    model = ah.compile("sin(3*x)", (-1, 1), tol=1e-3).with_row_map(ah.row_maps.Hardmax())
+    assert model.certificate.level == "measured"
+    bound = f"about {model.certificate.bound:.3g} at the sampled points of [-1, 1]"
+    assert bound in str(model.certificate)
+    for text in (str(model), Page(model._repr_html_()).text, Page(model.certificate._repr_html_()).text):
+        assert "<=" not in text
+        assert "about" in text
+    assert dict(model.facts())["bound"].startswith("about ")
+    assert bound_label(model) == "largest error at the sampled points"
+
+
+def bound_label(model: Any) -> str:
+    """What the bound is called in the figure of a model."""
+    (panel,) = (axes for axes in model.plot().axes if axes.get_ylabel() == "|error|")
+    return str(panel.lines[-1].get_label())
 
 
 def test_a_view_has_the_numbers_of_its_model() -> None:
@@ -213,7 +254,7 @@ def test_reports_plans_diagnoses_and_programs_are_shown() -> None:
     assert all(option.method in Page(plan._repr_html_()).text for option in plan.options)
     model, x = ah.compile("sin(3*x)", (-1, 1), tol=1e-3), torch.linspace(-1, 1, 101, dtype=torch.float64)
     assert "healthy" in Page(ah.diagnose(model, x)._repr_html_()).text
-    assert "advice" in Page(ah.diagnose(model, x, beta=30.0)._repr_html_()).text
+    assert "advice" in Page(ah.diagnose(model, x, score_factor=30.0)._repr_html_()).text
     assert "registers" in Page(ah.program(ah.compile("x*y", (-1, 1), tol=1e-2))._repr_html_()).text
     sizes = ah.theorems.plan("single_head", tol=1e-2, tokens=2, features=1)
     assert f"{sizes.anchors:,}" in Page(sizes._repr_html_()).text
@@ -229,7 +270,7 @@ def test_pages_escape_everything(text: str, number: float) -> None:
         display.table((text, "b"), [(text, str(number))] * 14, text),
         display.gauge([(text, number), (text, 1e-300), (text, 1e300)], text),
         display.bars([(text, number), (text, 2.0)], text),
-        display.sketch([0.0, 1.0], [(display.RED, [number, 1.0]), (display.BLUE, [2.0, number])], text, log=True),
+        display.sketch([0.0, 1.0], [(display.RED, [number, 1.0]), (display.BLUE, [2.0, number])], text, least=1e-3),
     ]
     shown = Page(display.page(text, *parts))
     assert shown.tags <= {"div", "br", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "svg",
@@ -250,6 +291,9 @@ def test_a_figure_is_written_in_any_format_that_matplotlib_has(tmp_path: Path) -
     for name in ("a.png", "b.SVG", "c.pdf", "d.eps", "e.webp"):
         write(figure, tmp_path / name)
         assert (tmp_path / name).stat().st_size > 1000
+    written = (tmp_path / "c.pdf").read_bytes()
+    assert b"/Type3" not in written, "journals refuse such fonts"
+    assert b"/CIDFontType2" in written
     for name, said in (("f.doc", "ends with .doc"), ("g", "has no ending")):
         with pytest.raises(FileError, match=f"{said}, and the format is read off it; matplotlib writes .*png.*svg"):
             write(figure, tmp_path / name)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import anchorhead as ah
 from anchorhead.cli import app
+from anchorhead.digits import Up
 from anchorhead.explore.numbers import grid
 from anchorhead.explore.page import page_entries, page_text
 from anchorhead.file.container import digest
@@ -260,7 +261,7 @@ def test_printing_says_p_beta_bound_and_shapes(model):
     told = str(model)
     assert f"p = {model.ramp_anchors if isinstance(model, T.GridNetwork) else len(model.anchors)}" in told
     assert f"β = {model.beta:.6g}" in told
-    assert "bound_for" in told if isinstance(model, T.GridNetwork) else f"<= {model.bound:.4g}" in told
+    assert "bound_for" in told if isinstance(model, T.GridNetwork) else f"<= {Up(model.bound):.4g}" in told
     for name, matrix in model.matrices().items():
         assert f"{name} {tuple(matrix.shape)}" in told
     assert "\n" not in repr(model)

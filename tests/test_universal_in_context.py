@@ -201,3 +201,13 @@ def test_what_is_wrong_is_refused_with_a_sentence():
         ic.universal(lambda p, w: w.sum(), {"x": (0, 1)}, 3, 2, lipschitz=1.0)
     with pytest.raises(ah.InputError, match="tol"):
         ic.plan_universal(0, {"x": (0, 1)}, lipschitz=1.0)
+
+
+def test_what_other_theorems_have_and_this_has_not_is_a_sentence() -> None:
+    model = ah.in_context.universal(lambda p, w: w @ p[:, 0], {"x": (0, 1)}, cells=4, masses=4, lipschitz=1.0)
+    for name in ("plot", "matrices"):
+        assert not hasattr(model, name)
+        with pytest.raises(ah.MissingPartError, match=rf"no {name}\(\): .*cells"):
+            getattr(model, name)
+    assert f"{model.keys:,} lattice measures, the keys of the last head" in str(model)
+    assert f"keys {model.resources.keys:,} in all of them" in str(model)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from matplotlib.text import Text
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from anchorhead.theorems import attention_then_softmax, two_layer
 
 BOTH = pytest.mark.parametrize("build", [two_layer, attention_then_softmax])
@@ -169,7 +170,7 @@ def test_bounds_that_need_a_constant_say_so():
         assert "if f is Lipschitz with 1" in text
         assert "proved" not in text
     found = ah.theorems.plan("two_layer", tol=0.1, tokens=1, features=1, lipschitz=2.0)
-    assert ("bound, if f is Lipschitz with 2", f"{found.bound:.6g}") in found.rows()
+    assert ("bound, if f is Lipschitz with 2", f"{Up(found.bound):.6g}") in found.rows()
     assert "if f is Lipschitz with 2" in str(found)
 
 
@@ -198,3 +199,13 @@ def test_formulas_that_touch_no_singularity_are_built(build):
         "3",
     ):
         assert build(formula, 1, 2, 4, low=-1).grid.points == 16
+
+
+def test_matrices_between_the_layers_are_what_is_done_there() -> None:
+    model = ah.theorems.two_layer(torch.sin, 2, 1, 5)
+    named, x = model.matrices(), torch.rand(7, 2, 1, dtype=torch.float64)
+    ramps = model.layer1(model.lift(x))
+    bumps = ramps.reshape(7, 2, 4) @ named["between.weight"].mT + named["between.bias"]
+    torch.testing.assert_close(bumps, model.stages[2](ramps), rtol=0, atol=1e-15)
+    z = torch.cat([x, named["lift.columns"].expand(7, -1, -1)], 1)
+    assert torch.equal(torch.cat([z, named["lift.rows"].expand(7, -1, -1)], 2), model.lift(x))

@@ -259,14 +259,14 @@ def diagnose(
     dtype: Annotated[
         str | None, typer.Option(help="As if it ran in float64, float32, bfloat16 or float16; its own unless given.")
     ] = None,
-    beta: Annotated[float, typer.Option(help="As if all scores were multiplied by this.")] = 1.0,
+    score_factor: Annotated[float, typer.Option(help="As if all scores were multiplied by this.")] = 1.0,
     points: Annotated[int, typer.Option(help="How many inputs to try, evenly over the domain.")] = 2001,
     as_json: Json = False,
 ) -> None:
     """Look for the known ways to fail, and say what to change. Exit code 1 where something was found."""
     from anchorhead.lab.diagnosis import diagnose_file
 
-    found = diagnose_file(file, dtype=dtype, beta=beta, points=points)
+    found = diagnose_file(file, dtype=dtype, score_factor=score_factor, points=points)
     print(json.dumps(found.as_dict()) if as_json else found)
     if not found.healthy:
         raise typer.Exit(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 FOLDED = 12
 """Tables with more rows are folded away."""
@@ -66,9 +67,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], said: str = "") 
     return f"<details><summary>{_text(said or f'{len(rows)} rows')}</summary>{whole}</details>"
 
 
-def sketch(x: Sequence[float], curves: Sequence[tuple[str, Sequence[float]]], said: str, *, log: bool = False) -> str:
-    """Curves over x, each with its colour, drawn over each other; the first is broad. Logarithmic ones are positive."""
-    numbers = [v for _, curve in curves for v in curve if math.isfinite(v) and (v > 0 or not log)]
+def sketch(x: Sequence[float], curves: Sequence[tuple[str, Sequence[float]]], said: str, least: float = 0.0) -> str:
+    """Curves over x, each with its colour, drawn over each other; the first is broad. Where `least` is positive the
+    scale is logarithmic and ends there; numbers that are not positive are gaps then."""
+    log = least > 0
+    seen = lambda v: math.isfinite(v) and (v > 0 or not log)
+    numbers = [max(v, least) if log else v for _, curve in curves for v in curve if seen(v)]
     if not numbers:
         return ""
     scale = math.log10 if log else float
@@ -76,14 +80,13 @@ def sketch(x: Sequence[float], curves: Sequence[tuple[str, Sequence[float]]], sa
     wide, tall = (WIDTH - 2 * EDGE) / ((x[-1] - x[0]) or 1.0), (HEIGHT - 2 * EDGE) / ((high - low) or 1.0)
     lines = []
     for i, (colour, curve) in enumerate(curves):
-        points = " ".join(
-            f"{EDGE + wide * (a - x[0]):.1f},{EDGE + tall * (high - scale(b)):.1f}"
-            for a, b in zip(x, curve, strict=True)
-            if math.isfinite(b) and (b > 0 or not log)
-        )
         broad = i == 0 and len(curves) > 1 and not log
         pen = 'stroke-width="4" stroke-opacity=".6"' if broad else 'stroke-width="1.4"'
-        lines.append(f'<polyline fill="none" stroke="{colour}" {pen} points="{points}"/>')
+        at = lambda a, b: f"{EDGE + wide * (a - x[0]):.1f},{EDGE + tall * (high - scale(b)):.1f}"
+        for there, part in groupby(zip(x, curve, strict=True), key=lambda place: seen(place[1])):
+            if there:
+                points = " ".join(at(*place) for place in part)
+                lines.append(f'<polyline fill="none" stroke="{colour}" {pen} points="{points}"/>')
     return _svg(HEIGHT, "".join(lines), said)
 
 

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -31,6 +32,11 @@ class Drawing(Figure):
 
     def __init__(self, height: float, width: float = COLUMN) -> None:
         super().__init__(figsize=(width, height), layout="constrained")
+
+    def savefig(self, fname: Any, *, transparent: bool | None = None, **options: Any) -> None:
+        """As matplotlib's, with fonts that journals take (Type 42) in PDF and PostScript."""
+        with matplotlib.rc_context({"pdf.fonttype": 42, "ps.fonttype": 42}):
+            super().savefig(fname, transparent=transparent, **options)
 
     def _repr_png_(self) -> bytes:
         out = io.BytesIO()
@@ -81,18 +87,26 @@ def legend(axes: Axes, share: float = 1.0) -> None:
                 ncols=columns, columnspacing=1.2, handlelength=1.6)  # fmt: skip
 
 
+def error_axis(error: np.ndarray, allowed: np.ndarray | None) -> tuple[float, float]:
+    """The ends of a logarithmic axis that holds the bound and most of the errors, in eight decades at most."""
+    known = error[np.isfinite(error) & (error > 0)]
+    bounds = np.zeros(0) if allowed is None else allowed[allowed > 0]
+    most = float(np.max([*known.ravel(), *bounds.ravel()], initial=0.0)) or 1e-14
+    low = [1e-4 * bounds.min()] if bounds.size else [1e-4 * most]
+    if known.size:
+        low.append(np.quantile(known, 0.25) / 3)
+    return max(float(min(low)), 1e-8 * most), most
+
+
 def errors(axes: Axes, x: np.ndarray, error: np.ndarray, allowed: np.ndarray | None, names: Sequence[str],
            bound: str) -> None:  # fmt: skip
-    """Errors (points, curves) on a logarithmic axis, and the bound that they keep; what is far below it is at the
-    floor."""
-    known = error[np.isfinite(error)]
-    top = float(np.max(known, initial=0.0) if allowed is None else allowed.max())
-    floor = max((top if allowed is None else float(allowed.min())) * 1e-4, 1e-18)
+    """Errors (points, curves) on a logarithmic axis, and the bound that they keep; zeros are gaps."""
+    least, most = error_axis(error, allowed)
     for i, (curve, name) in enumerate(zip(error.T, names, strict=True)):
-        axes.semilogy(x, curve.clip(floor), color=CYCLE[i % len(CYCLE)], lw=0.9, label=name)
+        axes.semilogy(x, np.where(curve > 0, curve, np.nan), color=CYCLE[i % len(CYCLE)], lw=0.9, label=name)
     if allowed is not None:
         axes.semilogy(x, allowed, color=NETWORK, lw=1.1, ls="--", label=bound)
-    axes.set_ylim(0.6 * floor, 3 * max(top, float(np.max(known, initial=0.0)), floor))
+    axes.set_ylim(0.6 * least, 3 * most)
     axes.grid(True, color="0.93", lw=0.6)
     legend(axes)
 
@@ -105,6 +119,7 @@ def image(figure: Figure, axes: Axes, x: np.ndarray, y: np.ndarray, values: np.n
     scale = figure.colorbar(drawn, ax=axes, location="bottom", aspect=30, pad=0.02)
     scale.set_label(said, fontsize=SMALL)
     scale.ax.tick_params(labelsize=SMALL)
+    scale.ax.locator_params(axis="x", nbins=5)
     scale.outline.set_visible(False)
     cast(ScalarFormatter, scale.formatter).set_powerlimits((-3, 3))
     scale.ax.xaxis.offsetText.set_fontsize(SMALL)

@@ -18,8 +18,22 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from anchorhead.digits import Up
 from anchorhead.display import BLUE, GREY, RED, sketch
-from anchorhead.drawing import COLUMN, CYCLE, NETWORK, SMALL, TARGET, Drawing, dress, errors, image, label, legend
+from anchorhead.drawing import (
+    COLUMN,
+    CYCLE,
+    NETWORK,
+    SMALL,
+    TARGET,
+    Drawing,
+    dress,
+    error_axis,
+    errors,
+    image,
+    label,
+    legend,
+)
 
 Array = np.ndarray
 POINTS, SIDE, ATTENDED, SKETCHED = 1001, 81, 335, 121
@@ -201,13 +215,16 @@ class View:
               f"the network: {_output(line, 1)}")  # fmt: skip
         if "error" not in axes:
             return
-        bound = "" if line.allowed is None else "\n" + self.bound(f": {line.allowed.max():.2e}")
+        bound = "" if line.allowed is None else "\n" + self.bound(line.allowed.max())
         largest = max(np.nanmax(found.error) for found in (line, self.along(0), self.along(1), self.through()))
         dress(axes["error"], f"computed: at most {largest:.2e}{bound}", **sides)
         image(figure, axes["error"], x, y, line.error.reshape(SIDE, SIDE), self._error(), colours="magma_r")
 
-    def bound(self, number: str = "") -> str:
+    def bound(self, value: float | None = None) -> str:
         """What the bound is called, with its number where there is one."""
+        if self.level == "measured":
+            return "largest error at the sampled points" + ("" if value is None else f": about {value:.2e}")
+        number = "" if value is None else f": {Up(value):.2e}"
         return f"bound{number}, {self.condition}" if self.condition else f"{self.level} bound{number}"
 
     def _error(self) -> str:
@@ -314,8 +331,7 @@ def sketched(view: View) -> str:
     top = sketch(x, [(GREY, line.exact[:, 0].tolist()), (RED, values)], f"the target, broad, and the network {where}")
     if line.allowed is None:
         return top
-    floor = float(line.allowed.min()) * 1e-4 or 1e-18
-    curves = [(BLUE, line.error.clip(floor).tolist()), (RED, line.allowed.tolist())]
+    curves = [(BLUE, line.error.tolist()), (RED, line.allowed.tolist())]
     places = f"{len(x)} places" + ", most of them near kinks" * (len(x) > SKETCHED)
     said = f"the error, at most {line.error.max():.2e} at {places}, under the {view.bound()}, on a logarithmic scale"
-    return top + sketch(x, curves, said, log=True)
+    return top + sketch(x, curves, said, least=error_axis(line.error, line.allowed)[0])

@@ -15,6 +15,7 @@ from anchorhead.compiler.read import read
 from anchorhead.compiler.refusals import Interrupted
 from anchorhead.compiler.row_map_route import compile_mapped
 from anchorhead.compiler.target import Domain, Target, read_target
+from anchorhead.digits import Up
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.expression.graph import Expression
 from anchorhead.model.compiled import CompiledModel
@@ -115,9 +116,9 @@ def _check_literal(model: CompiledModel, tol: float) -> None:
     kept = model.literal_certificate()
     if kept.evaluation == "literal" and not kept.bound <= tol:
         refusal = ToleranceError(
-            f"tol={tol:g} is not kept by the literal softmax, for which {kept.bound:.3g} is proved: pieces are joined "
-            "by gates so steep that beside them the scores of keys lose digits. Use float64, a larger tol, or leave "
-            f"evaluation out; what the model computes keeps {model.certificate.bound:.3g}."
+            f"tol={tol:g} is not kept by the literal softmax, for which {Up(kept.bound):.3g} is proved: pieces are "
+            "joined by gates so steep that beside them the scores of keys lose digits. Use float64, a larger tol, or "
+            f"leave evaluation out; what the model computes keeps {Up(model.certificate.bound):.3g}."
         )
         refusal.best = kept.bound
         raise refusal

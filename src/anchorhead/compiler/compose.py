@@ -17,6 +17,7 @@ from anchorhead.compiler.head_requests import Request, Wanted, assign
 from anchorhead.compiler.method import Progress
 from anchorhead.compiler.proved_heads import Choice, choose
 from anchorhead.compiler.tolerance_shares import shares
+from anchorhead.digits import Up
 from anchorhead.errors import SingularityError, ToleranceError
 from anchorhead.proof.flow import Flow, Tracker
 from anchorhead.proof.network_claim import NetworkClaim, flows, output_errors, worst
@@ -187,7 +188,7 @@ class _Work:
         if SPARE * self.rounding >= self.tol:
             raise ToleranceError(
                 f"tol={self.tol:g} is below what {self.dtype} can hold for this target: rounding in its affine maps "
-                f"alone may reach {self.rounding:.3g}. Use a larger tol or a wider dtype."
+                f"alone may reach {Up(self.rounding):.3g}. Use a larger tol or a wider dtype."
             )
 
     def _unbounded(self, tracker: Tracker) -> ToleranceError:

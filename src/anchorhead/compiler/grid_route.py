@@ -9,6 +9,7 @@ import numpy as np
 from anchorhead.arithmetic import Array, power
 from anchorhead.compiler.circuit_target import CircuitTarget
 from anchorhead.compiler.method import Method, Progress, Wish
+from anchorhead.digits import Up
 from anchorhead.enclosure.arrays import sample
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.expression.graph import Expression, ordered
@@ -96,7 +97,7 @@ def _proved(target: CircuitTarget, tol: float, wish: Wish, most: int) -> Compile
         share /= 2
     raise ToleranceError(
         f"tol={tol:g} for {target.name} could not be proved over a grid in {name}: {math.prod(head.counts)} keys were "
-        f"not enough, or rounding, up to {rounding:.3g}, is too much. Use method='graph', or a larger tol."
+        f"not enough, or rounding, up to {Up(rounding):.3g}, is too much. Use method='graph', or a larger tol."
     )
 
 
@@ -118,7 +119,7 @@ def _sampled(target: Opaque, tol: float, wish: Wish) -> CompiledModel:
         if certificate.bound > tol:
             raise ToleranceError(
                 f"tol={tol:g} for {target.name}: a grid of {head.keys} keys kept it where it was fitted, but errs by "
-                f"{certificate.bound:.3g} between. Use a larger tol."
+                f"{Up(certificate.bound):.3g} between. Use a larger tol."
             )
     else:
         certificate = _conditional(target, head, rounding, name, lipschitz, tol, progress)
@@ -162,7 +163,7 @@ def _conditional(target: Opaque, head: GridHead, rounding: float, dtype: str, li
         raise ToleranceError(
             f"tol={tol:g} for {target.name} cannot be concluded from a Lipschitz constant of {lipschitz:g}: with "
             f"{head.keys} keys the error is at most {found.measured:.3g} at {found.samples:,} points, but between them "
-            f"it could be {found.bound:.3g}. Use a larger tol, or leave lipschitz out for a measured certificate."
+            f"it could be {Up(found.bound):.3g}. Use a larger tol, or leave lipschitz out for a measured certificate."
         )
     declared = f"the target's Lipschitz constant in the Euclidean metric is at most {lipschitz:g}, as declared"
     outputs = (sum_above(found.bound, rounding),) * head.outputs

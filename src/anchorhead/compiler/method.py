@@ -56,9 +56,11 @@ class Wish:
         if self.keys is not None and self.tol is not None:
             raise InputError("Give tol or keys, not both: tol searches the number of keys, keys the best error.")
         if self.torch_dtype not in DTYPES:
-            raise PrecisionError(
-                f"dtype={self.torch_dtype} has no certified evaluation; use torch.float64 or torch.float32."
-            )
+            if isinstance(self.torch_dtype, torch.dtype):
+                raise PrecisionError(
+                    f"dtype={self.torch_dtype} has no certified evaluation; use torch.float64 or torch.float32."
+                )
+            raise InputError(f"dtype={self.torch_dtype!r} must be a dtype of torch: torch.float64 or torch.float32.")
         if self.tol is not None:
             check_tol(self.tol)
         if self.limit is not None and (type(self.limit) is not int or self.limit < 1):

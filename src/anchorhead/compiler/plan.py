@@ -27,6 +27,7 @@ from anchorhead.compiler.methods import METHODS
 from anchorhead.compiler.nearest_anchors import nearest_keys
 from anchorhead.compiler.read import read
 from anchorhead.compiler.target import Target
+from anchorhead.digits import Up
 from anchorhead.display import bars, page, sentence, table
 from anchorhead.enclosure.variation import moved
 from anchorhead.errors import AnchorheadError, InputError
@@ -60,10 +61,10 @@ class Option:
     reason: str = ""
 
     def __str__(self) -> str:
-        if self.keys is None:
+        if self.keys is None or self.bound is None:
             return f"{self.method}: {self.reason}"
         cost = f"{self.layers} layers, {self.heads} heads, {self.keys:,} keys, beta {self.beta:.3g}"
-        return f"{self.method}: {cost}, error {self.bound:.3g}" + (f" ({self.reason})" if self.reason else "")
+        return f"{self.method}: {cost}, error {Up(self.bound):.3g}" + (f" ({self.reason})" if self.reason else "")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -106,7 +107,7 @@ class Plan:
         return [
             (o.method, *["-"] * 7) if o.keys is None else
             (o.method + " *" * bool(o.reason), str(o.layers), str(o.heads), f"{o.keys:,}",
-             *(f"{v:.3g}" for v in (o.beta, o.logit_range, o.largest_value, o.bound) if v is not None))
+             *(f"{v:.3g}" for v in (o.beta, o.logit_range, o.largest_value, o.bound and Up(o.bound)) if v is not None))
             for o in self.options
         ]  # fmt: skip
 

@@ -18,6 +18,7 @@ from anchorhead.compiler.prove import prove_head
 from anchorhead.compiler.refusals import BelowDtype
 from anchorhead.compiler.search import Search
 from anchorhead.compiler.target import Target
+from anchorhead.digits import Up
 from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.singularities import singularities
 from anchorhead.errors import ToleranceError
@@ -82,7 +83,7 @@ def _odd(request: Request, error: float, dtype: str) -> Choice:
     if not claim.bound <= error:
         refusal = ToleranceError(
             f"A relative error of {error:.3g} was asked of {request.function}, and evaluating it in {dtype} rounds by "
-            f"{claim.rounding:.3g}."
+            f"{Up(claim.rounding):.3g}."
         )
         refusal.best = claim.bound
         raise refusal

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from anchorhead.compiler.target import Target
+from anchorhead.digits import Up
 from anchorhead.errors import ToleranceError
 from anchorhead.proof.head_claim import HeadClaim
 
@@ -35,7 +36,7 @@ def refusal(search: Search) -> ToleranceError:
     what += "" if search.largest is None else f" with values of at most {search.largest:g}"
     if search.rounding >= search.tol:
         return BelowDtype(
-            f"{what} is below what the dtype can hold: evaluating alone may round by {search.rounding:.3g}. Use a "
+            f"{what} is below what the dtype can hold: evaluating alone may round by {Up(search.rounding):.3g}. Use a "
             "larger tol or a wider dtype."
         )
     if search.unproved >= PATIENCE:
@@ -63,4 +64,4 @@ def best_so_far(search: Search) -> str:
     """The best head that was found, for a sentence."""
     if not search.best_keys:
         return "No head came close."
-    return f"The best found is {search.best:.3g} with {search.best_keys} keys."
+    return f"The best found is {Up(search.best):.3g} with {search.best_keys} keys."

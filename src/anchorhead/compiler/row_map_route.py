@@ -11,6 +11,7 @@ from typing import Any
 
 from anchorhead.compiler.method import Wish
 from anchorhead.compiler.target import Target
+from anchorhead.digits import Up
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.head.head import Head
 from anchorhead.model.compiled import CompiledModel
@@ -61,8 +62,8 @@ class _Construction:
             if model.certificate.bound <= tol:
                 return model
             kept = model.certificate
-            self.best = (f"Of {keys} keys {kept.bound:.3g} is proved, of which rounding in {kept.dtype} is "
-                         f"{kept.rounding:.3g}.")  # fmt: skip
+            self.best = (f"Of {keys} keys {Up(kept.bound):.3g} is proved, of which rounding in {kept.dtype} is "
+                         f"{Up(kept.rounding):.3g}.")  # fmt: skip
             keys = min(most, keys + max(1, keys // 16))
         raise ToleranceError(
             f"tol={tol:g} for {self.target.expression} under {self.map.name} was not reached; it may have {most} keys. "

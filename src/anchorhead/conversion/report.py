@@ -12,6 +12,7 @@ from torch import nn
 from anchorhead.conversion.configured import computed, configured, functions_named
 from anchorhead.conversion.makeup import Makeup, changes, makeup, standing
 from anchorhead.conversion.rows import Place, Replaced, lines, some
+from anchorhead.digits import Up
 from anchorhead.display import gauge, page, sentence, table
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class ConversionReport:
         errors = [(formula, max(r.error for r in rows if r.formula == formula)) for formula in
                   dict.fromkeys(r.formula for r in rows if r.kind != "norm")]  # fmt: skip
         columns = ("place", "formula", "kind", "keys", "error", "dtype")
-        cells = [(r.place, r.formula, r.kind, str(r.keys), f"{r.error:.2e}", r.dtype) for r in rows]
+        cells = [(r.place, r.formula, r.kind, str(r.keys), f"{Up(r.error):.2e}", r.dtype) for r in rows]
         refused = [f"NOT converted, {place}: {why}" for place, why in self.refused]
         return page("Converted to attention", sentence(self._first()),
                     gauge([*errors[:4], ("tol", self.tol)], "the largest proved error by formula, and the tolerance"),

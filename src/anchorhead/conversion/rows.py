@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from anchorhead.conversion.linear import Around, row_sum
+from anchorhead.digits import Up
 from anchorhead.model.activation import Placed
 from anchorhead.model.outside import WHOLE
 from anchorhead.proof.certificate import end_text
@@ -101,7 +102,7 @@ def lines(rows: list[Replaced]) -> list[str]:
             found += map(_line, alike)
             continue
         bounds = [row.output_bound for row in alike if row.output_bound]
-        after = f"; outputs of the layers that follow move by at most {max(bounds):.2e}" if bounds else ""
+        after = f"; outputs of the layers that follow move by at most {Up(max(bounds)):.2e}" if bounds else ""
         after += f"{UNITS.get(alike[0].kind, '')}, rounding apart" if bounds else ""
         found.append(f"{some([row.place for row in alike])}{line}{after}")
     return found
@@ -118,14 +119,16 @@ def _line(r: Replaced) -> str:
     where = "R" if r.domain == WHOLE else f"[{r.domain[0]:.4g}, {r.domain[1]:.4g}]"
     if r.kind == "norm":
         return (
-            f"{what}, proved to {r.relative:.1e} of the result in {r.dtype}, rounding included, mean squares in {where}"
+            f"{what}, proved to {Up(r.relative):.1e} of the result in {r.dtype}, rounding included, mean squares in "
+            f"{where}"
         )
-    after = f"; {r.feeds} moves by at most {r.output_bound:.2e}{unit}, rounding apart" if r.output_bound else ""
+    after = f"; {r.feeds} moves by at most {Up(r.output_bound):.2e}{unit}, rounding apart" if r.output_bound else ""
     if r.feeds and r.output_bound is None:
         after = f"; {r.feeds} follows, not directly, so no bound on its output is claimed"
-    parts = [f"{r.rounding:.1e} (1 + |x|)"] * (r.rounding > 0) + [f"{r.relative:.1e} of the result"] * (r.relative > 0)
+    parts = [f"{Up(r.rounding):.1e} (1 + |x|)"] * (r.rounding > 0)
+    parts += [f"{Up(r.relative):.1e} of the result"] * (r.relative > 0)
     return (
-        f"{what}, proved {r.error:.2e} on {where} for the stored numbers{unit}, "
+        f"{what}, proved {Up(r.error):.2e} on {where} for the stored numbers{unit}, "
         f"{r.dtype} rounding adds at most {' and '.join(parts)}{after}"
     )
 

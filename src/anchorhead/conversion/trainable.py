@@ -22,6 +22,7 @@ from torch import nn
 from anchorhead.compiler.prove import certificate, prove_head, sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.conversion.report import ConversionReport
+from anchorhead.digits import Up
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.expression.graph import Expression
 from anchorhead.head.head import Head
@@ -53,8 +54,8 @@ class Recertified:
     def __str__(self) -> str:
         if self.problem:
             return f"{self.place}: {self.formula}, not proved: {self.problem}"
-        before = f"before {self.before:.3g}" if self.changed else "as it was"
-        return f"{self.place}: {self.formula}, error {self.error:.3g}, rounding {self.rounding:.3g}, {before}"
+        before = f"before {Up(self.before):.3g}" if self.changed else "as it was"
+        return f"{self.place}: {self.formula}, error {Up(self.error):.3g}, rounding {Up(self.rounding):.3g}, {before}"
 
     __repr__ = __str__
 
@@ -78,7 +79,7 @@ class RecertifiedReport:
     def __str__(self) -> str:
         count, unproved = len(self.heads), sum(bool(head.problem) for head in self.heads)
         proved = f"{unproved} of them NOT proved" if unproved else "all proved" if count > 1 else "proved"
-        said = f"{count} head{'s' * (count != 1)}, {proved}, errors up to {self.error:.3g}"
+        said = f"{count} head{'s' * (count != 1)}, {proved}, errors up to {Up(self.error):.3g}"
         return "\n".join([said, *(f"  {head}" for head in self.heads)])
 
     __repr__ = __str__

@@ -29,6 +29,7 @@ from anchorhead.conversion.inputs import example, run, tried
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.conversion.states import Event, storage_of, tensors_in
 from anchorhead.conversion.watch import Watched, watch_twice
+from anchorhead.digits import Up
 from anchorhead.errors import ConversionError, InputError
 from anchorhead.model.activation import Placed
 from anchorhead.model.fused import unfused
@@ -62,8 +63,8 @@ def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: Conv
         left = f" Arguments left the intervals of {', '.join(report.outside[:3])}." if report.outside else ""
         raise ConversionError(
             f"The converted model differs from the original by {difference:.3g} on {report.inputs}, where the "
-            f"proved errors of its heads explain {allowed:.2g}.{left} Give inputs= like those that the model is for; "
-            "else its forward does something that conversion misunderstands."
+            f"proved errors of its heads explain {Up(allowed):.2g}.{left} Give inputs= like those that the model is "
+            "for; else its forward does something that conversion misunderstands."
         )
 
 

@@ -18,14 +18,16 @@ SMALLEST, LARGEST = Fraction(1, 10**300), Fraction(10**300)
 """Of parameters of functions, and of exponents."""
 
 
-def call(name: str, arguments: Sequence[Node], named: Mapping[str, Node | str] | None = None) -> Node:
-    """The node of `name(*arguments, **named)`."""
+def call(name: str, arguments: Sequence[Node], named: Mapping[str, Node | str] | None = None,
+         others: Sequence[str] = ()) -> Node:  # fmt: skip
+    """The node of `name(*arguments, **named)`; others: names that are known beside those of functions."""
     if name in DISCONTINUOUS:
         raise DiscontinuityError(f"{name} cannot be approximated uniformly by continuous maps: {DISCONTINUOUS[name]}.")
     op = canonical(name)
     if op not in FUNCTIONS:
-        near = difflib.get_close_matches(name, [*FUNCTIONS, *ALIASES], 1)
-        advice = f"did you mean {near[0]}?" if near else "the known names are " + ", ".join(sorted(FUNCTIONS))
+        near = difflib.get_close_matches(name, [*FUNCTIONS, *ALIASES, *others], 1)
+        known = ", ".join(sorted((*FUNCTIONS, *others)))
+        advice = f"did you mean {near[0]}?" if near else f"the known names are {known}"
         raise ExpressionError(f"{name} is not a function that is known ({advice}).")
     keywords = dict(named or {})
     if op == "gelu":

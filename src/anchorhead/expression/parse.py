@@ -244,7 +244,14 @@ class _Reader:
                 wanted = "x" if POOLS[name] == 1 else "score, value" if name == "attend" else "x, y"
                 raise self.refused(f"{name} is called as {name}({wanted})", tree)
             return Node(name, positional)
+        if self.pools and name in ("max", "min") and len(positional) == 1 and not named:
+            k = "100" if name == "max" else "-100"
+            raise self.refused(
+                f"{name} over the tokens has no network for prompts of every length; attend({k}*x, x), or a larger "
+                f"factor, comes near it, and {name} of two or more numbers of a token is known",
+                tree,
+            )
         try:
-            return call(name, positional, named)
+            return call(name, positional, named, tuple(POOLS) if self.pools else ())
         except ExpressionError as error:
             raise self.refused(str(error).rstrip("."), tree, type(error)) from None

@@ -20,6 +20,7 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.pool import LENGTHS
 from anchorhead.circuit.program import circuit_digest
 from anchorhead.circuit.step import OutsideDomain
+from anchorhead.digits import Up
 from anchorhead.dtypes import LARGEST
 from anchorhead.enclosure.precision import precision
 from anchorhead.enclosure.singularities import singularities
@@ -86,7 +87,9 @@ def _check_claim(claimed: Certificate) -> None:
     """The claim says something: its bounds can be added in the dtype, and leave some of a far value's size."""
     worst = max(claimed.bound, claimed.rounding, *claimed.outputs)
     if not worst < LARGEST[claimed.dtype] or not (claimed.bounded or claimed.rounding < 1):
-        raise VerificationError(f"The file claims no more than {claimed.bound:.3g}, which says nothing of its model.")
+        raise VerificationError(
+            f"The file claims no more than {Up(claimed.bound):.3g}, which says nothing of its model."
+        )
 
 
 def _checked(claimed: Certificate, boxes: int) -> Certificate:
@@ -209,8 +212,8 @@ def _check_odd(claim: HeadClaim, progress: Progress | None) -> None:
     approximation, rounding = odd_bounds(claim)
     if not approximation <= claim.approximation or not rounding <= claim.rounding:
         raise VerificationError(
-            f"An odd head keeps {approximation:.3g} and rounds by {rounding:.3g}, relative to {claim.function}, and "
-            f"{claim.approximation:.3g} and {claim.rounding:.3g} are claimed."
+            f"An odd head keeps {Up(approximation):.3g} and rounds by {Up(rounding):.3g}, relative to "
+            f"{claim.function}, and {Up(claim.approximation):.3g} and {Up(claim.rounding):.3g} are claimed."
         )
     if progress is not None:
         progress(len(claim.edges) - 1, len(claim.edges) - 1)
@@ -234,11 +237,11 @@ def _check_outputs(exact: Sequence[float], total: Sequence[float], certificate: 
     """What follows for the outputs is what is claimed, or less."""
     if not max(exact) <= certificate.approximation:
         raise VerificationError(
-            f"The heads' errors compose to {max(exact):.3g}, above the claimed {certificate.approximation:.3g}."
+            f"The heads' errors compose to {Up(max(exact)):.3g}, above the claimed {Up(certificate.approximation):.3g}."
         )
     if not max(total) <= certificate.bound:
         raise VerificationError(
-            f"With rounding the outputs may err by {max(total):.3g}, above {certificate.bound:.3g}."
+            f"With rounding the outputs may err by {Up(max(total)):.3g}, above {Up(certificate.bound):.3g}."
         )
     if len(certificate.outputs) != len(total):
         raise VerificationError(
@@ -246,7 +249,7 @@ def _check_outputs(exact: Sequence[float], total: Sequence[float], certificate: 
         )
     for i, (found, claimed) in enumerate(zip(total, certificate.outputs, strict=True)):
         if not found <= claimed:
-            raise VerificationError(f"Output {i} may err by {found:.3g}, above the claimed {claimed:.3g}.")
+            raise VerificationError(f"Output {i} may err by {Up(found):.3g}, above the claimed {Up(claimed):.3g}.")
 
 
 def _check_cover(claim: HeadClaim) -> tuple[float, float]:
@@ -278,7 +281,8 @@ def _check_boxes(claim: HeadClaim, progress: Progress | None) -> None:
             error = box_error(claim, a, b, bound)
             if not error <= bound:
                 raise VerificationError(
-                    f"On the box [{a:.17g}, {b:.17g}] the error may be {error:.3g}, above the claimed {bound:.3g}."
+                    f"On the box [{a:.17g}, {b:.17g}] the error may be {Up(error):.3g}, above the claimed "
+                    f"{Up(bound):.3g}."
                 )
             if progress is not None:
                 progress(i + 1, len(edges) - 1)
@@ -292,8 +296,8 @@ def _check_far(claim: HeadClaim, low: float, high: float) -> list[tuple[int, flo
             if not distant.error <= bound:
                 side = "right" if sign > 0 else "left"
                 raise VerificationError(
-                    f"Far out on the {side}, beyond {start:g}, the error may be {distant.error:.3g}, above the claimed "
-                    f"{bound:.3g}."
+                    f"Far out on the {side}, beyond {start:g}, the error may be {Up(distant.error):.3g}, above the "
+                    f"claimed {Up(bound):.3g}."
                 )
             found.append((sign, start, distant))
     return found
@@ -306,5 +310,5 @@ def _check_rounding(claim: HeadClaim, distant: list[tuple[int, float, Far]]) -> 
             rounding = max(rounding, Rounding(claim).beyond(sign, start) + found.drift)
     if not rounding <= claim.rounding:
         raise VerificationError(
-            f"Rounding in {claim.head.dtype} may reach {rounding:.3g}, above the claimed {claim.rounding:.3g}."
+            f"Rounding in {claim.head.dtype} may reach {Up(rounding):.3g}, above the claimed {Up(claim.rounding):.3g}."
         )

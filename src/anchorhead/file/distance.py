@@ -13,6 +13,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from anchorhead.digits import Down, Up
 from anchorhead.dtypes import NAMES
 from anchorhead.enclosure.precision import precision
 from anchorhead.errors import AnchorheadError, FileError, InputError, VerificationError
@@ -90,10 +91,11 @@ class Distance:
         places = self.at if isinstance(self.at, tuple) else (self.at,)
         place = ", ".join(f"{name} = {value:.10g}" for name, value in zip(self.variables, places, strict=True))
         shown = [("R" if pair == (-math.inf, math.inf) else f"[{pair[0]:g}, {pair[1]:g}]") for pair in self.domain]
-        extra = "" if not self.rounding else f", rounding {self.rounding:.2e}" + ("" if self.bounded else " (1 + |x|)")
+        scale = "" if self.bounded else " (1 + |x|)"
+        extra = f", rounding {Up(self.rounding):.2e}{scale}" if self.rounding else ""
         return (
-            f"{self.level}: the largest {what} on {' x '.join(shown)} lies in [{self.lower:.6g}, {self.upper:.6g}], "
-            f"at {place} ({self.boxes} boxes{extra})"
+            f"{self.level}: the largest {what} on {' x '.join(shown)} lies in [{Down(self.lower):.6g}, "
+            f"{Up(self.upper):.6g}], at {place} ({self.boxes} boxes{extra})"
         )
 
 

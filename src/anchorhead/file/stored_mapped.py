@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anchorhead.digits import Up
 from anchorhead.errors import FileError, VerificationError
 from anchorhead.file.container import ModelFile
 from anchorhead.file.stored import head_claim
@@ -28,6 +29,6 @@ def check_mapped(claim: HeadClaim, row_map: RowMap) -> None:
     rounding = worst_rounding(curve.rounding, claim.edges)
     if not (exact <= claim.approximation and rounding <= claim.rounding):
         raise VerificationError(
-            f"Under {row_map.name} the error may be {exact:.3g} and rounding {rounding:.3g}, above the claimed "
-            f"{claim.approximation:.3g} and {claim.rounding:.3g}."
+            f"Under {row_map.name} the error may be {Up(exact):.3g} and rounding {Up(rounding):.3g}, above the claimed "
+            f"{Up(claim.approximation):.3g} and {Up(claim.rounding):.3g}."
         )

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anchorhead.digits import Down
 from anchorhead.errors import InputError, OutsideRangeError, ShapeError
 from anchorhead.head.parameters import check_tensor
 from anchorhead.model.outside import behind_transforms
@@ -131,7 +132,7 @@ def read_sizes(bounds: Any, defaults: Mapping[str, float], known: Sequence[str] 
 def dtype_name(dtype: Any) -> str:
     """float64 or float32."""
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise InputError(f"dtype={dtype} must be torch.float64 or torch.float32.")
+        raise InputError(f"dtype={dtype!r} must be a dtype of torch: torch.float64 or torch.float32.")
     return DTYPES[dtype]
 
 
@@ -247,7 +248,7 @@ def check_curvature(X: Tensor, mask: Tensor | None, bounds: Bounds, whose: str, 
     if not found <= bounds.curvature:
         raise OutsideBoundsError(
             f"The largest eigenvalue of X^T X/n is {found:.4g}, {found / bounds.curvature:.3g} times what {whose} "
-            f"allows, {bounds.curvature:.4g}. {advice}, or standardise the data."
+            f"allows, {Down(bounds.curvature):.4g}. {advice}, or standardise the data."
         )
 
 

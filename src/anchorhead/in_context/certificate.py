@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from flint import arb
 
+from anchorhead.digits import Down, Up
 from anchorhead.dtypes import LEAST_NORMAL, UNIT
 from anchorhead.enclosure.precision import above, below, precision, upper
 from anchorhead.errors import InputError
@@ -155,9 +156,9 @@ def _curvature(algorithm: Algorithm, slope: tuple[float, float], declared: Bound
         whose = "the declared curvature" if declared.curvature < implied else "standardised data has 1 or more"
         raise InputError(
             f"learning_rate={rate:g} is too large for the declared bounds: gradient descent on {algorithm.loss.name} "
-            f"is stable only while the largest eigenvalue of X^T X/n is at most {max(most, 0):.3g} ({whose}). Use a "
-            f"learning rate of at most {2 * (1 + algorithm.momentum) / (slope[1] * wanted + l2):.3g}, or "
-            f"{2 / (slope[1] * implied + l2):.3g}, which every prompt with {declared.described} bears."
+            f"is stable only while the largest eigenvalue of X^T X/n is at most {Down(max(most, 0)):.3g} ({whose}). "
+            f"Use a learning rate of at most {Down(2 * (1 + algorithm.momentum) / (slope[1] * wanted + l2)):.3g}, or "
+            f"{Down(2 / (slope[1] * implied + l2)):.3g}, which every prompt with {declared.described} bears."
         )
     return most
 
@@ -169,7 +170,8 @@ def _conditions(algorithm: Algorithm, bounds: Bounds, proved: bool) -> list[str]
         "distances are Euclidean; the algorithm's iterates are those of exact arithmetic",
     ]
     if bounds.curvature < algorithm.features * bounds.x**2:
-        found.append(f"the largest eigenvalue of X^T X/n is at most {bounds.curvature:.4g}, which every run checks")
+        most = Down(bounds.curvature)
+        found.append(f"the largest eigenvalue of X^T X/n is at most {most:.4g}, which every run checks")
     if not proved:
         found.append(f"the algorithm's own iterates stay within |w| <= {bounds.w:g} too, which nothing checks")
     return found
@@ -210,8 +212,8 @@ def _with_arithmetic(algorithm: Algorithm, terms: int, heads: arb, moved: arb, s
     own = w * (1 + rate * l2 + 2 * arb(algorithm.momentum))
     if not (rate * size + own + factors + size) * (1 + x) < LARGEST[dtype]:
         raise InputError(
-            f"{dtype} cannot hold a step of these numbers: the gradient may reach {upper(size):.3g}, and w "
-            f"{upper(own + rate * size):.3g}. Use smaller bounds, or rescale the loss."
+            f"{dtype} cannot hold a step of these numbers: the gradient may reach {Up(upper(size)):.3g}, and w "
+            f"{Up(upper(own + rate * size)):.3g}. Use smaller bounds, or rescale the loss."
         )
     rounding = rate * (moved + gamma(n + terms + 16, unit) * size) + gamma(10, unit) * own
     rounding += LEAST_NORMAL[dtype] * (1 + rate) * (1 + x) * (1 + w) * (1 + l2) * factors * (n * (4 * terms + 5) + 16)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anchorhead.digits import Up
 from anchorhead.display import facts, page, sentence
 from anchorhead.proof.certificate import Certificate
 
@@ -46,7 +47,7 @@ class CoefficientCertificate(Certificate):
 
     def __str__(self) -> str:
         return (
-            f"{self.level}: {self.expression} are within {self.bound:.3g} of those of the fit, {self._counted()}, "
+            f"{self.level}: {self.expression} are within {Up(self.bound):.3g} of those of the fit, {self._counted()}, "
             f"{self.dtype}; outputs has a bound for each"
         )
 
@@ -54,8 +55,8 @@ class CoefficientCertificate(Certificate):
         """What a notebook shows."""
         names = [*self.variables, *(["intercept"] if self.intercept else [])]
         rows = [("of", self.expression), ("coefficients", self._counted()), ("level", self.level),
-                ("bound", f"{self.bound:.3g}")]  # fmt: skip
-        each = [(f"bound of {names[i % len(names)]}", f"{bound:.3g}") for i, bound in enumerate(self.outputs)]
+                ("bound", f"{Up(self.bound):.3g}")]  # fmt: skip
+        each = [(f"bound of {names[i % len(names)]}", f"{Up(bound):.3g}") for i, bound in enumerate(self.outputs)]
         assumed = sentence("\n".join(f"Assuming that {a}." for a in self.assumptions))
         return page("Certificate", sentence(str(self)), facts(rows), facts(each), assumed)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from anchorhead.digits import Up
 from anchorhead.in_context.bounds import largest_curvature, mean_weights
 from anchorhead.in_context.certificate import proved_for
 from anchorhead.in_context.network import in_double
@@ -47,7 +48,7 @@ class Convergence:
         last = {name: getattr(self, name)[..., -1].max().item() for name in self.__dataclass_fields__}
         return (
             f"after {self.measured.shape[-1] - 1} steps: measured deviation {last['measured']:.3g}, proved "
-            f"{last['proved']:.3g}, distance to the optimum {last['to_optimum']:.3g}, gradient "
+            f"{Up(last['proved']):.3g}, distance to the optimum {last['to_optimum']:.3g}, gradient "
             f"{last['gradient_norm']:.3g}"
         )
 

@@ -24,6 +24,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anchorhead.arithmetic import binary_ceiling
+from anchorhead.digits import Up
 from anchorhead.errors import AnchorheadError, ToleranceError
 from anchorhead.in_context.coefficient_certificate import ASSUMPTIONS
 from anchorhead.in_context.fit import inversions
@@ -202,14 +203,14 @@ class KernelRidge(_Kernel):
         bound, left = prediction_bounds(network, self._X, labels, self._b, self._rate())
         if not left <= max(UNSETTLED, self.tol, bound / 2):
             warnings.warn(
-                f"The weights leave an error of {left:.1e} of the largest label; increase alpha={self.alpha!r}.",
+                f"The weights leave an error of {Up(left):.1e} of the largest label; increase alpha={self.alpha!r}.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
         if not bound < limit:
             return None, (
-                f"rounding in float64 may move predictions by {bound:.1e} of the largest label: alpha={self.alpha!r} "
-                "is small beside the rounding of the kernel; increase alpha, or gamma"
+                f"rounding in float64 may move predictions by {Up(bound):.1e} of the largest label: "
+                f"alpha={self.alpha!r} is small beside the rounding of the kernel; increase alpha, or gamma"
             )
         return self._stated(bound + VANISHED, 0.0), ""
 

@@ -26,6 +26,7 @@ from flint import arb
 from torch import Tensor
 
 from anchorhead.arithmetic import binary_ceiling, log_of
+from anchorhead.digits import Up
 from anchorhead.dtypes import LEAST_NORMAL
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ToleranceError
@@ -103,7 +104,7 @@ class Blend(KernelNetwork):
         sizes = dict(self.limits)
         if not whole < 2 * sizes["y"]:
             raise ToleranceError(
-                f"In {self.unit_name} the answer may be off by {whole:.3g}, as much as labels differ at all. Use "
+                f"In {self.unit_name} the answer may be off by {Up(whole):.3g}, as much as labels differ at all. Use "
                 "float64, smaller bounds, a larger bandwidth or margin, or fewer examples."
             )
         at_most = f"prompts have at most {self.examples:,} examples, which every run checks"

@@ -57,6 +57,7 @@ import torch
 from flint import arb
 from torch import Tensor
 
+from anchorhead.digits import Up
 from anchorhead.dtypes import LEAST_NORMAL
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ToleranceError
@@ -218,7 +219,7 @@ class KernelRidgeNetwork(KernelNetwork):
                       self.unit_name, exact, rounding, (at_most, *said), level)  # fmt: skip
 
     def _trivial(self) -> Certificate:
-        said = f"answers are at most {self._apart() / 2:.4g} in absolute value, which every run checks"
+        said = f"answers are at most {Up(self._apart() / 2):.4g} in absolute value, which every run checks"
         return self._stated(self._apart(), 0.0, (said,), "trivial")
 
     def _apart(self) -> float:
@@ -236,8 +237,8 @@ class KernelRidgeNetwork(KernelNetwork):
             most = behind_transforms(lambda v: float(v.abs().amax()), result) if result.numel() else None
             if most is not None and not most <= self._apart() / 2:
                 raise OutsideBoundsError(
-                    f"An answer is {most:.4g}, more than kernel ridge regression can answer, {self._apart() / 2:.4g}: "
-                    f"rounding has taken over. Use an l2 larger than {self.l2:g}."
+                    f"An answer is {most:.4g}, more than kernel ridge regression can answer, "
+                    f"{Up(self._apart() / 2):.4g}: rounding has taken over. Use an l2 larger than {self.l2:g}."
                 )
 
     def begin(self, how: Reading, X: Tensor, y: Tensor, query: Tensor, mask: Tensor | None = None) -> State:
@@ -327,7 +328,7 @@ class KernelRidgeNetwork(KernelNetwork):
             )
         reach = (rates.growth(self.steps) * size + plain * fixed) / (1 - plain * share)
         if not reach < 2.0**100:
-            raise InputError(f"The weights of the examples may reach {upper(reach):.3g}; use a larger l2.")
+            raise InputError(f"The weights of the examples may reach {Up(upper(reach)):.3g}; use a larger l2.")
         squares = level.expm1() + level.exp() * (2 * level).expm1()
         squares = ((1 + squares) * asked_level.exp() - 1) * size / (2 * l2.sqrt())
         return (

@@ -43,6 +43,7 @@ import numpy as np
 from flint import arb
 
 from anchorhead.arithmetic import binary_ceiling
+from anchorhead.digits import Up
 from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, SizeError
@@ -201,7 +202,7 @@ class UniversalPlan:
     def __str__(self) -> str:
         return (
             f"universal to within {self.tol:g} for L = {self.lipschitz:g}: {' x '.join(map(str, self.cells))} cells, "
-            f"masses in {self.masses}ths, {_short(self.keys)} keys, β = {self.beta:.6g}, bound {self.bound:.4g}"
+            f"masses in {self.masses}ths, {_short(self.keys)} keys, β = {self.beta:.6g}, bound {Up(self.bound):.4g}"
         )
 
     __repr__ = __str__

@@ -16,6 +16,7 @@ import torch
 from flint import arb
 from torch import Tensor
 
+from anchorhead.digits import Down
 from anchorhead.dtypes import LEAST_NORMAL, UNIT
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ToleranceError
@@ -80,7 +81,7 @@ class Newton(InContextNetwork):
         self.register_buffer("l2", torch.tensor(l2, dtype=dtype))
         self.inversion = Inversion(features, steps, declared.curvature + max(l2), min(l2))
         self.x, self.label = Factor(declared.x), Factor(declared.y)
-        curved = f"the largest eigenvalue of X^T X/n is at most {declared.curvature:.4g}, which every run checks"
+        curved = f"the largest eigenvalue of X^T X/n is at most {Down(declared.curvature):.4g}, which every run checks"
         self.claim(stated(f"w after {steps} steps of Newton and Schulz on least squares",
                           {"x": declared.x, "y": declared.y}, DTYPES[dtype], self._deviation(DTYPES[dtype]), 0.0,
                           (INCLUDED, curved)))  # fmt: skip

@@ -30,6 +30,7 @@ import torch
 from flint import arb
 from torch import Tensor, nn
 
+from anchorhead.digits import Down
 from anchorhead.dtypes import LEAST_NORMAL, UNIT
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ToleranceError
@@ -128,7 +129,7 @@ class NewtonDescent(GradientDescent):
         conditions = [
             INCLUDED,
             f"the iterates stay within |w| <= {declared.w:g} and |w·x| <= {declared.s:g}, and the trace of the Hessian "
-            f"without l2 within {declared.curvature:.4g}, which every run checks",
+            f"without l2 within {Down(declared.curvature):.4g}, which every run checks",
             "distances are Euclidean; the algorithm's iterates are those of exact arithmetic",
         ]
         if not proved:
@@ -200,8 +201,8 @@ class NewtonDescent(GradientDescent):
         most = behind_transforms(lambda v: float(v.max()), traces)
         if most is not None and not most <= self.bounds.curvature * (1 + 2 * SLACK) + 1e-12 * float(self.l2.sum()):
             raise OutsideBoundsError(
-                f"The trace of the Hessian is {most:.6g}, more than the declared {self.bounds.curvature:.6g}. Declare "
-                "a larger bounds['curvature']."
+                f"The trace of the Hessian is {most:.6g}, more than the declared {Down(self.bounds.curvature):.6g}. "
+                "Declare a larger bounds['curvature']."
             )
 
     def layers(self) -> Layers:

@@ -22,6 +22,7 @@ import torch
 from flint import arb
 from torch import Tensor
 
+from anchorhead.digits import Down
 from anchorhead.dtypes import LEAST_NORMAL, UNIT
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import ToleranceError
@@ -147,7 +148,8 @@ class Shrinkage(InContextNetwork):
             found, level = trivial, "trivial"
         if not found < trivial:
             found, level = trivial, "trivial"
-        curved = f"the largest eigenvalue of X^T X/n is at most {self.bounds.curvature:.4g}, which every run checks"
+        most = Down(self.bounds.curvature)
+        curved = f"the largest eigenvalue of X^T X/n is at most {most:.4g}, which every run checks"
         stays = f"w, z and u stay within {self.bounds.w:g}, of which every run checks the last"
         sizes = {"x": self.bounds.x, "y": self.bounds.y}
         return stated(said, sizes, name, found, 0.0, (INCLUDED, curved, stays), level)

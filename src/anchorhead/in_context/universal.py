@@ -26,7 +26,7 @@ from torch import Tensor
 
 from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.precision import precision, upper
-from anchorhead.errors import AnchorheadError, InputError, OutsideRangeError, ShapeError
+from anchorhead.errors import AnchorheadError, InputError, MissingPartError, OutsideRangeError, ShapeError
 from anchorhead.file.save import write
 from anchorhead.head.parameters import check_tensor
 from anchorhead.in_context import bounds as limits
@@ -125,6 +125,16 @@ class Universal(InContextNetwork):
         claim = stated("F of a prompt", sizes, dtype_name(dtype), exact, rest_above(whole, exact), said, "conditional")
         self.claim(replace(claim, domain=lattice.ranges))
 
+    def __getattr__(self, name: str) -> Any:
+        """What is not there; what theorems' networks of one sequence have says so in a sentence."""
+        if name in ("plot", "matrices"):
+            raise MissingPartError(
+                f"A network for whole prompts has no {name}(): its first and last head are `cells` and `measures`, "
+                "with slopes, levels and constants of every key, `attention(tokens)` has the weights, and "
+                "`anchorhead explore` shows the first head."
+            )
+        return super().__getattr__(name)
+
     @property
     def bound(self) -> float:
         """What |network - F| stays below, for every prompt, if F is as declared."""
@@ -132,7 +142,7 @@ class Universal(InContextNetwork):
 
     @property
     def keys(self) -> int:
-        """Lattice measures, the keys of the last head."""
+        """Lattice measures, the keys of the last head; `resources.keys` counts those of all heads."""
         return self.measures.keys
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -228,10 +238,10 @@ class Universal(InContextNetwork):
         return (
             f"universal: F of a prompt of up to {self.examples:,} tokens ({', '.join(self.names)}), {self.dtype}\n"
             f"{self.certificate}\n"
-            f"nodes N = {self.lattice.nodes}, masses in {self.lattice.masses}ths, {self.keys:,} lattice measures, "
-            f"β = {cost.beta:.6g}\n"
-            f"layers {cost.layers}, heads {cost.heads}, keys {cost.keys:,}, parameters {cost.parameters:,}, logits up "
-            f"to {cost.logit_range:.4g}"
+            f"nodes N = {self.lattice.nodes}, masses in {self.lattice.masses}ths, {self.keys:,} lattice measures, the "
+            f"keys of the last head, β = {cost.beta:.6g}\n"
+            f"layers {cost.layers}, heads {cost.heads}, keys {cost.keys:,} in all of them, parameters "
+            f"{cost.parameters:,}, logits up to {cost.logit_range:.4g}"
         )
 
     def _hold_against(self, values: Tensor, sums: Tensor) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 import anchorhead as ah
 from anchorhead.compiler.compile import compile_formula
+from anchorhead.digits import Up
 from anchorhead.drawing import write
 from anchorhead.progress import telling
 
@@ -43,7 +44,7 @@ def compile_and_verify(console: Console, output: Path) -> None:
         x = torch.linspace(low, high, 200_001, dtype=torch.float64)
         where = "R" if domain is None else f"[{low:g}, {high:g}]"
         table.add_row(expression, where, f"{tol:g}", model.method, str(model.resources.keys),
-                      f"{(model(x) - model.exact(x)).abs().max():.1e}", f"{certificate.bound:.1e}",
+                      f"{(model(x) - model.exact(x)).abs().max():.1e}", f"{Up(certificate.bound):.1e}",
                       str(certificate.boxes), certificate.level)  # fmt: skip
     console.print(table)
     write(ah.compile("gelu(x)", tol=1e-7).plot(), output / "gelu.png")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from anchorhead.compiler.target import expression_of, read_interval
+from anchorhead.digits import Up
 from anchorhead.errors import InputError, ShapeError, VerificationError
 from anchorhead.expression.domain import read_box, shown
 from anchorhead.expression.graph import Expression, Node, variables_of
@@ -123,7 +124,7 @@ def _model(model: CompiledModel) -> Given:
             f"The distance of {claimed.expression} cannot be had: of models of more than one head only those of one "
             "formula with one output have one. Its own certificate says how far it is from its target."
         )
-    said = f"the certificate of the model of {claimed.expression} holds: at most {claimed.bound:.6g} from it"
+    said = f"the certificate of the model of {claimed.expression} holds: at most {Up(claimed.bound):.6g} from it"
     what = _formula(parse(claimed.expression, claimed.variables), f"the model of {claimed.expression}")
     return Given(what, claimed.domain, claimed.bound, said)
 

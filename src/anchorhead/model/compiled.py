@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from anchorhead.circuit.circuit import Circuit
+from anchorhead.digits import Up
 from anchorhead.display import beside, facts, page, sentence
 from anchorhead.errors import MissingPartError, PrecisionError, VerificationError
 from anchorhead.expression.graph import Expression
@@ -233,12 +234,12 @@ class CompiledModel(Watched):
             ("logit range" + ("" if certificate.bounded else ", |x| <= 100"), f"±{cost.logit_range:.4g}"),
             ("largest value", f"{self.largest_value:.4g}"),
             ("dtype", certificate.dtype),
-            ("approximation", f"{certificate.approximation:.3e}{whole}"),
-            ("rounding", f"{certificate.rounding:.3e}{scale}"),
-            ("bound", f"{certificate.bound:.3e}{whole}"),
+            ("approximation", f"{certificate.in_digits(certificate.approximation, '.3e')}{whole}"),
+            ("rounding", f"{Up(certificate.rounding):.3e}{scale}"),
+            ("bound", f"{certificate.in_digits(certificate.bound, '.3e')}{whole}"),
             ("level", f"{certificate.level}, {certificate.boxes} boxes"),
         ]
-        literal = f"{self.literal_certificate().bound:.3e}"
+        literal = f"{Up(self.literal_certificate().bound):.3e}"
         return found + [("bound of the literal form", literal)] * bool(certificate.evaluation)
 
     def __repr__(self) -> str:
@@ -247,7 +248,7 @@ class CompiledModel(Watched):
     def __str__(self) -> str:
         cost = self.resources
         certificate, other = self.certificate, self.literal_certificate()
-        kept = f"<= {other.bound:.3g}" if other.level == "proved" else "no bound is known"
+        kept = f"<= {Up(other.bound):.3g}" if other.level == "proved" else "no bound is known"
         literal = "" if other.evaluation == certificate.evaluation else f"\nas a literal softmax: {kept}"
         shown = (
             f"{certificate}{literal}\n{cost.layers} layers, {cost.heads} heads, {cost.keys} keys, {cost.parameters} "

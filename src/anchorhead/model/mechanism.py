@@ -22,6 +22,7 @@ from anchorhead.circuit.line import Line
 from anchorhead.circuit.names import line_node, wire_names
 from anchorhead.circuit.places import Place
 from anchorhead.circuit.program import number_out
+from anchorhead.digits import Up
 from anchorhead.display import page, table
 from anchorhead.enclosure.exact import as_float
 from anchorhead.errors import AnchorheadError, InputError
@@ -91,8 +92,8 @@ class HeadMechanism:
     @property
     def kept(self) -> str:
         """The error in words."""
-        grows = f" + {self.rounding:.2e} (1 + |u|)" if self.rounding else ""
-        return f"{self.error:.2e}{' |number|' if self.relative else ''}{grows}"
+        grows = f" + {Up(self.rounding):.2e} (1 + |u|)" if self.rounding else ""
+        return f"{Up(self.error):.2e}{' |number|' if self.relative else ''}{grows}"
 
 
 @dataclass(frozen=True, repr=False)

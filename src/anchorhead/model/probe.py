@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from torch import Tensor
 
+from anchorhead.digits import Up
 from anchorhead.display import shortened
 from anchorhead.model.core import Core
 from anchorhead.model.layered import exact_wires
@@ -43,7 +44,7 @@ class Probe:
 
     def __str__(self) -> str:
         lines = [
-            f"layer {p.layer}: measured {p.measured:.2e}, proved {p.proved:.2e} at {shortened(p.label, 60)}"
+            f"layer {p.layer}: measured {p.measured:.2e}, proved {Up(p.proved):.2e} at {shortened(p.label, 60)}"
             + ("  <- exceeds its share" if p is self.first else "")
             for p in self.layers
         ]

@@ -6,6 +6,7 @@ these, and bounds how far the tokens lie from them, what leaks and what is round
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from torch import Tensor
 from anchorhead.circuit.program import circuit_digest, to_program
 from anchorhead.circuit.rows import StoredMap
 from anchorhead.display import facts, page, sentence
-from anchorhead.errors import FileError, InputError, OutsideRangeError
+from anchorhead.errors import FileError, InputError, OutsideRangeError, ToleranceError
 from anchorhead.file.container import read
 from anchorhead.file.save import save
 from anchorhead.file.stored import certificate_of as stored_certificate
@@ -246,6 +247,11 @@ def certificate_of(code: Interpreted, name: str) -> Certificate:
     claim, level, reach = code.claim, "proved", trivial_bounds(code)
     if reach is not None and all(bound >= most for bound, most in zip(total, reach, strict=True)):
         total, exact, level = reach, [min(pair) for pair in zip(exact, reach, strict=True)], "trivial"
+    if not max(total) < math.inf:
+        raise ToleranceError(
+            f"What {code.turns} turns make of errors has no bound: the map may spread them, and its own values, more "
+            "in each. Take fewer turns."
+        )
     return Certificate(
         expression=name,
         domain=claim.box,

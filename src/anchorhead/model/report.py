@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from anchorhead.circuit.step import size
+from anchorhead.digits import Up
 from anchorhead.display import bars, page, shortened, table
 from anchorhead.proof.flow import Flow
 from anchorhead.proof.network_claim import NetworkClaim, followed, worst
@@ -48,8 +49,8 @@ class Report:
     def rows(self) -> list[tuple[str, ...]]:
         """The nodes as text, in the order of `COLUMNS`."""
         return [
-            (str(n.layer), n.label, n.function, n.method, str(n.heads), str(n.keys), f"{n.error:.2e}",
-             f"{n.contribution:.2e}")
+            (str(n.layer), n.label, n.function, n.method, str(n.heads), str(n.keys), f"{Up(n.error):.2e}",
+             f"{Up(n.contribution):.2e}")
             for n in self.nodes
         ]  # fmt: skip
 

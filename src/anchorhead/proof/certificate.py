@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from anchorhead.digits import Up
 from anchorhead.display import beside, facts, gauge, page, sentence
 
 
@@ -65,6 +66,10 @@ class Certificate:
             return self.bound * abs(target)
         return self.bound if self.bounded else self.approximation + self.rounding * (1 + abs(x))
 
+    def in_digits(self, bound: float, form: str = ".3g") -> str:
+        """A bound as text: rounded up; one that is only measured to nearest, and so said."""
+        return f"about {bound:{form}}" if self.level == "measured" else f"{Up(bound):{form}}"
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; infinite ends become strings."""
         values = asdict(self)
@@ -88,11 +93,11 @@ class Certificate:
             ("target", self.expression),
             ("domain", _where(self.domain, self.variables)),
             ("level", f"{self.level}, {self.boxes} boxes"),
-            ("bound", f"{self.bound:.3g}" + (scale if self.relative else "")),
-            ("approximation", f"{self.approximation:.3g}" + (scale if self.relative else "")),
-            ("rounding", f"{self.rounding:.3g}{scale}, {self.dtype}"),
+            ("bound", self.in_digits(self.bound) + (scale if self.relative else "")),
+            ("approximation", self.in_digits(self.approximation) + (scale if self.relative else "")),
+            ("rounding", f"{Up(self.rounding):.3g}{scale}, {self.dtype}"),
         ]
-        each = [(f"bound of output {i}", f"{bound:.3g}") for i, bound in enumerate(self.outputs)]
+        each = [(f"bound of output {i}", self.in_digits(bound)) for i, bound in enumerate(self.outputs)]
         marks = [("approximation", self.approximation), ("rounding", self.rounding)]
         drawn = gauge(marks, "the parts of the bound, on a logarithmic scale")
         several = facts(each) if len(each) > 1 else ""
@@ -117,14 +122,16 @@ class Certificate:
         if self.level == "trivial":
             return (
                 f"nothing useful is known of |{self.expression} - model| on {where}, {self.dtype}: that it is at most "
-                f"{self.bound:.3g} follows from the declared bounds alone"
+                f"{Up(self.bound):.3g} follows from the declared bounds alone"
             )
         extra = "" if self.bounded else " (1 + |x|)"
         what = f"|model/({self.expression}) - 1|" if self.relative else f"|{self.expression} - model|"
+        sampled = self.level == "measured"
+        claimed = f"{self.in_digits(self.bound)} at the sampled points of" if sampled else f"<= {Up(self.bound):.3g} on"
         return (
-            f"{self.level}: {what} <= {self.bound:.3g} on {where}, {self.dtype} "
-            f"(approximation {self.approximation:.3g}, rounding {self.rounding:.3g}{extra}, {self.boxes} boxes"
-            + (f", {self.evaluation} evaluation)" if self.evaluation else ")")
+            f"{self.level}: {what} {claimed} {where}, {self.dtype} "
+            f"(approximation {self.in_digits(self.approximation)}, rounding {Up(self.rounding):.3g}{extra}, "
+            f"{self.boxes} boxes" + (f", {self.evaluation} evaluation)" if self.evaluation else ")")
         )
 
 

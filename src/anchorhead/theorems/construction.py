@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from anchorhead.digits import Up
 from anchorhead.display import beside, facts, page
 from anchorhead.errors import AnchorheadError, InputError, PrecisionError
 from anchorhead.file.save import write
@@ -89,6 +90,16 @@ class Construction(Network, AsBuilt, ABC):
         """The first attention layer."""
         return cast(Attention, self.stages[1])
 
+    def lift_matrices(self) -> dict[str, Tensor]:
+        """The lift, an affine map: lift.gain and lift.bias (n, d), which entries are multiplied by and what is
+        added, lift.columns, constant tokens behind or before the sequence, and lift.rows, constant features below each;
+        those that the network has."""
+        return {f"lift.{name.rpartition('.')[2]}": value.detach() for name, value in self.lift.named_parameters()}
+
+    def lift_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of `lift_matrices()`."""
+        return {name: tuple(value.shape) for name, value in self.lift_matrices().items()}
+
     def check(self, x: Tensor) -> None:
         check_tensor(x, self.dtype, self.size, what="network")
 
@@ -118,7 +129,7 @@ class Construction(Network, AsBuilt, ABC):
         from anchorhead.view import sketched
 
         try:
-            bound = f"{self.bound:.6g}"
+            bound = f"{Up(self.bound):.6g}"
         except AnchorheadError as unknown:
             bound = str(unknown)
         cost = self.resources
@@ -167,6 +178,7 @@ class Construction(Network, AsBuilt, ABC):
     def __str__(self) -> str:
         cost = self.resources
         counted = f"layers {cost.layers}, heads {cost.heads:,}, keys {cost.keys:,}, parameters {cost.parameters:,}"
+        counted += " (every stored number, those of the lift included)"
         shapes = ", ".join(f"{name} {shape}" for name, shape in self.shapes().items())
         return "\n".join([*self.sentences(), f"{counted}, logits up to {cost.logit_range:.4g}", shapes])
 

@@ -33,6 +33,8 @@ from anchorhead.theorems.ramps import head_of_u
 class GridNetwork(Construction):
     """A look-up of f on a grid, by attention; build it with `two_layer` or `attention_then_softmax`.
 
+    beta: β of the look-up, ramp_beta: of the ramps in layer 1; `resources.beta` is the larger of the two.
+
     >>> ah.theorems.two_layer(lambda x: x.flip(-2), tokens=2, features=1, levels=8).resources.layers
     2
     """
@@ -156,9 +158,15 @@ class GridNetwork(Construction):
         return 8 * (self.grid.coordinates + 1) * unit * self.lookup.values.abs().max().item()
 
     def matrices(self) -> dict[str, Tensor]:
-        """layer1.W_Q, ...: the heads of layer 1, and layer2.W_Q, ... or `read_out` for the second stage."""
+        """layer1.W_Q, ...: the heads of layer 1, and layer2.W_Q, ... or `read_out` for the second stage; the lift,
+        lift.columns and lift.rows; and what is between, of the g - 1 ramps of a coordinate its g bumps:
+        between.weight (g, g - 1) and between.bias (g,). The score of a grid point is the sum of its bumps."""
         columns = self.ramp_anchors
+        bias = self.lookup.values.new_zeros(self.grid.levels)
+        bias[0] = 1.0
+        weight = torch.diff(torch.eye(self.grid.levels, dtype=bias.dtype, device=bias.device), dim=1)
         named = {f"layer1.{k}": w for k, w in self.layer1.matrices(columns).items()}
+        named |= self.lift_matrices() | {"between.weight": weight, "between.bias": bias}
         if self.layer2 is None:
             return named | {"read_out": self.lookup.values.detach().mT}
         if isinstance(self.lookup, OwnLookup):
@@ -169,6 +177,8 @@ class GridNetwork(Construction):
         named: dict[str, tuple[int, ...]] = {
             f"layer1.{k}": shape for k, shape in self.layer1.shapes(self.ramp_anchors).items()
         }
+        levels = self.grid.levels
+        named |= self.lift_shapes() | {"between.weight": (levels, levels - 1), "between.bias": (levels,)}
         if self.layer2 is None:
             return named | {"read_out": tuple(self.lookup.values.mT.shape)}
         if isinstance(self.lookup, OwnLookup):

@@ -77,11 +77,11 @@ class MultiHead(Ramps):
         return max(most - low, high - least) + self.hull_rounding(values.numel())
 
     def matrices(self) -> dict[str, Tensor]:
-        """W_Q, W_K (H, 2, d + n), W_V (H, d_o, d + n), W_O (H, n, n)."""
-        return self.attention.matrices(self.tokens)
+        """W_Q, W_K (H, 2, d + n), W_V (H, d_o, d + n), W_O (H, n, n); and the lift, lift.gain, ..."""
+        return self.attention.matrices(self.tokens) | self.lift_matrices()
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return self.attention.shapes(self.tokens)
+        return self.attention.shapes(self.tokens) | self.lift_shapes()
 
     def scalar_heads(self) -> list[Head]:
         """Every head, as a function of u = w·x + t."""
@@ -109,7 +109,7 @@ def multi_head(
     *,
     output_features: int = 1,
     output_row: Any = None,
-    selection_error: float = 1e-6,
+    selection_error: float | None = None,
     beta: float | None = None,
     dtype: torch.dtype | None = None,
 ) -> MultiHead:

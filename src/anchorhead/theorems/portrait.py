@@ -78,7 +78,7 @@ def _grid(network: GridNetwork, lipschitz: float | Modulus | None) -> View:
         names=[f"x{i + 1},{j + 1}" if both else f"x{i + j + 1}" for i in range(tokens) for j in range(features)],
         box=[(network.grid.low, network.grid.high)] * network.grid.coordinates,
         network=lambda x: _in_parts(network, inputs, x, network),
-        target=lambda x: _in_parts(network.exact, inputs, x, network),
+        target=None if network.f is None else lambda x: _in_parts(network.exact, inputs, x, network),
         allowed=None if bound is None else lambda x: bound,
         condition="" if lipschitz is None else _condition(lipschitz),
         label=f"{network.grid.levels} levels, {network.resources.keys:,} keys",

@@ -111,9 +111,11 @@ class AnchorHead:
         bias = (
             f" (the bias is {self.offset:.3g} from the middle of the range)" if self.offset > 100 * self.radius else ""
         )
+        moved, width = self.rounding(dtype), self.high - self.low
+        said = f"{moved:.3g}" if moved < width else f"as much as its range is wide, {width:.3g},"
         raise PrecisionError(
             f"{dtype} cannot hold this head: at β = {self.beta:.6g} the logits span "
-            f"±{self.logit_range:.3g}, and rounding would move the output by {self.rounding(dtype):.3g} where the "
+            f"±{self.logit_range:.3g}, and rounding would move the output by {said} where the "
             f"theorem leaves {self.room:.3g}{bias}. {first} fewer anchors, a larger selection_error or a lower "
             "β."
         )

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from anchorhead.digits import Down, Up
 from anchorhead.errors import InputError, PrecisionError, ShapeError
 from anchorhead.head.head import Head
 from anchorhead.head.own_precision import in_own_precision
@@ -61,12 +62,18 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     return value if value.is_floating_point() else value.to(torch.float64)
 
 
-def ramp_head(bias: Tensor, low: float, high: float, anchors: int, points: int, losers: int, selection_error: float,
-              beta: float | None) -> AnchorHead:  # fmt: skip
+def ramp_head(bias: Tensor, low: float, high: float, anchors: int, points: int, losers: int,
+              selection_error: float | None, beta: float | None) -> AnchorHead:  # fmt: skip
     """`points` even places on [low, high], `anchors` of which the theorem counts, at a β that leaves `selection_error`
-    to `losers` keys unless it is given; refused where the dtype of `bias` cannot hold it."""
+    to `losers` keys unless it is given; refused where the dtype of `bias` cannot hold it. Usual is an error of 1e-6."""
+    if beta is not None and selection_error is not None:
+        raise InputError(
+            f"beta={beta!r} and selection_error={selection_error!r} both say how sharp the head is: β is derived from "
+            "selection_error where it is not given. Give one of the two."
+        )
     spacing = (high - low) / (points - 1)
-    beta = beta_for(selection_error, losers, spacing) if beta is None else check_beta(beta)
+    error = 1e-6 if selection_error is None else selection_error
+    beta = beta_for(error, losers, spacing) if beta is None else check_beta(beta)
     head = AnchorHead(low, high, spacing, beta, (high - low) / anchors, _offset(bias, low, high))
     head.require(bias.dtype)
     return head
@@ -153,8 +160,8 @@ class Ramps(Construction):
     def sentences(self) -> list[str]:
         n, d, rows = self.tokens, self.features, self.output_features
         to = "" if rows == 1 else f" in one of {rows} output rows"
-        limit = f"where |w_1 x_1| + ... + |t - middle| <= {self.summand_limit:.3g}"
-        known = EDITED if self.edited else f"|network - exact| <= {self.bound:.4g} by the theorem, {limit}"
+        limit = f"where |w_1 x_1| + ... + |t - middle| <= {Down(self.summand_limit):.3g}"
+        known = EDITED if self.edited else f"|network - exact| <= {Up(self.bound):.4g} by the theorem, {limit}"
         return [
             f"{self.theorem}: clip(w_i·x_i + t_i, {self.low:g}, {self.high:g}){to}, {n} tokens x {d} features, "
             + str(self.dtype).removeprefix("torch."),

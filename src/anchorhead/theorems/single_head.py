@@ -56,7 +56,7 @@ class SingleHead(Ramps):
 
     >>> head = ah.theorems.single_head([[1.0], [2.0]], [0.0, 0.5], low=-1, high=1, anchors=32, dtype=torch.float64)
     >>> head.tokens, head.features, sorted(head.matrices())
-    (2, 1, ['W_K', 'W_O', 'W_Q', 'W_V'])
+    (2, 1, ['W_K', 'W_O', 'W_Q', 'W_V', 'lift.bias', 'lift.columns', 'lift.gain', 'lift.rows'])
     """
 
     theorem = "single_head"
@@ -87,11 +87,11 @@ class SingleHead(Ramps):
         return len(self.anchors) + (self.tokens if self.causal else 0)
 
     def matrices(self) -> dict[str, Tensor]:
-        """W_Q (2, D), W_K (2, D), W_V (d_o, D), W_O (columns, n) with D = 2d + d_o + 2."""
-        return {name: w[0] for name, w in self.attention.matrices(self.columns).items()}
+        """W_Q (2, D), W_K (2, D), W_V (d_o, D), W_O (columns, n) with D = 2d + d_o + 2; and the lift, lift.gain, ..."""
+        return {name: w[0] for name, w in self.attention.matrices(self.columns).items()} | self.lift_matrices()
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: shape[1:] for name, shape in self.attention.shapes(self.columns).items()}
+        return {name: shape[1:] for name, shape in self.attention.shapes(self.columns).items()} | self.lift_shapes()
 
     def scalar_heads(self) -> list[Head]:
         """The head, as a function of u = w·x + t."""
@@ -114,7 +114,7 @@ def single_head(
     *,
     output_features: int = 1,
     output_row: Any = None,
-    selection_error: float = 1e-6,
+    selection_error: float | None = None,
     beta: float | None = None,
     causal: bool = False,
     dtype: torch.dtype | None = None,
@@ -125,7 +125,8 @@ def single_head(
     puts the anchors into columns of their own before the tokens.
     output_features, output_row: how many output rows, and the row that each anchor's value goes to: an int,
     a sequence of p ints, or a callable from anchor index to row (the paper's G). Row 0 by default.
-    beta: β; derived from `selection_error` unless given. dtype: that of `weights` unless given.
+    beta: β, the inverse temperature; or selection_error, from which it is derived, 1e-6 where neither is given.
+    dtype: that of `weights` unless given.
 
     >>> head = ah.theorems.single_head([[1.0], [2.0]], [0.0, 0.5], low=-1, high=1, anchors=32, dtype=torch.float64)
     >>> x = torch.tensor([[0.3], [-0.9]], dtype=torch.float64)

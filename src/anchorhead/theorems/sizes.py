@@ -11,6 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from anchorhead.digits import Down, Up
 from anchorhead.display import facts, page
 from anchorhead.errors import InputError
 from anchorhead.theorems.anchors import beta_for, check_count, check_range
@@ -61,7 +62,7 @@ class Plan:
             f"{self.theorem} on [{self.low:g}, {self.high:g}] to within {self.tol:g}, {self.tokens} tokens x "
             f"{self.features} features\n"
             f"  layers {self.layers}, heads {self.heads:,}, {grid}anchors p = {self.anchors:,}, β = {self.beta:.6g}\n"
-            f"  bound {self.bound:.6g}{self._condition}, selection error ε = {self.selection_error:.3g}, "
+            f"  bound {Up(self.bound):.6g}{self._condition}, selection error ε = {self.selection_error:.3g}, "
             f"{short(self.parameters)} parameters, logits up to {self.logit_range:.4g}; held by {holds}"
         )
 
@@ -90,12 +91,12 @@ class Plan:
             ("grid points (keys of layer 2)", self.grid_points and short(self.grid_points)),
             ("selection error", f"{self.selection_error:.3g}"),
             ("beta", f"{self.beta:,.6g}"),
-            (f"bound{self._condition}" if self._condition else "proved bound", f"{self.bound:.6g}"),
+            (f"bound{self._condition}" if self._condition else "proved bound", f"{Up(self.bound):.6g}"),
             ("parameters", short(self.parameters)),
             ("logit range", f"±{self.logit_range:.4g}"),
         ]
         for name, holds in self.dtypes.items():
-            reach = f", |u - middle| up to {self.reach[name]:.2g}" if self.reach[name] < 1e6 else ""
+            reach = f", |u - middle| up to {Down(self.reach[name]):.2g}" if self.reach[name] < 1e6 else ""
             found.append((name, f"holds it{reach}" if holds else "cannot hold it"))
         return [(name, str(value)) for name, value in found if value is not None]
 

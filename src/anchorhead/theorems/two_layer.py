@@ -54,8 +54,9 @@ def two_layer(
     x2, ..., row by row: two_layer("sin(3*x1)*x2", tokens=1, features=2, levels=8); formulas that are not finite on the
     whole box are refused.
     levels: g, cells a coordinate; there are g^(nd) keys.
-    beta: of layer 2, derived from `selection_error` unless given. slope: width of the slope between two
-    cells, as a share of a cell. ramp_anchors: keys of a ramp head, more than n (8 or n + 1 unless given).
+    beta: β of layer 2, `.beta` of the network; derived from `selection_error` unless given, which is then that of the
+    ramps in layer 1 alone (`.ramp_beta`); `resources.beta` is the larger of the two. slope: width of the slope between
+    two cells, as a share of a cell. ramp_anchors: keys of a ramp head, more than n (8 or n + 1 unless given).
     Inputs outside the box are treated as the nearest point in it. columns: "appended" for columns that hold the keys,
     behind the sequence, or "own" for keys in the n columns of the sequence itself (n >= 3), by more heads. shifts: K,
     with "own": the mean of K look-ups with shifted cells, for a bound in the sup norm.

@@ -27,14 +27,14 @@ NARROW = 10
 class ExaminedHead(Examined):
     """A compiled head on inputs of any shape."""
 
-    def __init__(self, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> None:
-        super().__init__(x.detach().reshape(-1), dtype, beta)
+    def __init__(self, model: CompiledModel, x: Tensor, dtype: torch.dtype, score_factor: float) -> None:
+        super().__init__(x.detach().reshape(-1), dtype, score_factor)
         self.model, self.u, head = model, self.x.double(), model.head
         low, high = model.claimed.domain[0]
         self.keys = self.per_row = head.keys
         self.bound = self._promised()
         self.ends = near_ends(self.u, low, high, head.keys)
-        self.seams = near_seams(self.u, seams_of(head, beta))
+        self.seams = near_seams(self.u, seams_of(head, score_factor))
         self.logits = head.numbers.logit_range(float(self.u.min()), float(self.u.max()))
         if model.method == "nearest":
             off = (self.u - low) / ((high - low) / (head.keys - 1))
@@ -58,13 +58,13 @@ class ExaminedHead(Examined):
         return f"{self.model.network.variable} = {self.u[i].item():.4g}"
 
 
-def seams_of(head: HeadModule, beta: float) -> list[tuple[float, float]]:
+def seams_of(head: HeadModule, score_factor: float) -> list[tuple[float, float]]:
     """Where the pieces of a kinked head meet, which is where their gates are level, and how far the gate reaches.
 
     A gate of steepness β costs t/(1 + exp(t)) over β at distance t/β: but for 4% of the area, within t = 5.
     """
     steep, level = head.gate_slopes.double().diff(), head.gate_levels.double().diff()
-    return [(-(b / a).item(), 5 / (abs(a.item()) * beta)) for a, b in zip(steep, level, strict=True) if a != 0]
+    return [(-(b / a).item(), 5 / (abs(a.item()) * score_factor)) for a, b in zip(steep, level, strict=True) if a != 0]
 
 
 def near_ends(u: Tensor, low: float, high: float, keys: int) -> Tensor:
@@ -89,9 +89,9 @@ class ExaminedGrid(Examined):
 
     name = "the grid of keys"
 
-    def __init__(self, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> None:
+    def __init__(self, model: CompiledModel, x: Tensor, dtype: torch.dtype, score_factor: float) -> None:
         core: Any = model.network
-        super().__init__(core.rows(x).flatten(1), dtype, beta)
+        super().__init__(core.rows(x).flatten(1), dtype, score_factor)
         self.model, self.grid = model, core.grid
         low, high = torch.tensor(model.claimed.domain, dtype=torch.float64).T
         edge = torch.minimum(self.x.double() - low, high - self.x.double()) / (high - low)

@@ -25,7 +25,7 @@ order the shares cancel, and max(|low|, |high|)·t² is left, against h·t insid
 from zero and with many anchors.
 
 **β.** A cause is a cause if removing it helps. Scores of a blending head that fails are multiplied by powers
-of two, and by what undoes `beta`; if at some factor the worst ratio of error to bound is 1 or less, or a tenth
+of two, and by what undoes `score_factor`; if at some factor the worst ratio of error to bound is 1 or less, or a tenth
 of what it was, scores were too small (a factor above 1: uniform attention) or too large (below 1: one key takes over
 from the next in steps, drift).
 
@@ -46,6 +46,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from anchorhead.digits import Up
 from anchorhead.lab.diagnosis.examined import Examined, Run, Snap
 from anchorhead.lab.diagnosis.findings import Finding, Kind
 from anchorhead.theorems.precision import DTYPES
@@ -94,7 +95,7 @@ def selecting(head: Examined, snap: Snap, run: Run) -> Finding | None:
             f"key with {SNAPPED:.0%} of the weight, and {keys:.2g} keys share it at the median; {blurred}."
         )
         if not failing:
-            advice += " The error keeps the bound all the same: keep β if a blend is what you want."
+            advice += f" The error keeps the {head.standard} all the same: keep β if a blend is what you want."
     elif gap < SHARE * snap.gap:
         evidence = f"{_error(head, run)}, from weight that further keys keep: {blurred}."
     elif gap > snap.gap / SHARE:
@@ -113,7 +114,7 @@ def blending(head: Examined, run: Run) -> Finding | None:
     found = at_boundary(head, run, advice)
     if found is not None or factor is None:
         return found or unexplained(head, run)
-    mended = head.run(torch.float64, head.beta * factor)
+    mended = head.run(torch.float64, head.score_factor * factor)
     now, meant = float(run.effective.median()), float(mended.effective.median())
     if factor > 1:
         evidence = (
@@ -169,11 +170,11 @@ def restoring_factor(head: Examined, run: Run) -> float | None:
     bound = head.thinned(head.bound, stride)
 
     def ratio(factor: float) -> float:
-        error = head.run(torch.float64, head.beta * factor, stride).error
+        error = head.run(torch.float64, head.score_factor * factor, stride).error
         return float((error / bound).nan_to_num(nan=math.inf).max())
 
     before = float((run.error / head.bound).max())
-    undo = 1 / head.beta
+    undo = 1 / head.score_factor
     if undo != 1 and ratio(undo) <= 1:
         return undo
     found = {}
@@ -213,14 +214,14 @@ def _lost(head: Examined, run: Run) -> Tensor:
 def _broken(head: Examined, broken: Tensor, worst: int) -> str:
     top, name = torch.finfo(head.dtype).max, _name(head.dtype)
     found = f"{int(broken.sum()):,} of {len(broken):,} outputs are NaN or infinite, such as at {head.place(worst)}"
-    if not head.logits * head.beta > top:
+    if not head.logits * head.score_factor > top:
         return f"{found}: a number on the way there is not finite in {name}."
-    scores = f"scores reach {head.logits:.3g}" + (f" times {head.beta:.3g}" if head.beta != 1 else "")
+    scores = f"scores reach {head.logits:.3g}" + (f" times {head.score_factor:.3g}" if head.score_factor != 1 else "")
     return f"{found}: {scores} for queries in range, and {name} ends at {top:.3g}."
 
 
 def _digits(head: Examined, run: Run, plain: Run, worst: int) -> str:
-    unit, logits = torch.finfo(head.dtype).eps / 2, head.logits * head.beta
+    unit, logits = torch.finfo(head.dtype).eps / 2, head.logits * head.score_factor
     lead = float((plain.top[worst] / plain.second[worst].clamp_min(1e-300)).log())
     kept, before = len(run.leader.unique()), len(plain.leader.unique())
     stuck = f" {kept} keys ever lead where in float64 {before} do." if kept < before else ""
@@ -234,13 +235,13 @@ def _digits(head: Examined, run: Run, plain: Run, worst: int) -> str:
 def _wider(head: Examined) -> str:
     """The narrowest wider dtype that was tried and keeps what float64 keeps, and what else helps."""
     if not head.plain.finite.all():
-        if not head.run(torch.float64, head.beta * 1e-12).finite.all():
+        if not head.run(torch.float64, head.score_factor * 1e-12).finite.all():
             return "Build, compile or load the model again: not all of its stored numbers are finite."
         limit = torch.finfo(torch.float64).max / max(head.logits, 1.0)
         return f"Float64 does not hold it either: lower β, to below {limit:.2g} times the built one."
     wider = [d for d in DTYPES if torch.finfo(d).eps < torch.finfo(head.dtype).eps]
     for dtype in reversed(wider):
-        run = head.plain if dtype == torch.float64 else head.run(dtype, head.beta)
+        run = head.plain if dtype == torch.float64 else head.run(dtype, head.score_factor)
         if head.allows(dtype) and not _lost(head, run).any():
             return f"Use {_name(dtype)}, which holds it. {head.smaller(head.dtype)}".rstrip()
     return "Build it again: no dtype holds these numbers."
@@ -257,7 +258,7 @@ def _found(kind: Kind, head: Examined, run: Run, evidence: str, advice: str) -> 
 
 def _error(head: Examined, run: Run, at: int | None = None) -> str:
     i = run.worst if at is None else at
-    return f"The error is {float(run.error[i]):.3g} at {head.place(i)}, bound {float(head.bound[i]):.3g}"
+    return f"The error is {float(run.error[i]):.3g} at {head.place(i)}, {head.standard} {Up(float(head.bound[i])):.3g}"
 
 
 def _name(dtype: torch.dtype) -> str:

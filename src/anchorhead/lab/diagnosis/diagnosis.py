@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.compiler.load import load_compiled
+from anchorhead.digits import Up
 from anchorhead.errors import FileError, InputError, PrecisionError
 from anchorhead.expression.domain import window
 from anchorhead.lab.diagnosis.compiled import ExaminedGrid, ExaminedHead
@@ -51,12 +52,12 @@ KNOWN: dict[type[nn.Module], Any] = {
 
 
 @torch.no_grad()
-def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, beta: float = 1.0) -> Diagnosis:
+def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, score_factor: float = 1.0) -> Diagnosis:
     """Recognises the known ways in which softmax attention of anchors fails, on inputs x, and says what to change.
 
     model: a network of `ah.theorems`, or what `ah.compile` or `ah.load` returns. It is examined as it is, in its
     literal form, edited weights included. x: inputs as the model takes them. dtype: run it in float64, float32,
-    bfloat16 or float16 instead, whether or not the model would accept that. beta: multiply all scores by this.
+    bfloat16 or float16 instead, whether or not the model would accept that. score_factor: multiply all scores by this.
 
     >>> model = ah.compile("exp(x)", (-1, 1))
     >>> ah.diagnose(model, torch.tensor([1.0, 1.5], dtype=torch.float64)).findings[0].kind
@@ -71,7 +72,7 @@ def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, beta: float = 1.
         )
     part.check(x)
     _check_inputs(x)
-    run_in, scale = _read_dtype(dtype, part.dtype), _read_beta(beta)
+    run_in, scale = _read_dtype(dtype, part.dtype), _read_factor(score_factor)
     findings: list[Finding] = []
     error, bound, inside = 0.0, math.nan, x
     if isinstance(model, CompiledModel):
@@ -86,7 +87,7 @@ def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, beta: float = 1.
 
 
 def diagnose_file(
-    path: str | os.PathLike[str], *, dtype: Any = None, beta: float = 1.0, points: int = 2001
+    path: str | os.PathLike[str], *, dtype: Any = None, score_factor: float = 1.0, points: int = 2001
 ) -> Diagnosis:
     """Diagnoses a saved model on points over its domain: evenly for one variable; for several a seeded sample, the
     diagonal, the middles of the faces and, if there are few variables, the corners. [-8, 8] of an unbounded one."""
@@ -99,7 +100,7 @@ def diagnose_file(
         if "of a theorem" in str(error):
             raise FileError(f"{error} Diagnose it on inputs of yours: ah.diagnose(ah.load(file), x).") from error
         raise
-    return diagnose(model, laid(model, count), dtype=dtype, beta=beta)
+    return diagnose(model, laid(model, count), dtype=dtype, score_factor=score_factor)
 
 
 def laid(model: CompiledModel, points: int) -> Tensor:
@@ -124,7 +125,7 @@ def _seen(examined: Examined | ExaminedNetwork) -> tuple[list[Finding], float, f
     """Findings, largest error, bound."""
     if isinstance(examined, ExaminedNetwork):
         return examined.findings()
-    return examine(examined), float(examined.as_run.error.max()), float(examined.bound.max())
+    return examine(examined), float(examined.as_run.error.max()), examined.promised()
 
 
 def _check_inputs(x: Tensor) -> None:
@@ -147,15 +148,15 @@ def _read_dtype(dtype: Any, own: torch.dtype) -> torch.dtype:
     return found
 
 
-def _read_beta(beta: Any) -> float:
+def _read_factor(score_factor: Any) -> float:
     """The factor for all scores, positive and finite."""
-    number = isinstance(beta, int | float) and not isinstance(beta, bool)
-    if not (number and math.isfinite(beta) and beta > 0):
+    number = isinstance(score_factor, int | float) and not isinstance(score_factor, bool)
+    if not (number and math.isfinite(score_factor) and score_factor > 0):
         raise InputError(
-            f"beta={beta!r} must be a positive finite number: all scores are multiplied by it, and 1 "
+            f"score_factor={score_factor!r} must be a positive finite number: all scores are multiplied by it, and 1 "
             "leaves them as they are."
         )
-    return float(beta)
+    return float(score_factor)
 
 
 def _apart(model: CompiledModel, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,7 +190,7 @@ def _beyond(model: CompiledModel, x: Tensor, scale: float) -> tuple[list[Finding
         holds = f", {name} from {min(low, least):.6g} to {max(high, most):.6g}"
         evidence = (
             f"{int(bad.sum()):,} of {len(x):,} inputs outside the domain err by more than the bound "
-            f"{model.claimed.bound:.3g}, up to {largest:.3g}: {name} is proved on {reaches}"
+            f"{Up(model.claimed.bound):.3g}, up to {largest:.3g}: {name} is proved on {reaches}"
         )
     advice = f"Compile it on a domain that holds the inputs{holds}, or clip {name} to [{low:g}, {high:g}]."
     return [Finding("boundary artefacts", "outside the domain", evidence, advice)], largest

@@ -82,9 +82,10 @@ class Snap:
 class Examined(ABC):
     """A head, or several that look at one number each, on the queries of `x`, (rows, ...).
 
-    dtype, beta: the run that is examined. bound: what was promised of each query. ends, seams: the queries next to an
-    end of the range, and next to a place where heads or pieces meet. logits: the largest absolute score at β = 1.
-    keys: of one head. per_row: weights that one row of x takes. snap: of a head that selects.
+    dtype, score_factor: the run that is examined. bound: what every query is held to, and standard: what that is called
+    where it is not the network's own bound. ends, seams: the queries next to an end of the range, and next to a place
+    where heads or pieces meet. logits: the largest absolute score at β = 1. keys: of one head. per_row: weights that
+    one row of x takes. snap: of a head that selects.
     """
 
     bound: Tensor
@@ -95,9 +96,10 @@ class Examined(ABC):
     per_row: int
     snap: Snap | None = None
     name = "the head"
+    standard = "bound"
 
-    def __init__(self, x: Tensor, dtype: torch.dtype, beta: float) -> None:
-        self.x, self.dtype, self.beta = x, dtype, beta
+    def __init__(self, x: Tensor, dtype: torch.dtype, score_factor: float) -> None:
+        self.x, self.dtype, self.score_factor = x, dtype, score_factor
 
     @abstractmethod
     def literal(self) -> nn.Module:
@@ -124,16 +126,20 @@ class Examined(ABC):
     @cached_property
     def as_run(self) -> Run:
         """The run that is examined."""
-        return self.run(self.dtype, self.beta)
+        return self.run(self.dtype, self.score_factor)
 
     @cached_property
     def plain(self) -> Run:
         """The same in float64."""
-        return self.as_run if self.dtype == torch.float64 else self.run(torch.float64, self.beta)
+        return self.as_run if self.dtype == torch.float64 else self.run(torch.float64, self.score_factor)
 
     def thinned(self, per_query: Tensor, stride: int) -> Tensor:
         """What is left of a value for each query when every `stride`-th row is run."""
         return per_query.reshape(len(self.x), -1)[::stride].reshape(-1)
+
+    def promised(self) -> float:
+        """The network's own bound."""
+        return float(self.bound.max())
 
     def allows(self, dtype: torch.dtype) -> bool:
         """Whether the library would build this network in a dtype."""
@@ -141,8 +147,8 @@ class Examined(ABC):
 
     def rescale(self, factor: float) -> str:
         """Advice, from the factor that scores need; here for heads whose values belong to one β."""
-        if self.beta != 1 and (factor < 1) == (self.beta > 1):
-            return "Run it at beta=1: its values belong to the scores that it was compiled with."
+        if self.score_factor != 1 and (factor < 1) == (self.score_factor > 1):
+            return "Run it at score_factor=1: its values belong to the scores that it was compiled with."
         return (
             f"Multiply the scores (slopes, intercepts and gates) by {factor:.3g}, or compile it again: its values "
             "belong to the scores that it was compiled with."

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+from anchorhead.digits import Up
 from anchorhead.display import gauge, page, sentence, table
 
 Kind = Literal["uniform attention", "boundary artefacts", "interpolation drift", "underflow or saturation"]
@@ -32,9 +33,9 @@ class Diagnosis:
     """What was found on some inputs.
 
     error: the largest distance from the target, NaN or infinite where an output is; where there is no target to look
-    into, from what `against` says. bound: what was promised there.
-    examined: how many inputs were looked at. dtype, beta: how the network was run; beta multiplies the
-    scores.
+    into, from what `against` says. bound: what was promised there: the network's own bound.
+    examined: how many inputs were looked at. dtype, score_factor: how the network was run, and what its
+    scores were multiplied by.
 
     >>> model = ah.compile("exp(x)", (-1, 1))
     >>> ah.diagnose(model, torch.linspace(-1, 1, 9, dtype=torch.float64)).healthy
@@ -46,7 +47,7 @@ class Diagnosis:
     bound: float
     examined: int
     dtype: str
-    beta: float
+    score_factor: float
     against: str = "the target"
 
     @property
@@ -62,7 +63,7 @@ class Diagnosis:
             "bound": _plain(self.bound),
             "examined": self.examined,
             "dtype": self.dtype,
-            "beta": self.beta,
+            "score_factor": self.score_factor,
             "against": self.against,
             "findings": [asdict(finding) for finding in self.findings],
         }
@@ -75,8 +76,8 @@ class Diagnosis:
                     table(("finding", "where", "evidence", "advice"), rows) if rows else "")  # fmt: skip
 
     def __str__(self) -> str:
-        how = f"{self.dtype}" + (f", scores times {self.beta:g}" if self.beta != 1 else "")
-        figures = f"error {self.error:.3g}, bound {self.bound:.3g}, {self.examined:,} inputs, {how}"
+        how = f"{self.dtype}" + (f", scores times {self.score_factor:g}" if self.score_factor != 1 else "")
+        figures = f"error {self.error:.3g}, bound {Up(self.bound):.3g}, {self.examined:,} inputs, {how}"
         if self.against != "the target":
             figures += f"; compared with {self.against}"
         if self.healthy:

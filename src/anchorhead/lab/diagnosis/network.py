@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anchorhead.digits import Up
 from anchorhead.display import shortened
 from anchorhead.lab.diagnosis.compiled import near_ends, near_seams, seams_of
 from anchorhead.lab.diagnosis.criteria import examine
@@ -36,9 +37,9 @@ class ExaminedNetwork:
 
     against = staticmethod(Examined.against)
 
-    def __init__(self, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> None:
+    def __init__(self, model: CompiledModel, x: Tensor, dtype: torch.dtype, score_factor: float) -> None:
         core: Any = model.network
-        self.core, self.x, self.dtype, self.beta = core, core.rows(x), dtype, beta
+        self.core, self.x, self.dtype, self.score_factor = core, core.rows(x), dtype, score_factor
         literal = core.literal_certificate(model.claimed)
         self.claimed = model.claimed if literal.level == "unproved" else literal
         self.wire_errors = cache(core.literal_wire_errors)
@@ -54,7 +55,7 @@ class ExaminedNetwork:
     def _run(self, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
         """The literal network in a dtype, its scores times the β that is examined: the states between layers, and the
         errors of outputs, (rows, outputs)."""
-        network: LayeredNetwork = altered(self.core.layered.literal(), dtype, self.beta)
+        network: LayeredNetwork = altered(self.core.layered.literal(), dtype, self.score_factor)
         parts = [network.states(part) for part in self.x.to(dtype).reshape(len(self.x), -1).split(self.at_once)]
         states = [torch.cat(states) for states in zip(*parts, strict=True)]
         return states, (network.last(states[-1]).double() - self.exact(dtype)[1]).abs()
@@ -96,7 +97,8 @@ class ExaminedNetwork:
         """Every head keeps its share and the outputs do not: the affine map that makes them, or its rounding."""
         row, column = divmod(int((error / allowed).nan_to_num(nan=float("inf")).argmax()), error.shape[-1])
         figures = (
-            f"The error of output {column} is {float(error[row, column]):.3g}, bound {float(allowed[row, column]):.3g}"
+            f"The error of output {column} is {float(error[row, column]):.3g}, "
+            f"bound {Up(float(allowed[row, column])):.3g}"
         )
         if self.dtype != torch.float64 and bool((self.run(torch.float64)[1] <= allowed).all()):
             evidence = f"{figures}, which float64 keeps: sums of the heads' outputs lose digits."
@@ -109,14 +111,14 @@ class ExaminedNode(Examined):
     """One group of steps of one layer, which make these wires, on what the layers before it make."""
 
     def __init__(self, network: ExaminedNetwork, number: int, index: int, wires: list[int]) -> None:
-        super().__init__(network.x, network.dtype, network.beta)
+        super().__init__(network.x, network.dtype, network.score_factor)
         self.network, self.number, self.index, self.wires = network, number, index, wires
         self.layer = network.layers[number]
         group = self.layer.parts[index]
         u = group.looked_at(self._rows(torch.float64, 1).double())
         self.u, self.keys, self.logits = u.reshape(-1), group.keys, group.logit_range(u)
         self.bound = network.allowed(wires, network.exact(torch.float64)[0][..., wires]).reshape(-1)
-        self.ends, self.seams = _marked(group, u, network.beta)
+        self.ends, self.seams = _marked(group, u, network.score_factor)
 
     def _rows(self, dtype: torch.dtype, stride: int) -> Tensor:
         """What the group reads."""
@@ -150,11 +152,11 @@ def _loosened(proved: Sequence[float], exact: Tensor) -> Tensor:
     return torch.tensor(proved, dtype=torch.float64) + SLACK * (1 + exact.abs())
 
 
-def _marked(group: Group, u: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+def _marked(group: Group, u: Tensor, score_factor: float) -> tuple[Tensor, Tensor]:
     """Which queries lie next to the ends of what a head sees, and next to its seams."""
     if group.head is None:
-        return torch.zeros_like(u, dtype=torch.bool).reshape(-1), group.at_seams(u, beta).reshape(-1)
-    head, seams, ends = group.head, seams_of(group.head, beta), []
+        return torch.zeros_like(u, dtype=torch.bool).reshape(-1), group.at_seams(u, score_factor).reshape(-1)
+    head, seams, ends = group.head, seams_of(group.head, score_factor), []
     for column in u.unbind(-1):
         low, high = float(column.min()), float(column.max())
         ends.append(near_ends(column, low, high, head.keys) if high > low else torch.zeros_like(column).bool())

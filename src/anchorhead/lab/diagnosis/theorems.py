@@ -1,9 +1,9 @@
 """The paper's networks, examined.
 
-*Ramps.* Every token of every sequence is a query with its own u = w_i·x_i + t_i. Promised is the theorem's bound at the
-default selection error, whatever β the network was built with (its own `bound` grows as β falls, and is kept at every
-β). A query is looked at in the head whose anchors hold it. For u in the range z = 1 - 2e/h, with e the distance from
-the nearest anchor (`theorems/anchors.py`).
+*Ramps.* Every token of every sequence is a query with its own u = w_i·x_i + t_i. It is held to the theorem's bound at
+the default selection error, whatever β the network was built with: its own `bound`, which a diagnosis states, grows as
+β falls, and is kept at every β. A query is looked at in the head whose anchors hold it. For u in the range
+z = 1 - 2e/h, with e the distance from the nearest anchor (`theorems/anchors.py`).
 
 *Universal networks* (Theorem 3.3) look up f at the centre of x's cell, and between two cells on the slope between them.
 How fast f varies is not known, so what they are held to is the look-up itself: the output lies between the values of
@@ -36,8 +36,8 @@ from anchorhead.theorems.ramps import Ramps
 class ExaminedRamps(Examined):
     """A ramp network on sequences (..., n, d)."""
 
-    def __init__(self, model: Ramps, x: Tensor, dtype: torch.dtype, beta: float) -> None:
-        super().__init__(x.detach().reshape(-1, *x.shape[-2:]), dtype, beta)
+    def __init__(self, model: Ramps, x: Tensor, dtype: torch.dtype, score_factor: float) -> None:
+        super().__init__(x.detach().reshape(-1, *x.shape[-2:]), dtype, score_factor)
         self.model, low, high = model, model.low, model.high
         self.points = len(model.anchors) + 2 * model.sentinels
         """Anchors on the range, with the two sentinels that carry its ends."""
@@ -47,6 +47,8 @@ class ExaminedRamps(Examined):
         self.u = u = self._argument(self.x).reshape(-1)
         size = max(abs(low), abs(high)) * SELECTION_ERROR + model.resolution + (model.seam_cost or 0.0)
         self.bound = torch.full_like(u, size)
+        if not model.edited and not math.isclose(model.bound, size, rel_tol=1e-5):
+            self.standard = "bound at the derived β"
         band = min(model.spacing, (high - low) / 20)
         self.ends = (u < low + band) | (u > high - band)
         self.seams = self._near_seams()
@@ -54,6 +56,9 @@ class ExaminedRamps(Examined):
         off = (u.clamp(low, high) - low) / model.spacing
         z = 1 - 2 * (off - off.round()).abs()
         self.snap = Snap(z, (u >= low) & (u <= high), self.derived * model.spacing**2)
+
+    def promised(self) -> float:
+        return super().promised() if self.model.edited else self.model.bound
 
     def _argument(self, x: Tensor) -> Tensor:
         """u, (rows, n), in float64."""
@@ -134,8 +139,8 @@ class ExaminedLookup(Examined):
 
     name = "the look-up"
 
-    def __init__(self, model: GridNetwork, x: Tensor, dtype: torch.dtype, beta: float) -> None:
-        super().__init__(x.detach().reshape(-1, *x.shape[-2:]), dtype, beta)
+    def __init__(self, model: GridNetwork, x: Tensor, dtype: torch.dtype, score_factor: float) -> None:
+        super().__init__(x.detach().reshape(-1, *x.shape[-2:]), dtype, score_factor)
         self.model, self.grid = model, model.grid
         self.values, p = model.lookup.values.detach().double(), model.ramp_anchors
         first, last = self._cells(self.x)
@@ -199,9 +204,9 @@ class ExaminedLookup(Examined):
 class ExaminedTwoLayer(ExaminedLookup):
     """The same network behind a map of a compiled model's box to the unit cube."""
 
-    def __init__(self, model: CompiledModel, x: Tensor, dtype: torch.dtype, beta: float) -> None:
+    def __init__(self, model: CompiledModel, x: Tensor, dtype: torch.dtype, score_factor: float) -> None:
         core: Any = model.network
-        super().__init__(core.network, core.scaled(x), dtype, beta)
+        super().__init__(core.network, core.scaled(x), dtype, score_factor)
 
 
 def _weights(stage: nn.Module, z: Tensor, before: Tensor | None) -> Tensor | None:

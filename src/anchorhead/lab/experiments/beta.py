@@ -68,13 +68,14 @@ def figures(rows: Rows) -> Figures:
     found = Figures()
     for p, mine in rows.by("p"):
         with found.panel(f"beta_{p}", f"{p} anchors on [-1, 1]", "β, the inverse temperature", "sup error",
-                         columns=3) as axes:  # fmt: skip
+                         columns=2) as axes:  # fmt: skip
             for dtype, part in mine.by("dtype"):
                 width = 3.5 if dtype == "float64" else 1.3
                 curve(axes, part.ordered("beta"), "beta", "sup", color=HUES[dtype], lw=width, label=dtype)
-            for row in mine.where(dtype="float64"):
-                if row["named"]:
-                    axes.axvline(float(row["beta"]), color="0.75", lw=0.8, ls="-" if row["named"] == "derived" else ":")
+            for i, beta in enumerate(NAMED):
+                said = "β = " + ", ".join(f"{b:g}" for b in NAMED)
+                axes.axvline(beta, color="0.6", lw=0.8, ls=":", label=None if i else said)
+            axes.axvline(derived(int(p)), color="0.6", lw=0.8, label="the derived β")
             axes.axhline(mine.values("spacing")[0] / 2, color="0.45", lw=1, ls="--", label="half a spacing")
             axes.set_ylim(top=3)
     return found

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from anchorhead.lab.experiment import Finding, Row, Rows, Setting, Table, Task, known
 from anchorhead.lab.figures import COLOURS, Figures, curve
 
@@ -115,7 +116,7 @@ def _difference(rows: Rows) -> float:
 def findings(rows: Rows) -> list[Finding]:
     table = []
     for place, sharp, how, bands in rows.by("place", "sharpness", "how"):
-        errors, bound = bands.column("sup"), known(bands.values("bound")[0])
+        errors, bound = bands.column("sup"), known(Up(bands.values("bound")[0]))
         table.append([place, f"{sharp}", how, f"{errors[:3].max():.1e}", f"{errors[3:].max():.1e}", bound])
     return [
         f"Proved bounds {'hold at every distance' if rows.within_bounds() else 'WERE EXCEEDED'}. The paper's heads err "

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from anchorhead.lab.experiment import Finding, Row, Rows, Setting, Table, Task, known
 from anchorhead.lab.figures import COLOURS, MARKS, Figures, curve
 from anchorhead.lab.grammar import aaa_count, cases, chebyshev_count
@@ -158,7 +159,7 @@ def findings(rows: Rows) -> list[Finding]:
             table.append([target, how, "", "", "refused", ""])
         else:
             table.append([target, how, f"{best['keys']}", f"{best['parameters']}", f"{best['sup']:.1e}",
-                          known(float(best["bound"]))])  # fmt: skip
+                          known(Up(best["bound"]))])  # fmt: skip
     return [
         "For a smooth target gated and smooth heads converge geometrically; the paper's head gains a factor of two, "
         "and the ReLU network of four, for twice the size. Training the same head stalls: its error is that of the "

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from anchorhead.lab.experiment import Finding, Row, Rows, Setting, Table, Task, known
 from anchorhead.lab.figures import COLOURS, Figures, curve
 
@@ -99,8 +100,8 @@ def findings(rows: Rows) -> list[Finding]:
     table = []
     for loss, mine in rows.by("loss"):
         last = Rows(r for r in mine if r["step"] == r["steps"])
-        numbers = (last.largest(name) for name in ("measured", "proved", "to_optimum", "paper"))
-        said = (known(n) or "left the bounds" for n in numbers)
+        found = {name: last.largest(name) for name in ("measured", "proved", "to_optimum", "paper")}
+        said = (known(Up(n) if name == "proved" else n) or "left the bounds" for name, n in found.items())
         table.append([loss, f"{RATES[loss]:g}", str(last.one("keys")), *said])
     kept = rows.within_bounds("measured", "proved")
     return [

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from anchorhead.lab.experiment import Finding, Row, Rows, Setting, Table, Task
 from anchorhead.lab.figures import Figures, curve
 
@@ -76,7 +77,7 @@ def findings(rows: Rows) -> list[Finding]:
     table = []
     for how, d, part in rows.by("how", "d"):
         for row in part.ordered("n"):
-            sizes = (f"{row['n']:,}", f"{row['keys']:,}", f"{row['sup']:.2e}", f"{row['bound']:.2e}")
+            sizes = (f"{row['n']:,}", f"{row['keys']:,}", f"{row['sup']:.2e}", f"{Up(row['bound']):.2e}")
             table.append([how, str(d), *sizes, f"{row['nanoseconds_per_token']:,.0f}"])
     return [
         f"Every bound {'was kept' if rows.within_bounds() else 'WAS NOT KEPT'}. With one head neither the error nor "

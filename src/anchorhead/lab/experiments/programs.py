@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from anchorhead.lab.experiment import Finding, Row, Rows, Setting, Table, Task
 from anchorhead.lab.figures import Figures, curve
 
@@ -110,7 +111,7 @@ def figures(rows: Rows) -> Figures:
 def findings(rows: Rows) -> list[Finding]:
     table = [
         [str(row["what"]), str(row["turns"] or "once"), *(str(row[name]) for name in SHOWN), f"{row['sup']:.1e}",
-         f"{row['bound']:.1e}"]
+         f"{Up(row['bound']):.1e}"]
         for row in rows.ordered("turns")
     ]  # fmt: skip
     return [

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from anchorhead.lab.experiment import Finding, Row, Rows, Setting, Table, Task, known
 from anchorhead.lab.figures import Figures, curve
 
@@ -158,12 +159,12 @@ def figures(rows: Rows) -> Figures:
 def findings(rows: Rows) -> list[Finding]:
     kernels = rows.where(cells=0)
     table = [
-        [_words(what), f"{row['n']:,}", known(float(row["sup"])), known(float(row["bound"])), known(float(row["peer"]))]
+        [_words(what), f"{row['n']:,}", known(float(row["sup"])), known(Up(row["bound"])), known(float(row["peer"]))]
         for what, part in kernels.by("what")
         for row in part.ordered("n")
     ]
     measures = [
-        [what, str(row["cells"]), f"{row['keys']:,}", f"{row['sup']:.3f}", f"{row['bound']:.3f}"]
+        [what, str(row["cells"]), f"{row['keys']:,}", f"{row['sup']:.3f}", f"{Up(row['bound']):.3f}"]
         for what, part in Rows(r for r in rows if r["cells"]).by("what")
         for row in part.ordered("cells")
     ]

@@ -20,6 +20,7 @@ from scipy import stats
 from torch import Tensor
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from anchorhead.lab.experiment import SEEDS, Finding, Row, Rows, Setting, Table, Task, measured
 from anchorhead.lab.figures import Figures, spread
 from anchorhead.lab.published import FEATURES, HELD_OUT, TOKENS, PublishedLayer, RampData, ramp_data, train_on_ramps
@@ -156,7 +157,7 @@ def findings(rows: Rows) -> list[Finding]:
         "trained ones are reported as they are.",
         Table(["in", "how", "sup error", "root mean square", "seeds"], slopes),
         "Mean squared error, mean over seeds. Three keys joined by gates (*kinked*), proved to "
-        f"within {kinked.largest('bound'):.0e}, err by {kinked.largest('sup'):.0e} at most on these inputs.",
+        f"within {Up(kinked.largest('bound')):.0e}, err by {kinked.largest('sup'):.0e} at most on these inputs.",
         Table(["", *hows], errors),
     ]
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from anchorhead.lab.experiment import Finding, Row, Rows, Setting, Table, Task, known
 from anchorhead.lab.figures import MARKS, Figures, curve
 
@@ -100,10 +101,10 @@ def findings(rows: Rows) -> list[Finding]:
     for target, which, part in rows.where(series="keys").by("target", "map"):
         best = min(part, key=lambda row: float(row["sup"]))
         table.append([target, which, *(f"{float(row['sup']):.1e}" for row in part.ordered("size")),
-                      known(float(best["bound"]))])  # fmt: skip
+                      known(Up(best["bound"]))])  # fmt: skip
     sizes = [f"{size:g} keys" for size in sorted(rows.where(series="keys").values("size"))]
     bits = [[f"{part.values('largest')[0]:.3g}", f"{part.values('keys')[0]}", f"{row['bits']}",
-             f"{float(row['sup']):.1e}", f"{float(row['bound']):.1e}"]
+             f"{float(row['sup']):.1e}", f"{Up(float(row['bound'])):.1e}"]
             for _, part in rows.where(series="bits").by("size") for row in part if row["bits"] in (8, 16)]  # fmt: skip
     return [
         f"Proved bounds {'hold' if held.within_bounds() else 'WERE EXCEEDED'}, of {len(held)} cases.",

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from anchorhead.lab.experiment import SEEDS, Finding, Row, Rows, Setting, Table, Task, known, measured
 from anchorhead.lab.figures import COLOURS, Figures, curve
 from anchorhead.lab.published import PublishedSequences, train
@@ -136,7 +137,7 @@ def findings(rows: Rows) -> list[Finding]:
     for how, size, part in rows.by("how", "size"):
         errors = (f"{part.median(name):.2g}" for name in ("sup", "mean_square"))
         sizes = f"{size:g}" if size else "", f"{part.one('keys') or ''}"
-        table.append([how, *sizes, *errors, known(part.largest("bound"), ".2g")])
+        table.append([how, *sizes, *errors, known(Up(part.largest("bound")), ".2g")])
     return [
         f"Every bound {'was kept' if rows.within_bounds() else 'WAS NOT KEPT'}. The grid of the two-layer theorem "
         "grows like a power of the number of coordinates; by heads, or compiled, 100 coordinates cost no more "

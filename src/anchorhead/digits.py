@@ -1,0 +1,50 @@
+"""Numbers that are printed in a few digits without saying more than is known.
+
+A bound that is rounded to nearest may be printed below itself, and what is printed is then not proved. So upper bounds
+are printed rounded up and lower ones down: `f"{Up(bound):.3g}"` has the form that `f"{bound:.3g}"` has, and is
+the least number of that many digits which is not below the bound. Measured numbers are rounded to nearest, as usual.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+
+FORM = re.compile(r"\.(\d+)([efg])")
+WIDE = Context(prec=1000)
+"""Digits enough for every float."""
+
+
+class Up(float):
+    """A number that is never printed as less than it is."""
+
+    towards = ROUND_CEILING
+
+    def __format__(self, form: str) -> str:
+        found = FORM.fullmatch(form)
+        if found is None:
+            raise ValueError(f"A bound is printed as .3g, .2e or .1f, and not as {form!r}.")
+        if not math.isfinite(self) or self == 0:
+            return format(float(self), form)
+        digits, kind = int(found[1]), found[2]
+        exact = Decimal(self)
+        last = -digits if kind == "f" else exact.adjusted() - max(digits - (kind == "g"), 0)
+        rounded = exact.quantize(Decimal(1).scaleb(last), rounding=self.towards, context=WIDE)
+        return f"{rounded:f}" if kind == "f" else _scientific(rounded, max(digits - (kind == "g"), 0), kind == "g")
+
+
+class Down(Up):
+    """A number that is never printed as more than it is."""
+
+    towards = ROUND_FLOOR
+
+
+def _scientific(number: Decimal, after: int, general: bool) -> str:
+    """A decimal number of 1 + `after` digits as a float in the formats e and g is written."""
+    mantissa, _, power = f"{number:.{after}e}".partition("e")
+    if general and -4 <= int(power) <= after:
+        return f"{float(number):.{after + 1}g}"
+    if general and "." in mantissa:
+        mantissa = mantissa.rstrip("0").rstrip(".")
+    return f"{mantissa}e{int(power):+03d}"
