@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from anchorhead.digits import Down, Up
+import anchorhead as ah
+from anchorhead.digits import Down, Up, interval
 
 FORMS = (".1g", ".3g", ".4g", ".6g", ".1e", ".2e", ".3e")
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -62,3 +63,14 @@ def test_zero_and_what_is_not_finite_are_written_as_floats_are(value: float, for
 def test_another_format_is_refused() -> None:
     with pytest.raises(ValueError, match=r"not as ''"):
         f"{Up(1.0)}"
+
+
+@given(st.tuples(NUMBERS, st.floats(allow_nan=False)))
+def test_the_ends_of_a_domain_are_printed_with_the_digits_that_they_take(ends):
+    assert tuple(map(float, interval(ends)[1:-1].split(", "))) == ends
+
+
+def test_a_printed_domain_is_the_one_of_the_proof():
+    certificate = ah.compile("1/(1.5708-x)", (0, 1.5707963), tol=1e-2).certificate
+    assert " on [0, 1.5707963], " in str(certificate)
+    assert "[0, 1.5707963]" in str(ah.distance("tan(x)", "x", (0, 1.5707963), tol=1e-2))

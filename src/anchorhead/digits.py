@@ -2,7 +2,8 @@
 
 A bound that is rounded to nearest may be printed below itself, and what is printed is then not proved. So upper bounds
 are printed rounded up and lower ones down: `f"{Up(bound):.3g}"` has the form that `f"{bound:.3g}"` has, and is
-the least number of that many digits which is not below the bound. Measured numbers are rounded to nearest, as usual.
+the least number of that many digits which is not below the bound. The ends of a domain are printed with the digits that
+they take. Measured numbers are rounded to nearest, as usual.
 """
 
 from __future__ import annotations
@@ -48,3 +49,10 @@ def _scientific(number: Decimal, after: int, general: bool) -> str:
     if general and "." in mantissa:
         mantissa = mantissa.rstrip("0").rstrip(".")
     return f"{mantissa}e{int(power):+03d}"
+
+
+def interval(ends: tuple[float, float]) -> str:
+    """An interval as text, each end in as few digits as tell it from other floats; R where it is all."""
+    short = [f"{end:g}" for end in ends]
+    exact = [text if float(text) == end else repr(float(end)) for text, end in zip(short, ends, strict=True)]
+    return "R" if ends == (-math.inf, math.inf) else f"[{exact[0]}, {exact[1]}]"

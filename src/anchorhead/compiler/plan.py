@@ -27,7 +27,7 @@ from anchorhead.compiler.methods import METHODS
 from anchorhead.compiler.nearest_anchors import nearest_keys
 from anchorhead.compiler.read import read
 from anchorhead.compiler.target import Target
-from anchorhead.digits import Up
+from anchorhead.digits import Up, interval
 from anchorhead.display import bars, page, sentence, table
 from anchorhead.enclosure.variation import moved
 from anchorhead.errors import AnchorheadError, InputError
@@ -83,7 +83,7 @@ class Plan:
     relative: bool = False
 
     def __str__(self) -> str:
-        domain = " x ".join(f"[{low:g}, {high:g}]" for low, high in self.domain[:4])
+        domain = " x ".join(map(interval, self.domain[:4]))
         more = f" and {len(self.domain) - 4} more" if len(self.domain) > 4 else ""
         within = f"{self.tol:g} of its size" if self.relative else f"{self.tol:g}"
         return "\n".join([f"{self.expression} on {domain}{more} to within {within}, {self.dtype}",
@@ -114,7 +114,7 @@ class Plan:
     @property
     def title(self) -> str:
         """What is planned, in a line."""
-        domain = " x ".join(f"[{low:g}, {high:g}]" for low, high in self.domain[:4])
+        domain = " x ".join(map(interval, self.domain[:4]))
         domain += f" and {len(self.domain) - 4} more" if len(self.domain) > 4 else ""
         within = f"{self.tol:g} of its size" if self.relative else f"{self.tol:g}"
         return f"{self.expression} on {domain} to within {within}, {self.dtype}"

@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from anchorhead.digits import Down, Up
+from anchorhead.digits import Down, Up, interval
 from anchorhead.dtypes import NAMES
 from anchorhead.enclosure.precision import precision
 from anchorhead.errors import AnchorheadError, FileError, InputError, VerificationError
@@ -90,7 +90,7 @@ class Distance:
         what = f"|({self.f}) - ({self.g})|" + (f" / |{self.g}|" if self.relative else "")
         places = self.at if isinstance(self.at, tuple) else (self.at,)
         place = ", ".join(f"{name} = {value:.10g}" for name, value in zip(self.variables, places, strict=True))
-        shown = [("R" if pair == (-math.inf, math.inf) else f"[{pair[0]:g}, {pair[1]:g}]") for pair in self.domain]
+        shown = [interval(pair) for pair in self.domain]
         scale = "" if self.bounded else " (1 + |x|)"
         extra = f", rounding {Up(self.rounding):.2e}{scale}" if self.rounding else ""
         return (

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from anchorhead.digits import Up
+from anchorhead.digits import Up, interval
 from anchorhead.display import beside, facts, gauge, page, sentence
 
 
@@ -149,9 +149,9 @@ def rest_above(total: float, part: float) -> float:
 def _where(domain: tuple[tuple[float, float], ...], variables: tuple[str, ...]) -> str:
     if 1 < len(variables) <= 6:
         if len(set(domain)) == 1:
-            return f"[{domain[0][0]:g}, {domain[0][1]:g}] for ({', '.join(variables)})"
-        return ", ".join(f"{name} in [{a:g}, {b:g}]" for name, (a, b) in zip(variables, domain, strict=True))
-    names = ["R" if pair == (-math.inf, math.inf) else f"[{pair[0]:g}, {pair[1]:g}]" for pair in domain]
+            return f"{interval(domain[0])} for ({', '.join(variables)})"
+        return ", ".join(f"{name} in {interval(ends)}" for name, ends in zip(variables, domain, strict=True))
+    names = [interval(pair) for pair in domain]
     if len(set(names)) == 1 and len(names) > 1:
         return f"{names[0]}^{len(names)}"
     return " x ".join(names) if len(names) <= 4 else f"a box in {len(names)} variables"

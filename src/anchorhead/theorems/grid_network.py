@@ -13,6 +13,7 @@ from typing import Literal as OneOf
 import torch
 from torch import Tensor, nn
 
+from anchorhead.digits import interval
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.head.head import Head
 from anchorhead.model.affine import AppendColumns, AppendRows
@@ -210,7 +211,7 @@ class GridNetwork(Construction):
         own += f", {told['shifts']} shifted grids" if told["shifts"] > 1 else ""
         return [
             f"{self.theorem}: {shortened(f, 60)} of {grid.tokens} tokens x {grid.features} features in "
-            f"[{grid.low:g}, {grid.high:g}], {grid.tokens} x {told['output_features']} outputs, "
+            f"{interval((grid.low, grid.high))}, {grid.tokens} x {told['output_features']} outputs, "
             + str(self.dtype).removeprefix("torch."),
             EDITED if self.edited else "|network - f| <= bound_for(lipschitz=L), which depends on how fast f varies",
             f"levels g = {grid.levels}, {grid.points:,} grid points{own}, p = {self.ramp_anchors} anchors of a ramp, "

@@ -11,7 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from anchorhead.digits import Down, Up
+from anchorhead.digits import Down, Up, interval
 from anchorhead.display import facts, page
 from anchorhead.errors import InputError
 from anchorhead.theorems.anchors import beta_for, check_count, check_range
@@ -59,7 +59,7 @@ class Plan:
         grid = f"{self.levels} levels, {short(self.grid_points)} grid points, " if self.grid_points else ""
         holds = ", ".join(name for name, held in self.dtypes.items() if held) or "no dtype"
         return (
-            f"{self.theorem} on [{self.low:g}, {self.high:g}] to within {self.tol:g}, {self.tokens} tokens x "
+            f"{self.theorem} on {interval((self.low, self.high))} to within {self.tol:g}, {self.tokens} tokens x "
             f"{self.features} features\n"
             f"  layers {self.layers}, heads {self.heads:,}, {grid}anchors p = {self.anchors:,}, β = {self.beta:.6g}\n"
             f"  bound {Up(self.bound):.6g}{self._condition}, selection error ε = {self.selection_error:.3g}, "
@@ -79,7 +79,7 @@ class Plan:
     @property
     def title(self) -> str:
         """What is planned, in a line."""
-        return f"{self.theorem} on [{self.low:g}, {self.high:g}] to within {self.tol:g}"
+        return f"{self.theorem} on {interval((self.low, self.high))} to within {self.tol:g}"
 
     def rows(self) -> list[tuple[str, str]]:
         """What it needs, as names and values."""
