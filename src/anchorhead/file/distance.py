@@ -19,7 +19,7 @@ from anchorhead.errors import AnchorheadError, FileError, InputError, Verificati
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.parse import parse
 from anchorhead.file.container import ModelFile, printable
-from anchorhead.file.entries import flag, listed, number, real
+from anchorhead.file.entries import flag, listed, number, one_of, real
 from anchorhead.file.stored import domain_of, stored_head
 from anchorhead.head.head import NUMBERS
 from anchorhead.proof.box_distance import Box, BoxDifference, leaves
@@ -221,7 +221,8 @@ def _require(claim: dict[str, Any], seen: float, exact: float, added: float) -> 
 
 def _place(value: Any) -> float:
     infinite = {"inf": math.inf, "-inf": -math.inf}
-    return infinite[value] if isinstance(value, str) and value in infinite else real(value, "place", negative=True)
+    known = isinstance(value, str) and value in infinite
+    return infinite[value] if known else real(value, "The place in the file", negative=True)
 
 
 def _expression(part: dict[str, Any], names: list[Any]) -> Expression:
@@ -237,10 +238,8 @@ def _expression(part: dict[str, Any], names: list[Any]) -> Expression:
 def _tensors(part: dict[str, Any]) -> dict[str, str]:
     """The tensors of a function, and their dtypes."""
     kinds = {"formula": (), "head": NUMBERS, "table": ("values",), "piecewise": ("breaks", "coefficients")}
-    kind, dtype = part.get("kind"), part.get("dtype", "float64")
-    if not isinstance(kind, str) or kind not in kinds or dtype not in NAMES:
-        raise FileError(f"The file holds a function of the kind {kind!r:.40}, which is not known.")
-    return dict.fromkeys(kinds[kind], dtype if kind == "head" else "float64")
+    kind = one_of(part, "kind", list(kinds))
+    return dict.fromkeys(kinds[kind], one_of(part, "dtype", NAMES) if kind == "head" else "float64")
 
 
 def _curve(found: ModelFile, prefix: str, part: dict[str, Any]) -> Curve:
