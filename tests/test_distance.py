@@ -351,3 +351,9 @@ def test_a_piece_at_the_end_counts_beside_a_zero_of_g():
     with pytest.raises(ah.ToleranceError):
         ah.distance(pieces, "x", (-1, 0), relative=True)
     assert ah.distance(ah.Piecewise([-1, 0], [[0, 1, 0.5]]), "x", (-1, 0), relative=True).upper < 0.51
+
+
+def test_lines_that_both_approach_are_seen_to_be_the_same():
+    found = ah.distance("gelu(x)", "silu(1.702*x)/1.702")
+    assert 0.0203 < found.lower <= found.upper < 0.0204
+    assert ah.distance("x/3 + exp(-x**2)", "x/3").upper < 1.001
