@@ -3,7 +3,7 @@
 A row map: a formula, compiled for the map or for softmax and put under it, saved, verified, loaded, run, and compared
 with the oracle where its certificate is proved. A distance: enclosed, saved, verified; the oracle must find no larger
 difference than its upper end, at points of every kind and uphill, and at the place that is named no smaller one than
-its lower end.
+its lower end. Of both some files with an entry of another kind are opened.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ import anchorhead as ah
 from attack import files, grammar, points
 from attack.compiling import through_a_file
 from attack.measuring import CHECK, COMPILE, Result, limit, measure
+from attack.opening import open_bent
 from attack.oracle import Formula, Undefined
 
 mp = mpmath.mp
+BENT = 20
+"""How many files with an entry of another kind a chain opens."""
 
 
 def row_maps(seed: int, result: Result, count: int = 450) -> tuple[Any, Any, bytes]:
@@ -44,6 +47,7 @@ def row_maps(seed: int, result: Result, count: int = 450) -> tuple[Any, Any, byt
         else:
             model = ah.compile(text, (low, high), method="smooth", **options).with_row_map(under)
     back, data = through_a_file(model, result)
+    open_bent(rng, data, result, BENT)
     truth = Formula(text, model.certificate.variables or ("x",))
     if model.certificate.level == "proved":
         edges = files.read(data).edges()
@@ -66,6 +70,8 @@ def distances(seed: int, result: Result) -> None:
         path = Path(folder) / "a.distance"
         found.save(path)
         checked = ah.verify(path)
+        data = path.read_bytes()
+    open_bent(rng, data, result, BENT)
     if (checked.lower, checked.upper, checked.at) != (found.lower, found.upper, found.at):
         result.violated(f"verified another distance: {checked} for {found}")
     box = points.Box(((low, high),), "float64")

@@ -28,6 +28,9 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+KINDS_OF_VALUES: tuple[Any, ...] = ([0], [], [[0]], [{}], {}, {"a": 1}, None, True, -1, 0.5, 10**400, "x")
+
+
 @dataclass
 class Parts:
     """A file taken apart: its record, and code, shape and bytes of every tensor."""
@@ -125,6 +128,20 @@ def field(rng: random.Random, parts: Parts) -> str:
         return f"without {path}"
     _set(parts.record, path, value)
     return f"{path} = {str(value)[:60]!r}"
+
+
+def other_kinds(parts: Parts) -> Iterator[tuple[str, Parts]]:
+    """Every entry of the record, replaced by a value of every kind that JSON has, and left out."""
+    for path in paths(parts.record):
+        if not path or path[0] in ("digest", "versions"):
+            continue
+        for value in (*KINDS_OF_VALUES, MARK):
+            bent = Parts(copy.deepcopy(parts.record), parts.tensors)
+            if value == MARK:
+                del _get(bent.record, path[:-1])[path[-1]]
+            else:
+                _set(bent.record, path, copy.deepcopy(value))
+            yield (f"without {path}" if value == MARK else f"{path} = {value!r:.60}"), bent
 
 
 def agreed(rng: random.Random, parts: Parts) -> str:

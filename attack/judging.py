@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import anchorhead as ah
@@ -14,6 +12,7 @@ from attack import files, points
 from attack.beside import row_maps
 from attack.compiling import compiled
 from attack.measuring import CHECK, Result, TimeLimit, limit, measure, run
+from attack.opening import opened
 from attack.oracle import Formula, Module, Program
 
 FILES = 40
@@ -42,20 +41,7 @@ def mutated_files(seed: int, result: Result, report: Callable[[str], None]) -> N
 
 def judge(data: bytes, truth: Any, original: Any, said: str, result: Result) -> Any:
     """One file; returns its certificate if it was accepted. A lie, another exception or a hang is a finding."""
-    found: list[Any] = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.safetensors"
-        path.write_bytes(data)
-        for what in (ah.verify, ah.load):
-            try:
-                with limit(CHECK):
-                    found.append(what(path))
-            except ah.AnchorheadError:
-                found.append(None)
-            except (TimeLimit, Exception) as error:
-                result.violated(f"{said}: {what.__name__} raised {type(error).__name__}: {error}"[:300])
-                found.append(None)
-    certificate, model = found
+    certificate, model = opened(data, said, result)
     if certificate is None or model is None:
         result.refused += 1
         return None

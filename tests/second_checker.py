@@ -1824,7 +1824,12 @@ def read(path: str | Path) -> tuple[dict[str, Any], Tensors]:
     for name in sorted(header):
         begin, end = header[name]["data_offsets"]
         digest.update(name.encode() + b"\0" + body[begin:end])
-    if place != len(body) or record["format"] != 3 or digest.hexdigest() != record["digest"]:
+    if (
+        place != len(body)
+        or type(record["format"]) is not int
+        or record["format"] != 3
+        or digest.hexdigest() != record["digest"]
+    ):
         raise Refused("the file has bytes too many, another format, or another digest than it says")
     return record, tensors
 

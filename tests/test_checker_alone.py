@@ -90,6 +90,13 @@ def test_other_commands_say_what_to_install(hidden, command):
     assert json.loads(said.stdout)["error"] == "DependencyError"
 
 
+def test_help_says_what_can_be_done_without_the_other_packages():
+    done = python(without(*OTHERS), "--help")
+    assert done.returncode == 0, done.stderr
+    assert "verify FILE" in done.stdout
+    assert "is not installed" in done.stdout
+
+
 def test_names_are_there_without_loading_what_they_need():
     script = """
 import sys

@@ -20,6 +20,7 @@ from scipy import special
 import anchorhead as ah
 from anchorhead.file.container import digest
 from anchorhead.lab.grammar import cases
+from attack import files as attacked
 
 mp.mp.dps = 40
 NUMBER = st.floats(-4, 4, allow_nan=False).map(lambda v: float(f"{v:.6g}"))
@@ -63,12 +64,14 @@ def test_never_below_what_is_seen(f, g, data):
     low, high = sorted(data.draw(st.tuples(NUMBER, NUMBER).filter(lambda p: p[0] != p[1])))
     found = ah.distance(f, g, (low, high))
     assert found.upper <= 1.0011 * found.lower or found.upper < 1e-20
-    at = mp.mpf(found.at)
     assert low <= found.at <= high
-    assert abs(REFERENCE[f](at) - REFERENCE[g](at)) >= found.lower * (1 - mp.mpf(10) ** -15)
-    for share in data.draw(st.lists(st.floats(0, 1), min_size=20, max_size=20)):
-        x = mp.mpf(low) + mp.mpf(share) * (mp.mpf(high) - mp.mpf(low))
-        assert abs(REFERENCE[f](x) - REFERENCE[g](x)) <= found.upper
+    shares = data.draw(st.lists(st.floats(0, 1), min_size=20, max_size=20))
+    with mp.workdps(400):  # near zero the two may cancel to 1e-300
+        at = mp.mpf(found.at)
+        assert abs(REFERENCE[f](at) - REFERENCE[g](at)) >= found.lower * (1 - mp.mpf(10) ** -15)
+        for share in shares:
+            x = mp.mpf(low) + mp.mpf(share) * (mp.mpf(high) - mp.mpf(low))
+            assert abs(REFERENCE[f](x) - REFERENCE[g](x)) <= found.upper
 
 
 @settings(max_examples=60, deadline=None)
@@ -351,3 +354,40 @@ def test_a_piece_at_the_end_counts_beside_a_zero_of_g():
     with pytest.raises(ah.ToleranceError):
         ah.distance(pieces, "x", (-1, 0), relative=True)
     assert ah.distance(ah.Piecewise([-1, 0], [[0, 1, 0.5]]), "x", (-1, 0), relative=True).upper < 0.51
+
+
+def test_lines_that_both_approach_are_seen_to_be_the_same():
+    found = ah.distance("gelu(x)", "silu(1.702*x)/1.702")
+    assert 0.0203 < found.lower <= found.upper < 0.0204
+    assert ah.distance("x/3 + exp(-x**2)", "x/3").upper < 1.001
+
+
+@pytest.mark.parametrize(
+    ("f", "g", "distance"),
+    [("x", "x + 1e-300", 1e-300), ("1e200*x", "1e200*x + exp(x)", math.e), ("x + 1", "x + 1 + 1e-300", 1e-300)],
+)
+def test_functions_that_cancel_are_told_apart(f, g, distance, tmp_path):
+    found = ah.distance(f, g, (0, 1))
+    assert found.lower <= distance * (1 + 1e-12)
+    assert distance * (1 - 1e-12) <= found.upper <= 1.001 * found.lower
+    assert not found.missed
+    found.save(tmp_path / "a.distance")
+    assert ah.verify(tmp_path / "a.distance") == found
+
+
+def test_ends_that_are_further_apart_than_asked_say_so():
+    found = ah.distance("sin(x)**2 + cos(x)**2", "1", (0, 1))
+    assert found.lower == 0 < found.upper < 1e-20
+    assert "further apart than tol=0.001 asks" in str(found)
+    assert not ah.distance("x", "x", (0, 1)).missed
+
+
+@pytest.mark.parametrize("bits", [0, 4097, 106.0, [424], "424"])
+def test_bits_of_a_file_are_a_whole_number_within_limits(bits, tmp_path):
+    ah.distance("x", "x + 1e-40", (0, 1)).save(tmp_path / "a.distance")
+    parts = attacked.read((tmp_path / "a.distance").read_bytes())
+    assert parts.record["bits"] > 106
+    parts.record["bits"] = bits
+    (tmp_path / "b.distance").write_bytes(attacked.write(parts))
+    with pytest.raises(ah.FileError, match="bits"):
+        ah.verify(tmp_path / "b.distance")

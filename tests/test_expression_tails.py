@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from flint import arb, ctx
+from flint import arb, ctx, fmpq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,8 +63,8 @@ def test_the_line_is_the_right_one(text, sign):
     slope, intercept = right if sign > 0 else left
     found = tail(parse(text).node, "x", sign, 20.0)
     assert found is not None
-    assert abs(float(found.slope.mid()) - slope) < 1e-14
-    assert abs(float(found.intercept.mid()) - intercept) < 1e-14
+    assert abs(float(found.slope) - slope) < 1e-14
+    assert abs(float(found.intercept) - intercept) < 1e-14
     assert found.sup() <= bound
     assert found.sup() >= 0
 
@@ -77,11 +77,21 @@ def test_the_bound_holds_from_start_on(text, sign, start, further):
     with ctx.workprec(8000):
         found = tail(node, "x", sign, start)
         assert found is not None
-        rest = enclose(node, {"x": arb(sign * y)}) - found.slope * (sign * y) - found.intercept
+        rest = enclose(node, {"x": arb(sign * y)}) - arb(found.slope) * (sign * y) - found.intercept
         bound = found.scale * arb(y) ** found.power * (-found.rate * y).exp()
         assert abs(rest).lower() <= bound
         assert bound.lower() <= found.sup()
         assert found.sup(y) <= found.sup() * arb("1.0001")
+
+
+@pytest.mark.parametrize(
+    ("text", "slope", "intercept"),
+    [("silu(1.702*x)/1.702", 1, 0), ("x/3 + sigmoid(x)/7", fmpq(1, 3), fmpq(1, 7))],
+)
+def test_a_line_with_rational_coefficients_is_exact(text, slope, intercept):
+    found = tail(parse(text).node, "x", 1, 20.0)
+    assert found is not None
+    assert (found.slope, found.intercept) == (slope, intercept)
 
 
 @pytest.mark.parametrize("text", NO_LINE)

@@ -329,3 +329,14 @@ def test_labels_of_two_kinds_are_multiplied_exactly():
         head = label_head(read_loss(name).labels, 50.0)
         pair = torch.tensor([0.0, 1.0] if name == "logistic" else [-1.0, 1.0], dtype=D)
         assert (head(pair) - pair).abs().max() <= head.error < 1e-14
+
+
+@pytest.mark.parametrize(
+    ("loss", "said", "y"), [("logistic", "0 or 1", (0.0, 1.0)), ("poisson", "not negative", (-50.0, 50.0))]
+)
+def test_certificate_says_which_labels_a_prompt_may_have(loss, said, y):
+    model = ah.in_context.gradient_descent(
+        loss, features=2, examples=4, steps=3, learning_rate=1e-3, bounds={"x": 1, "y": 50, "w": 1}
+    )
+    assert dict(zip(model.certificate.variables, model.certificate.domain, strict=True))["y"] == y
+    assert any("labels are" in text and said in text for text in model.certificate.assumptions)

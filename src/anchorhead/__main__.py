@@ -16,6 +16,15 @@ from anchorhead.errors import AnchorheadError, DependencyError, Stopped
 PACKAGES = {"flint": "python-flint", "sklearn": "scikit-learn"}
 """What is installed under another name than it is imported by."""
 
+HELP = """usage: anchorhead verify [--json] FILE
+
+Here {missing} is not installed, and one command runs without it:
+
+  verify FILE   check the proof in a saved model, or of every head of a converted one (anchorhead verify --help)
+
+`pip install anchorhead` brings what the other commands need."""
+"""What --help says where only files can be checked."""
+
 
 def main() -> None:
     """Runs the command; an AnchorheadError is one sentence on stderr and exit code 2, Ctrl-C one and 130."""
@@ -40,6 +49,9 @@ def _run(arguments: Sequence[str]) -> None:
     try:
         from anchorhead.cli import app
     except ModuleNotFoundError as missing:
+        if arguments[:1] == ["--help"]:
+            print(HELP.format(missing=_package(missing)))
+            return
         if arguments[:1] != ["verify"]:
             raise _needed(missing) from missing
         from anchorhead.file.command import run
@@ -49,10 +61,15 @@ def _run(arguments: Sequence[str]) -> None:
         app(prog_name="anchorhead")
 
 
-def _needed(missing: ModuleNotFoundError) -> DependencyError:
+def _package(missing: ModuleNotFoundError) -> str:
+    """What is to be installed."""
     package = str(missing.name).partition(".")[0]
+    return PACKAGES.get(package, package)
+
+
+def _needed(missing: ModuleNotFoundError) -> DependencyError:
     return DependencyError(
-        f"This needs {PACKAGES.get(package, package)}, which is not installed: `pip install anchorhead` brings all "
+        f"This needs {_package(missing)}, which is not installed: `pip install anchorhead` brings all "
         "that the commands need. `anchorhead verify FILE` alone needs python-flint, and for a grid's proof NumPy."
     )
 

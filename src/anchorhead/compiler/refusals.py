@@ -16,6 +16,9 @@ PATIENCE = 3
 """How many sizes whose heads keep the goal on samples may fail to be proved: rounding is then what prevents it. A size
 after one of them that does not keep it counts as half of one."""
 
+NEAR_UNIT = 16.0
+"""A search whose best error is at most so many times what float64 tells of the target ends for that reason."""
+
 
 class BelowDtype(ToleranceError):
     """Rounding in the dtype is what prevents a tolerance, so that no other route would keep it."""
@@ -54,9 +57,15 @@ def refusal(search: Search) -> ToleranceError:
             f"{what} is not reached with method {search.fit.method!r}, however the domain is cut, as far as was "
             f"looked. {best_so_far(search)} Use a larger tol or a smaller domain."
         )
+    if not search.target.relative and search.best <= NEAR_UNIT * search.told:
+        return BelowDtype(
+            f"{what} is not reached: values as large as the target's are told apart by {2 * search.told:.3g} in "
+            f"float64, in which heads are fitted. {best_so_far(search)} Use a larger tol."
+        )
+    other = "a smaller domain, or method='auto', which tries other routes too"
     return ToleranceError(
         f"{what} takes more than {search.most} keys with method {search.fit.method!r}, the most that may be used. "
-        f"{best_so_far(search)} Use a larger tol, a smaller domain, or method='auto', which tries other routes too."
+        f"{best_so_far(search)} Use a larger tol, or {other if search.target.bounded else 'a bounded domain'}."
     )
 
 

@@ -16,6 +16,7 @@ from anchorhead.arithmetic import geometric, log_of
 from anchorhead.compiler.method import Fit, Goal, Progress
 from anchorhead.compiler.prove import offset_rounding, prove_head, sampled_error, shown_rounding
 from anchorhead.compiler.refusals import PATIENCE, BelowDtype, Interrupted, best_so_far, refusal
+from anchorhead.compiler.sizes import size_of
 from anchorhead.compiler.target import Target
 from anchorhead.dtypes import BITS, UNIT
 from anchorhead.enclosure.balls import jet
@@ -53,17 +54,16 @@ class Search:
                  most: int | None = None, *, hurried: bool = False, unit: float = 0.0,
                  largest: float | None = None) -> None:  # fmt: skip
         self.target, self.fit, self.tol, self.dtype, self.progress = target, fit, tol, dtype, progress
-        scale = 1.0 if target.relative else float(np.abs(target.function()(np.linspace(*target.window, 1001))).max())
-        width = target.window[1] - target.window[0]
-        if not (1e-100 < width < 1e100 and scale < 1e100):
-            raise InputError(
-                f"The domain is {width:.3g} wide and the target as large as {scale:.3g}; rescale the variable or the "
-                "target to ordinary sizes, and put the factors into the weights around the model."
-            )
+        found = size_of(target, tol, dtype)
+        scale = 1.0 if target.relative else found
         # Rounding costs about a dozen units of the largest value that has weight: leave it room.
         self.rounding = 8 * UNIT[dtype] * scale if target.bounded else 0.0
         if target.bounded and not target.relative:
             self.rounding = max(self.rounding, offset_rounding(target, dtype))
+        self.told = UNIT["float64"] * scale / 2
+        """What float64 tells of the target at the most: half a unit of its largest value."""
+        if not target.bounded and tol <= self.told and not target.is_straight:
+            self.rounding = self.told
         floor = 2.0 if fit.large_values else 1.5 * scale
         ceiling = max(LARGEST_VALUE, 2 * scale)
         self.goal = Goal(tol - self.rounding, min(ceiling, max(floor, tol / (40 * (unit or UNIT[dtype])))))

@@ -108,7 +108,7 @@ class Target:
             if found is not None and later is not None:
                 rates = [abs(float(t.rate.mid())) for t in (found, later)]
                 exact = rates[0] if math.isclose(*rates, rel_tol=1e-9) and 0 < rates[0] < 1e12 else None
-                return Affine(float(found.intercept.mid()), float(found.slope.mid())), exact
+                return Affine(float(found.intercept), float(found.slope)), exact
         return None
 
     def settled(self, sign: int, asymptote: Affine, error: float) -> float:

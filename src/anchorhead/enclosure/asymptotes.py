@@ -9,6 +9,9 @@ that form; s is the same throughout:
     r * r        scales multiply, powers and rates add
     sup |r|      y**m exp(-a y) is largest at y = m/a, or at s when that lies before s
     linear bound with y = s + t, p = c_0 + c_1 t + ..; if c_1 > 0 and all later c_k >= 0 then p >= c_0 + c_1 t
+
+Coefficients are rational numbers for as long as the formula's are, so that (1.702 x)/1.702 has the slope 1, and balls
+from there on.
 """
 
 from __future__ import annotations
@@ -16,9 +19,12 @@ from __future__ import annotations
 from math import comb
 from typing import NamedTuple
 
-from flint import arb
+from flint import arb, fmpq
 
 HIGHEST_DEGREE = 16
+LONGEST = 1 << 14
+"""Of rational coefficients, in bits; longer ones become balls."""
+Coefficient = arb | fmpq
 
 
 class Remainder(NamedTuple):
@@ -65,10 +71,17 @@ def decaying(value: arb, step: arb, s: arb) -> Remainder:
     return Remainder((value * (rate * s).exp()).upper(), rate, 0)
 
 
+def _kept(c: Coefficient) -> Coefficient:
+    """The coefficient, or a ball where it is a rational number that is too long."""
+    if isinstance(c, fmpq) and max(c.p.bit_length(), c.q.bit_length()) > LONGEST:
+        return arb(c)
+    return c
+
+
 class Asymptote(NamedTuple):
     """polynomial[k] is the coefficient of x**k; its last entry is not exactly zero unless it is the only one."""
 
-    polynomial: tuple[arb, ...]
+    polynomial: tuple[Coefficient, ...]
     remainder: Remainder
     sign: int
     start: arb
@@ -77,8 +90,9 @@ class Asymptote(NamedTuple):
     def degree(self) -> int:
         return len(self.polynomial) - 1
 
-    def with_polynomial(self, polynomial: tuple[arb, ...], remainder: Remainder) -> Asymptote:
-        while len(polynomial) > 1 and polynomial[-1].is_zero():
+    def with_polynomial(self, polynomial: tuple[Coefficient, ...], remainder: Remainder) -> Asymptote:
+        polynomial = tuple(map(_kept, polynomial))
+        while len(polynomial) > 1 and polynomial[-1] == 0:
             polynomial = polynomial[:-1]
         return Asymptote(polynomial, remainder, self.sign, self.start)
 
@@ -98,7 +112,7 @@ class Asymptote(NamedTuple):
     def times(self, other: Asymptote) -> Asymptote | None:
         if self.degree + other.degree > HIGHEST_DEGREE:
             return None
-        product = [arb(0)] * (self.degree + other.degree + 1)
+        product: list[Coefficient] = [fmpq(0)] * (self.degree + other.degree + 1)
         for i, a in enumerate(self.polynomial):
             for j, b in enumerate(other.polynomial):
                 product[i + j] = product[i + j] + a * b
@@ -111,7 +125,7 @@ class Asymptote(NamedTuple):
         scale, rate, power = self.remainder
         size = arb(0)
         for k, c in enumerate(other.polynomial):
-            size += abs(c) * self.start ** (k - other.degree)
+            size += abs(arb(c)) * self.start ** (k - other.degree)
         if scale.is_zero() or size.is_zero():
             return NOTHING
         return Remainder((scale * size).upper(), rate, power + other.degree)

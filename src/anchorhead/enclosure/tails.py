@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from flint import arb
+from flint import arb, fmpq
 
 from anchorhead.enclosure import ranges
-from anchorhead.enclosure.asymptotes import NOTHING, Asymptote, Remainder, add_remainders, decaying
+from anchorhead.enclosure.asymptotes import NOTHING, Asymptote, Coefficient, Remainder, add_remainders, decaying
 from anchorhead.enclosure.taylor import TAYLOR, powers
 from anchorhead.errors import InputError
 from anchorhead.expression.graph import Node, ordered, value_of
@@ -30,10 +30,13 @@ from anchorhead.expression.primitives import primitive
 
 
 class Tail(NamedTuple):
-    """f(x) = slope*x + intercept + r(x) for y = sign*x >= start, |r| <= scale * y**power * exp(-rate*y)."""
+    """f(x) = slope*x + intercept + r(x) for y = sign*x >= start, |r| <= scale * y**power * exp(-rate*y).
 
-    slope: arb
-    intercept: arb
+    slope, intercept: rational numbers where they are known to be, and else balls.
+    """
+
+    slope: Coefficient
+    intercept: Coefficient
     scale: arb
     rate: arb
     power: int
@@ -58,18 +61,19 @@ def tail(node: Node, variable: str, sign: int, start: arb | float) -> Tail | Non
     for part in ordered([lowered]):
         found[part] = _rule(part, found, variable, sign, s)
     result = found[lowered]
-    if result is None or result.degree > 1 or not all(c.is_finite() for c in result.polynomial):
+    if result is None or result.degree > 1 or not all(arb(c).is_finite() for c in result.polynomial):
         return None
-    intercept, slope = (*result.polynomial, arb(0))[:2]
+    intercept, slope = (*result.polynomial, fmpq(0))[:2]
     scale, rate, power = result.remainder
     return Tail(slope, intercept, scale, rate, power, s, sign) if scale.is_finite() else None
 
 
 def _rule(part: Node, found: Mapping[Node, Asymptote | None], variable: str, sign: int, s: arb) -> Asymptote | None:
     if part.op == "variable":
-        return Asymptote((arb(0), arb(1)), NOTHING, sign, s) if part.value == variable else None
+        return Asymptote((fmpq(0), fmpq(1)), NOTHING, sign, s) if part.value == variable else None
     if part.op == "constant":
-        return Asymptote((ranges.exact(value_of(part)),), NOTHING, sign, s)
+        value = value_of(part)
+        return Asymptote((fmpq(value.numerator, value.denominator),), NOTHING, sign, s)
     if part.op == "pi":
         return Asymptote((arb.pi(),), NOTHING, sign, s)
     given = [found[arg] for arg in part.args]
@@ -99,13 +103,16 @@ def _rule(part: Node, found: Mapping[Node, Asymptote | None], variable: str, sig
 
 def _of_constant(part: Node, u: Asymptote) -> Asymptote | None:
     """f(c + r), by the mean value theorem over the ball of radius sup|r| around c."""
-    centre = u.polynomial[0]
+    exact = u.polynomial[0]
+    centre = arb(exact)
     if part.op == "power":
-        value = ranges.power(centre, value_of(part))
+        value: Coefficient = ranges.power(centre, value_of(part))
     else:
         value = ranges.RANGES[part.op](centre)
-    if not value.is_finite():
+    if not arb(value).is_finite():
         return None
+    if part.op == "power" and part.value == -1 and isinstance(exact, fmpq):
+        value = 1 / exact
     if u.remainder.scale.is_zero():
         return u.with_polynomial((value,), NOTHING)
     around = centre + arb(0, u.sup())
@@ -147,7 +154,7 @@ def _saturated(op: str, u: Asymptote, rising: bool, low: arb, step: arb) -> Asym
     if op == "softplus":
         if rising:
             return u.with_polynomial(u.polynomial, add_remainders(u.remainder, small, u.start))
-        return u.with_polynomial((arb(0),), small)
+        return u.with_polynomial((fmpq(0),), small)
     if op not in limit:
         return None
     if op == "tanh":
@@ -157,7 +164,7 @@ def _saturated(op: str, u: Asymptote, rising: bool, low: arb, step: arb) -> Asym
             return None
         small = decaying((-low * low).exp(), 2 * low * step, u.start)
     value = limit[op][0 if rising else 1]
-    return None if value is None else u.with_polynomial((arb(value),), small)
+    return None if value is None else u.with_polynomial((fmpq(value),), small)
 
 
 def _larger(u: Asymptote, v: Asymptote) -> Asymptote | None:
@@ -166,6 +173,6 @@ def _larger(u: Asymptote, v: Asymptote) -> Asymptote | None:
         return u
     if difference.negated().positive():
         return v
-    if difference.degree == 0 and difference.polynomial[0].is_zero():
+    if difference.degree == 0 and difference.polynomial[0] == 0:
         return u.with_polynomial(u.polynomial, add_remainders(u.remainder, v.remainder, u.start))
     return None

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from anchorhead.errors import FileError
+from anchorhead.file.entries import quoted
 
 FORMAT = 3
 MOST_BYTES = 1 << 28
@@ -70,7 +71,9 @@ def read(path: str | os.PathLike[str]) -> ModelFile:
     header, body = _header(data, path)
     record = _record(header, path)
     if record.get("kind") not in KINDS:
-        raise FileError(f"{path} holds a model of kind {record.get('kind')!r:.60}, and {', '.join(KINDS)} can be read.")
+        raise FileError(
+            f"{path} holds a model of kind {quoted(record.get('kind'))}, and {', '.join(KINDS)} can be read."
+        )
     names = set(header) - {"__metadata__"}
     if not all(NAME.fullmatch(name) for name in names):
         raise FileError(f"{path} holds tensors that are not those of an anchorhead model.")
@@ -153,9 +156,9 @@ def _record(header: dict[str, Any], path: object) -> dict[str, Any]:
         record = None
     if not isinstance(record, dict):
         raise FileError(f"{path} is not a model that anchorhead saved: its metadata lack the record of it.")
-    if record.get("format") != FORMAT:
+    if type(record.get("format")) is not int or record["format"] != FORMAT:
         raise FileError(
-            f"{path} has format {record.get('format')!r:.40} and this version of anchorhead reads {FORMAT}; use the "
+            f"{path} has format {quoted(record.get('format'))} and this version of anchorhead reads {FORMAT}; use the "
             "version that wrote it, or compile the model again."
         )
     return record

@@ -15,19 +15,19 @@ from typing import Any
 
 from anchorhead.digits import Down, Up, interval
 from anchorhead.dtypes import NAMES
-from anchorhead.enclosure.precision import precision
+from anchorhead.enclosure.precision import PRECISION, precision
 from anchorhead.errors import AnchorheadError, FileError, InputError, VerificationError
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.parse import parse
 from anchorhead.file.container import ModelFile, printable
-from anchorhead.file.entries import flag, listed, number, real
+from anchorhead.file.entries import count, flag, listed, number, one_of, real
 from anchorhead.file.stored import domain_of, stored_head
 from anchorhead.head.head import NUMBERS
 from anchorhead.proof.box_distance import Box, BoxDifference, leaves
 from anchorhead.proof.certificate import end_text, sum_above
 from anchorhead.proof.curve import Curve, Formula, HeadCurve
 from anchorhead.proof.difference import Difference
-from anchorhead.proof.distance import rounding_of, seen_at
+from anchorhead.proof.distance import MOST_BITS, rounding_of, seen_at
 from anchorhead.proof.piecewise import Piecewise, Table
 from anchorhead.proof.rounding import ASSUMPTIONS
 
@@ -42,7 +42,8 @@ class Distance:
     rounding: what the two ends owe to rounding, and to the certificates of models that are more than one head; on an
         unbounded domain what rounding may add over 1 + |x|, which the ends then leave out.
     boxes: of the proof. assumptions: what it rests on. level: `proved`, or `conditional` where a file rests on the
-        certificate of a model that it does not hold.
+        certificate of a model that it does not hold. missed: where the two ends are further apart than was asked, by
+        more than rounding, after how much work; a file does not hold it.
     """
 
     f: str
@@ -57,6 +58,7 @@ class Distance:
     variables: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     level: str = "proved"
+    missed: str = field(default="", compare=False)
     payload: tuple[dict[str, Any], dict[str, Any]] = field(default=({}, {}), repr=False, compare=False)
 
     @property
@@ -96,6 +98,7 @@ class Distance:
         return (
             f"{self.level}: the largest {what} on {' x '.join(shown)} lies in [{Down(self.lower):.6g}, "
             f"{Up(self.upper):.6g}], at {place} ({self.boxes} boxes{extra})"
+            + (f"; {self.missed}" if self.missed else "")
         )
 
 
@@ -160,7 +163,7 @@ def _check_curves(found: ModelFile, claim: dict[str, Any], apart: float) -> Dist
         except AnchorheadError as error:
             raise VerificationError(f"A stored formula is not defined on the whole domain: {error}") from error
     at = _place(claim.get("at"))
-    with precision():
+    with precision(_bits(found, len(edges))):
         exact, limits = _check_ends(difference, edges, low, high)
         boxes = list(itertools.pairwise(edges))
         exact = max(exact, *(difference.on_box(a, b) for a, b in boxes))
@@ -172,6 +175,14 @@ def _check_curves(found: ModelFile, claim: dict[str, Any], apart: float) -> Dist
     ends = _require(claim, seen, exact, added)
     return Distance(f.name, g.name, ((low, high),), *ends, at, difference.relative, sum_above(apart, rounding),
                     len(edges) - 1, variable_of(f, g), assumed(f, g))  # fmt: skip
+
+
+def _bits(found: ModelFile, edges: int) -> int:
+    """In how many bits the boxes are checked: more than usual where the functions cancel, of fewer boxes."""
+    bits = count(found.record, "bits", MOST_BITS) if "bits" in found.record else PRECISION
+    if edges * bits > MOST_BOXES * PRECISION:
+        raise FileError(f"The file has {edges:,} ends of boxes for {bits} bits, more than are checked.")
+    return max(bits, PRECISION)
 
 
 def _check_ends(difference: Difference, edges: Any, low: float, high: float) -> tuple[float, dict[int, float]]:
@@ -223,7 +234,8 @@ def _require(claim: dict[str, Any], seen: float, exact: float, added: float) -> 
 
 def _place(value: Any) -> float:
     infinite = {"inf": math.inf, "-inf": -math.inf}
-    return infinite[value] if isinstance(value, str) and value in infinite else real(value, "place", negative=True)
+    known = isinstance(value, str) and value in infinite
+    return infinite[value] if known else real(value, "The place in the file", negative=True)
 
 
 def _expression(part: dict[str, Any], names: list[Any]) -> Expression:
@@ -239,10 +251,8 @@ def _expression(part: dict[str, Any], names: list[Any]) -> Expression:
 def _tensors(part: dict[str, Any]) -> dict[str, str]:
     """The tensors of a function, and their dtypes."""
     kinds = {"formula": (), "head": NUMBERS, "table": ("values",), "piecewise": ("breaks", "coefficients")}
-    kind, dtype = part.get("kind"), part.get("dtype", "float64")
-    if not isinstance(kind, str) or kind not in kinds or dtype not in NAMES:
-        raise FileError(f"The file holds a function of the kind {kind!r:.40}, which is not known.")
-    return dict.fromkeys(kinds[kind], dtype if kind == "head" else "float64")
+    kind = one_of(part, "kind", list(kinds))
+    return dict.fromkeys(kinds[kind], one_of(part, "dtype", NAMES) if kind == "head" else "float64")
 
 
 def _curve(found: ModelFile, prefix: str, part: dict[str, Any]) -> Curve:

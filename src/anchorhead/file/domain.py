@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from anchorhead.errors import FileError
-from anchorhead.file.entries import real
+from anchorhead.file.entries import quoted, real
 
 
 def domain_of(record: dict[str, Any]) -> tuple[tuple[float, float], ...]:
@@ -19,12 +19,14 @@ def domain_of(record: dict[str, Any]) -> tuple[tuple[float, float], ...]:
 
 def _ends(ends: Any) -> tuple[float, float]:
     if not isinstance(ends, list) or len(ends) != 2:
-        raise FileError(f"The domain {ends!r:.80} in the file is not a pair of numbers.")
+        raise FileError(f"The domain {quoted(ends)} in the file is not a pair of numbers.")
     infinite = {"-inf": -math.inf, "inf": math.inf}
     low, high = (
-        infinite[end] if isinstance(end, str) and end in infinite else real(end, "an end of the domain", negative=True)
+        infinite[end]
+        if isinstance(end, str) and end in infinite
+        else real(end, "An end of the domain in the file", negative=True)
         for end in ends
     )
     if not low <= high:
-        raise FileError(f"The domain {ends!r:.80} in the file is empty.")
+        raise FileError(f"The domain {quoted(ends)} in the file is empty.")
     return low, high

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from anchorhead.display import shortened
 from anchorhead.errors import FileError
+
+LONGEST = 60
+"""What is quoted of an entry, in characters."""
+
+
+def quoted(value: Any) -> str:
+    """A value of a file as a sentence repeats it: cut, with dots, where it is long."""
+    return shortened(repr(value), LONGEST)
 
 
 def listed(record: dict[str, Any], name: str) -> list[Any]:
@@ -20,21 +29,21 @@ def flag(record: dict[str, Any], name: str) -> bool:
     """An entry of the record that is true or false: the latter where it is absent."""
     value = record.get(name, False)
     if type(value) is not bool:
-        raise FileError(f"The file's {name} is {value!r:.40}, and must be true or false.")
+        raise FileError(f"The file's {name} is {quoted(value)}, and must be true or false.")
     return value
 
 
 def number(record: dict[str, Any], name: str, *, negative: bool = False) -> float:
     """An entry of the record that must be a finite number."""
-    return real(record.get(name), name, negative=negative)
+    return real(record.get(name), f"The file's {name}", negative=negative)
 
 
 def real(value: Any, name: str, *, negative: bool = False) -> float:
-    """A finite number as a float; whole numbers must be ones that a float holds."""
+    """A finite number as a float; whole numbers must be ones that a float holds. name: what it is, with an article."""
     if type(value) not in (int, float) or abs(value) > 1.7e308 or float(value) != value:
-        raise FileError(f"The file's {name} is {value!r:.60}, which is not a number that can be held.")
+        raise FileError(f"{name} is {quoted(value)}, which is not a number that can be held.")
     if value < 0 and not negative:
-        raise FileError(f"The file's {name} is {value!r:.60}, and cannot be negative.")
+        raise FileError(f"{name} is {quoted(value)}, and cannot be negative.")
     return float(value)
 
 
@@ -42,7 +51,7 @@ def count(record: dict[str, Any], name: str, most: int) -> int:
     """An entry of the record that counts something: a whole number from 1 to `most`."""
     value = record.get(name)
     if type(value) is not int or not 1 <= value <= most:
-        raise FileError(f"The file's {name} is {value!r:.40}, and must be a whole number from 1 to {most}.")
+        raise FileError(f"The file's {name} is {quoted(value)}, and must be a whole number from 1 to {most}.")
     return value
 
 
@@ -50,5 +59,5 @@ def one_of(record: dict[str, Any], name: str, known: Sequence[str]) -> str:
     """An entry of the record that is one of these words."""
     value = record.get(name)
     if value not in known:
-        raise FileError(f"The file's {name} is {value!r:.40}, and must be {' or '.join(known)}.")
+        raise FileError(f"The file's {name} is {quoted(value)}, and must be {' or '.join(known)}.")
     return str(value)

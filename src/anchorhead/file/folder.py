@@ -145,7 +145,7 @@ def read_folder(where: Path) -> dict[str, Any]:
             raise FileError(f"{where / RECORD} is larger than any record of a conversion.")
         written = (where / RECORD).read_bytes()
         record = parsed(written)
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
+        if not isinstance(record, dict) or type(record.get("format")) is not int or record["format"] != FORMAT:
             raise FileError(f"{where} is not a converted model of format {FORMAT}; convert the original again.")
         if record.get("digest") != record_digest(record) or written != record_bytes(record):
             raise FileError(f"{where / RECORD} is not the file that was saved; convert again.")

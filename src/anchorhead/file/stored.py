@@ -25,7 +25,7 @@ from anchorhead.expression.graph import Expression
 from anchorhead.expression.parse import parse
 from anchorhead.file.container import ModelFile, printable
 from anchorhead.file.domain import domain_of
-from anchorhead.file.entries import flag, listed, number, real
+from anchorhead.file.entries import flag, listed, number, quoted, real
 from anchorhead.head.head import NUMBERS, Head
 from anchorhead.head.near_keys import MANY
 from anchorhead.proof.approximation import MOST_WORK
@@ -42,7 +42,7 @@ def dtype_of(found: ModelFile) -> str:
     """The dtype that a model computes in."""
     dtype = found.record.get("dtype")
     if dtype not in NAMES:
-        raise FileError(f"The file's dtype is {dtype!r:.40}, and must be {' or '.join(NAMES)}.")
+        raise FileError(f"The file's dtype is {quoted(dtype)}, and must be {' or '.join(NAMES)}.")
     return str(dtype)
 
 
@@ -50,7 +50,7 @@ def method_of(record: dict[str, Any]) -> str:
     """How a model or a head was made: a name, which says nothing about what it is."""
     method = record.get("method")
     if not (isinstance(method, str) and len(method) <= 40 and method.isidentifier()):
-        raise FileError(f"The file's method is {method!r:.40}, which is not the name of one.")
+        raise FileError(f"The file's method is {quoted(method)}, which is not the name of one.")
     return method
 
 
@@ -58,7 +58,7 @@ def evaluation_of(claimed: dict[str, Any]) -> str:
     """Of which evaluation a claim is: `fast`, or empty, of both."""
     evaluation = claimed.get("evaluation", "")
     if evaluation not in ("", "fast"):
-        raise FileError(f"A claim in the file is of the evaluation {evaluation!r:.40}, neither fast nor empty.")
+        raise FileError(f"A claim in the file is of the evaluation {quoted(evaluation)}, neither fast nor empty.")
     return str(evaluation)
 
 
@@ -226,7 +226,7 @@ def stored_head(found: ModelFile, prefix: str, part: dict[str, Any], dtype: str)
     numbers = {name: found.numbers[prefix + name] for name in NUMBERS}
     sizes, keys = part.get("sizes"), len(numbers["slopes"])
     if not (isinstance(sizes, list) and sizes and all(type(s) is int and s > 0 for s in sizes) and sum(sizes) == keys):
-        raise VerificationError(f"The sizes of the pieces, {sizes!r:.80}, do not add up to the {keys} keys.")
+        raise VerificationError(f"The sizes of the pieces, {quoted(sizes)}, do not add up to the {keys} keys.")
     if [len(numbers[name]) for name in NUMBERS] != [keys] * 4 + [len(sizes)] * 2:
         raise VerificationError("The tensors of the head do not fit each other in length.")
     if len(sizes) == 1 and (numbers["gate_slopes"], numbers["gate_levels"]) != ((0.0,), (0.0,)):
@@ -265,7 +265,7 @@ def too_much(keys: int, boxes: int) -> FileError:
 def _use(item: Any) -> Use:
     if not (isinstance(item, list) and len(item) == 4 and isinstance(item[0], str) and type(item[1]) is int):
         raise FileError("The file does not say how each step is computed.")
-    return Use(item[0], item[1], *(real(v, "a centre or radius", negative=True) for v in item[2:]))
+    return Use(item[0], item[1], *(real(v, "A centre or radius in the file", negative=True) for v in item[2:]))
 
 
 def _check_uses(claim: NetworkClaim) -> None:
@@ -298,7 +298,7 @@ def certificate_of(found: ModelFile) -> Certificate:
         rounding=number(claimed, "rounding"),
         boxes=boxes,
         assumptions=tuple(said),
-        outputs=tuple(real(v, "the bound of an output") for v in listed(claimed, "outputs")),
+        outputs=tuple(real(v, "The bound of an output in the file") for v in listed(claimed, "outputs")),
         source=source,
         relative=flag(claimed, "relative"),
         evaluation=evaluation_of(claimed),

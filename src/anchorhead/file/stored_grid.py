@@ -13,6 +13,7 @@ from anchorhead.errors import FileError, VerificationError
 from anchorhead.expression.graph import Expression
 from anchorhead.file.container import ModelFile
 from anchorhead.file.domain import domain_of
+from anchorhead.file.entries import quoted
 from anchorhead.file.stored import dtype_of, expression_of
 from anchorhead.head.grid_head import MOST_AXES, GridHead
 from anchorhead.proof.certificate import Certificate, sum_above
@@ -34,7 +35,7 @@ def grid_claim(found: ModelFile) -> GridClaim:
     """The statement of a file that holds a grid."""
     record, box, dtype, outputs = found.record, domain_of(found.record), dtype_of(found), found.record.get("outputs")
     if len(box) > MOST_AXES or type(outputs) is not int or outputs < 1:
-        raise FileError(f"The file says that its grid has {len(box)} axes and {outputs!r:.40} outputs.")
+        raise FileError(f"The file says that its grid has {len(box)} axes and {quoted(outputs)} outputs.")
     names = ["values", *(f"axes.{i}.{n}" for i in range(len(box)) for n in ("slopes", "intercepts"))]
     found.require(dict.fromkeys(names, dtype))
     slopes, levels = (

@@ -15,6 +15,7 @@ from anchorhead.circuit.pool import Pool
 from anchorhead.circuit.program import from_program
 from anchorhead.errors import AnchorheadError, FileError
 from anchorhead.file.container import ModelFile
+from anchorhead.file.entries import quoted
 from anchorhead.file.stored import flag, number, stored_map, stored_network
 from anchorhead.proof.instructions import Instructions, Layout, laid_out
 from anchorhead.proof.interpretation import Interpreted, network_circuit
@@ -28,7 +29,7 @@ def stored_program(found: ModelFile) -> Interpreted:
     claim = stored_network(found, ("keys.0.", "values.0.")).claim
     turns, gap = found.record.get("turns"), number(found.record, "gap")
     if turns is not None and (type(turns) is not int or not 1 <= turns <= MOST_TURNS):
-        raise FileError(f"The file's turns are {turns!r:.40}, which no program has.")
+        raise FileError(f"The file's turns are {quoted(turns)}, which no program has.")
     if not (1 <= gap <= 2.0**40 and math.frexp(gap)[0] == 0.5):
         raise FileError(f"The gap of the program in the file is {gap:g}, and must be a power of two.")
     target = from_program(found.record.get("target"))

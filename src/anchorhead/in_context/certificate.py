@@ -26,7 +26,8 @@ from anchorhead.dtypes import LEAST_NORMAL, UNIT
 from anchorhead.enclosure.precision import above, below, precision, upper
 from anchorhead.errors import InputError
 from anchorhead.in_context.bounds import SLACK, Bounds
-from anchorhead.in_context.heads import Clip, InnerHead
+from anchorhead.in_context.heads import PAIRS, Clip, InnerHead
+from anchorhead.in_context.losses import LABELS
 from anchorhead.in_context.network import stated
 from anchorhead.in_context.stability import Spread, deviations, gamma
 from anchorhead.in_context.terms import AROUND, Gradient
@@ -96,6 +97,8 @@ def certify(algorithm: Algorithm, gradient: Gradient, declared: Bounds, labels: 
         _conditions(algorithm, bounds, proved),
         "proved" if proved else "trivial",
     )
+    x, y, w = certificate.domain
+    certificate = replace(certificate, domain=(x, PAIRS.get(algorithm.loss.labels, y), w))
     return Proof(certificate, total, bounds, slope, near, error, diameter)
 
 
@@ -169,6 +172,8 @@ def _conditions(algorithm: Algorithm, bounds: Bounds, proved: bool) -> list[str]
         "inside torch.compile",
         "distances are Euclidean; the algorithm's iterates are those of exact arithmetic",
     ]
+    if algorithm.loss.labels != "real":
+        found.append(f"the labels are {LABELS[algorithm.loss.labels][0]}, which every run checks")
     if bounds.curvature < algorithm.features * bounds.x**2:
         most = Down(bounds.curvature)
         found.append(f"the largest eigenvalue of X^T X/n is at most {most:.4g}, which every run checks")

@@ -79,7 +79,8 @@ def _lattice(found: ModelFile, coordinates: int) -> Lattice:
     pairs, cells = listed(record, "ranges"), listed(record, "cells")
     if len(pairs) != coordinates or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise FileError("The file does not have a range for each coordinate of a token.")
-    ranges = tuple((real(low, "a range", negative=True), real(high, "a range", negative=True)) for low, high in pairs)
+    ends = [[real(end, "An end of a range in the file", negative=True) for end in pair] for pair in pairs]
+    ranges = tuple((low, high) for low, high in ends)
     if not all(low < high for low, high in ranges):
         raise FileError("A range in the file is empty.")
     sizes = [count({"number of cells": each}, "number of cells", MOST) for each in cells]

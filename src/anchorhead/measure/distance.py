@@ -17,6 +17,7 @@ import numpy as np
 
 from anchorhead.compiler.target import expression_of, read_interval
 from anchorhead.digits import Up
+from anchorhead.enclosure.precision import PRECISION
 from anchorhead.errors import InputError, ShapeError, VerificationError
 from anchorhead.expression.domain import read_box, shown
 from anchorhead.expression.graph import Expression, Node, variables_of
@@ -29,7 +30,7 @@ from anchorhead.proof.box_distance import LEAF, BoxDifference, enclose_box_dista
 from anchorhead.proof.certificate import sum_above
 from anchorhead.proof.curve import Curve, Formula, HeadCurve
 from anchorhead.proof.difference import Difference
-from anchorhead.proof.distance import enclose_distance
+from anchorhead.proof.distance import enclose_finely
 
 if TYPE_CHECKING:
     from anchorhead.model.compiled import CompiledModel
@@ -138,15 +139,17 @@ def _of_curves(first: Given, second: Given, domain: Any, relative: bool, tol: fl
     for curve in (f, g):
         curve.check(low, high)
     difference = Difference(f, g, relative)
-    found = enclose_distance(difference, low, high, tol, progress)
+    found = enclose_finely(difference, low, high, tol, progress)
     rounding = total_rounding(difference, found.edges, low, high)
     added = sum_above(apart, rounding if math.isfinite(low) and math.isfinite(high) else 0.0)
     stored = [curve.payload() for curve in (f, g)]
-    record = {"kind": "distance", "apart": apart, "curves": [described for described, _ in stored]}
+    record = {"kind": "distance", "apart": apart, "curves": [described for described, _ in stored],
+              **({"bits": found.bits} if found.bits > PRECISION else {})}  # fmt: skip
     arrays = {f"curves.{i}.{name}": array for i, (_, numbers) in enumerate(stored) for name, array in numbers.items()}
     arrays["edges"] = np.array(found.edges)
     return Distance(f.name, g.name, ((low, high),), *widened(found.lower, found.upper, added), found.at, relative,
                     sum_above(apart, rounding), len(found.edges) - 1, variable_of(f, g), (*assumed(f, g), *rests),
+                    missed=_missed(found.lower, found.upper, tol, len(found.edges) - 1, found.bits),
                     payload=(record, arrays))  # fmt: skip
 
 
@@ -184,7 +187,16 @@ def _of_boxes(first: Given, second: Given, domain: Any, relative: bool, tol: flo
               "curves": [{"kind": "formulas", "formula": text} for text in texts]}  # fmt: skip
     arrays = {"cuts": np.array(found.cuts, np.int32)}
     return Distance(said[0], said[1], box, *widened(found.lower, found.upper, apart), found.at, relative, apart,
-                    found.cuts.count(LEAF), names, rests, payload=(record, arrays))  # fmt: skip
+                    found.cuts.count(LEAF), names, rests,
+                    missed=_missed(found.lower, found.upper, tol, found.cuts.count(LEAF), PRECISION),
+                    payload=(record, arrays))  # fmt: skip
+
+
+def _missed(lower: float, upper: float, tol: float, boxes: int, bits: int) -> str:
+    """What is to be said of ends that are further apart than was asked."""
+    if upper <= max(lower * (1 + tol), math.ulp(0.0)):
+        return ""
+    return f"further apart than tol={tol:g} asks, after {boxes:,} boxes in {bits} bits"
 
 
 def _names(what: Curve | Expression) -> tuple[str, ...]:

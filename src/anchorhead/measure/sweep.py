@@ -200,8 +200,8 @@ def _limit(node: Node, variable: str, sign: int) -> float:
         for start in (30.0, 3e4, 3e8):
             found = tail(node, variable, sign, start)
             if found is not None:
-                slope = float(found.slope.mid())
-                return math.copysign(math.inf, sign * slope) if slope else float(found.intercept.mid())
+                slope = float(found.slope)
+                return math.copysign(math.inf, sign * slope) if slope else float(found.intercept)
     return math.nan
 
 

@@ -16,7 +16,8 @@ class Certificate:
 
     level: `proved` (every box was checked in ball arithmetic), `conditional` (under a constant that the caller
         declared), `measured` (sampled only), `trivial` (nothing useful is known: the bound is what the declared ranges
-        alone imply) or `unproved` (the numbers were changed since: nothing is known of them).
+        alone imply) or `unproved` (nothing is known: the numbers were changed since, or, where evaluation is
+        `literal`, rounding in the literal softmax may lead an argument out of its head's domain).
     approximation: bound on |target - model| for the stored numbers, in exact arithmetic.
     rounding: bound on what evaluation in `dtype` adds; on an unbounded domain, that bound over 1 + |x|.
     bound: on a bounded domain approximation + rounding; on an unbounded one the approximation.

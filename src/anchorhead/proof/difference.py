@@ -136,14 +136,15 @@ class Difference:
                 f"Far on the {side} {self.f.name} rises by {float(f.slope):.6g} and {self.g.name} by "
                 f"{float(g.slope):.6g}, so that their distance is not bounded; give a bounded domain."
             )
-        if not slope.is_zero():
+        parallel = slope == 0  # of a ball around zero neither this nor its opposite is certain
+        if not parallel:
             return None
-        apart, rest = abs(f.intercept - g.intercept), f.sup() + g.sup()
+        apart, rest = abs(arb(f.intercept - g.intercept)), f.sup() + g.sup()
         if not self.relative:
             return Far(upper(apart + rest), max(0.0, below(apart)))
-        least = abs(g.slope) * start - abs(g.intercept) - g.sup() if g.slope > 0 or g.slope < 0 else (
-            abs(g.intercept) - g.sup())  # fmt: skip
-        limit = apart / abs(g.intercept) if g.slope.is_zero() and least > 0 else arb(0)
+        rise, level = abs(arb(g.slope)), abs(arb(g.intercept))
+        least = rise * start - level - g.sup() if rise > 0 else level - g.sup()
+        limit = apart / level if rise == 0 and least > 0 else arb(0)
         return Far(upper((apart + rest) / least), max(0.0, below(limit))) if least > 0 else None
 
 

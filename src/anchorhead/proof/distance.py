@@ -32,6 +32,8 @@ STARTS = [1.5**k for k in range(1, 50)]
 """Where tails may take over from boxes."""
 NOTHING = 2.0 ** (36 - PRECISION)
 """A difference that is smaller than this part of the functions' size is not told from zero."""
+MOST_BITS = 1 << 12
+"""Of balls, where the functions cancel."""
 
 Progress = Callable[[str], None]
 
@@ -43,30 +45,52 @@ class Found(NamedTuple):
     upper: float
     at: float
     edges: list[float]
+    size: float
+    """Of the two functions."""
+    bits: int = PRECISION
+
+
+def enclose_finely(difference: Difference, low: float, high: float, tol: float,
+                   progress: Progress | None = None) -> Found:  # fmt: skip
+    """`enclose_distance` in as many bits as it takes, where the two cancel to less than the usual ones tell."""
+    found = enclose_distance(difference, low, high, tol, progress)
+    if found.upper <= found.lower * (1 + tol) or found.upper > NOTHING * found.size:
+        return found
+    with precision(MOST_BITS):
+        ends = [end for end in (low, high) if math.isfinite(end)]
+        seen = max(difference.near(place, place, place) for place in (*_sample(low, high), *ends))
+    bits = PRECISION
+    while bits < MOST_BITS and seen and 2.0 ** (36 - bits) * found.size > tol * seen / 4:
+        bits = min(2 * bits, MOST_BITS)
+    if bits == PRECISION:  # the two are the same, for all that can be seen
+        return found
+    return enclose_distance(difference, low, high, tol, progress, MOST_BOXES * PRECISION // bits, bits)
 
 
 def enclose_distance(difference: Difference, low: float, high: float, tol: float,
-                     progress: Progress | None = None, most: int = MOST_BOXES) -> Found:  # fmt: skip
-    """Encloses the largest difference on [low, high] to a part `tol` of it, or as well as `most` boxes can."""
-    with precision():
-        search = _Search(difference, low, high, tol)
+                     progress: Progress | None = None, most: int = MOST_BOXES, bits: int = PRECISION
+                     ) -> Found:  # fmt: skip
+    """Encloses the largest difference on [low, high] to a part `tol` of it, or as well as `most` boxes of balls with so
+    many bits can."""
+    with precision(bits):
+        search = _Search(difference, low, high, tol, bits)
         ends = search.ends()
         search.fill(*ends)
         return search.run(progress, most)
 
 
 class _Search:
-    def __init__(self, difference: Difference, low: float, high: float, tol: float) -> None:
-        self.difference, self.low, self.high, self.tol = difference, low, high, tol
+    def __init__(self, difference: Difference, low: float, high: float, tol: float, bits: int) -> None:
+        self.difference, self.low, self.high, self.tol, self.bits = difference, low, high, tol, bits
         self.seen, self.at, self.far = 0.0, low if math.isfinite(low) else 0.0, 0.0
         self.heap: list[tuple[float, float, float]] = []
-        self.nothing = NOTHING
+        self.size = 1.0
 
     def ends(self) -> tuple[float, float]:
         """Where the boxes end: at the domain's ends, or where tails take over; looks at some points on the way."""
         for place in _sample(self.low, self.high):
             self._look(place, place, place)
-            self.nothing = max(self.nothing, NOTHING * self.difference.size(place))
+            self.size = max(self.size, self.difference.size(place))
         for end in (self.low, self.high):
             if math.isfinite(end):
                 least, most = self.difference.at_end(end)
@@ -75,6 +99,11 @@ class _Search:
                     self.seen, self.at = least, end
         found = [self._end(-1, self.low), self._end(1, self.high)]
         return found[0], found[1]
+
+    @property
+    def nothing(self) -> float:
+        """What is not told from zero."""
+        return 2.0 ** (36 - self.bits) * self.size
 
     def _end(self, sign: int, end: float) -> float:
         if math.isfinite(end):
@@ -150,7 +179,7 @@ class _Search:
         edges = sorted({a for _, a, _ in boxes} | {b for _, _, b in boxes})
         if math.isfinite(self.at):  # as seen from the boxes that are kept
             self.seen = seen_at(self.difference, [(a, b) for _, a, b in boxes], self.at, self.low, self.high)
-        return Found(self.seen, upper, self.at, edges)
+        return Found(self.seen, upper, self.at, edges, self.size, self.bits)
 
     def _refuse(self, worst: tuple[float, float, float]) -> None:
         f, g, place = self.difference.f.name, self.difference.g.name, worst[1]

@@ -151,9 +151,10 @@ class Tracker:
         first = next(step.lines())
         function, name = getattr(step, "function", ""), self.circuit.line_name(first)
         return SingularityError(
-            f"{step.label or function}: {function} is not finite everywhere on [{interval[0]:.6g}, {interval[1]:.6g}], "
-            f"the interval that {'u = ' + name if name else 'its argument u'} may reach. Choose a smaller domain, or "
-            "rewrite the formula so that this interval keeps away from the singularity."
+            f"{step.label or function}: {function} was not found to be bounded on [{interval[0]:.6g}, "
+            f"{interval[1]:.6g}], the interval that {'u = ' + name if name else 'its argument u'} may reach: it has a "
+            "singularity there, or comes too near one to tell. Choose a smaller domain, or rewrite the formula so that "
+            "this interval keeps away from the singularity."
         )
 
     def _kept(self, key: Key, line: Line, row: Row | None, ranges: Sequence[Pair],

@@ -34,7 +34,8 @@ MAPS: tuple[type[RowMap], ...] = (
 
 def row_map_of(record: Any) -> RowMap:
     """The map that a file names."""
-    found = {kind.name: kind for kind in MAPS}.get(record.get("name", "")) if isinstance(record, dict) else None
+    name = record.get("name") if isinstance(record, dict) else None
+    found = next((kind for kind in MAPS if kind.name == name), None)
     if found is None:
         raise FileError(f"The file's row map is {record!r:.60}, which is not known.")
     try:

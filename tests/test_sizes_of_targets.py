@@ -1,0 +1,49 @@
+"""What no head can have, sizes beyond the dtype or errors below it, is refused at once, by its own name."""
+
+import pytest
+import torch
+
+import anchorhead as ah
+from anchorhead.compiler import search
+
+
+@pytest.mark.parametrize(
+    ("text", "domain", "options", "said"),
+    [
+        ("gelu(x)", (-40, -5), {"tol": 1e-4, "relative": True}, r"falls to 0 at x = -40, .* such as \(-37\.2.*, -5\)"),
+        (
+            "exp(x)",
+            (-744, -700),
+            {"tol": 1e-3, "relative": True},
+            "falls to .* at x = -744, .* leave relative=True out",
+        ),
+        ("exp(x)", (700, 709.7), {"tol": 1e-6, "relative": True}, r"as large as 1\.65e\+308; .* up to 1e\+100"),
+        ("gelu(x)", None, {"tol": 1e-17}, "below what the dtype can hold"),
+        ("sqrt(x**2 - 1e-20)", (-1, 1), {"tol": 1e-4}, "not defined near x = 0"),
+    ],
+)
+def test_refused_before_anything_is_fitted(text, domain, options, said, monkeypatch):
+    monkeypatch.setattr(search.Search, "_first_success", lambda self: pytest.fail("a head was fitted"))
+    with pytest.raises(ah.AnchorheadError, match=said):
+        ah.compile(text, domain, **options)
+
+
+def test_domain_that_is_proposed_can_be_had():
+    certificate = ah.compile("exp(x)", (-696.9, -690), tol=1e-3, relative=True).certificate
+    assert certificate.level == "proved"
+
+
+@pytest.mark.parametrize("text", ["x", "relu(x)"])
+def test_straight_targets_keep_any_tolerance(text):
+    assert ah.compile(text, tol=1e-17).certificate.bound <= 1e-17
+
+
+def test_what_is_finite_and_near_a_singularity_is_not_said_to_be_infinite():
+    with pytest.raises(ah.SingularityError, match="comes too near one to tell"):
+        ah.compile("log(x)*y**0.3", {"x": (1e-300, 2), "y": (0, 1)}, tol=1e-3)
+
+
+def test_target_that_is_undefined_on_a_sliver_is_bounded_where_it_is_defined():
+    model = ah.compile("sqrt(x**2 - 1e-20)", (-1, 2), tol=1e-3)
+    x = torch.linspace(-1, 2, 1001, dtype=torch.float64)
+    assert (model(x) - (x**2 - 1e-20).sqrt()).abs().max() <= model.certificate.bound
