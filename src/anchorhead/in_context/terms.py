@@ -130,7 +130,7 @@ class Term(InnerHead):
 class Gradient:
     """dl/ds = sum of terms + constant + on_label·y; `astray`: how far these two are from the formula's.
 
-    off: by how much w·x may be rounded.
+    off: by how much w·x may be rounded. kinds: the labels, where there are but two.
     """
 
     terms: tuple[Term, ...]
@@ -138,6 +138,7 @@ class Gradient:
     constant: float = 0.0
     on_label: float = 0.0
     astray: tuple[float, float] = (0.0, 0.0)
+    kinds: tuple[float, ...] = ()
 
     @property
     def carries_labels(self) -> bool:
