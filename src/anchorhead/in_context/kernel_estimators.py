@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
@@ -34,6 +33,7 @@ from anchorhead.in_context.kernel_ridge import KernelRidgeNetwork, enough_steps,
 from anchorhead.in_context.kernels import squared_distances
 from anchorhead.in_context.linear_models import dense
 from anchorhead.in_context.network import no_file
+from anchorhead.in_context.warned import warn_caller
 from anchorhead.progress import Progress, telling
 from anchorhead.proof.certificate import Certificate
 
@@ -201,10 +201,9 @@ class KernelRidge(_Kernel):
         report(f"bounding what is left of {len(self._X):,} equations")
         bound, left = prediction_bounds(network, self._X, labels, self._b, self._rate())
         if not left <= max(UNSETTLED, self.tol, bound / 2):
-            warnings.warn(
+            warn_caller(
                 f"The weights leave an error of {left:.1e} of the largest label; increase alpha={self.alpha!r}.",
                 ConvergenceWarning,
-                stacklevel=4,
             )
         if not bound < limit:
             return None, (
