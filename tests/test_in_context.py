@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -153,6 +154,16 @@ def test_a_formula_in_which_labels_multiply_predictions_is_a_head_over_a_grid():
 def test_a_grid_that_labels_and_predictions_are_too_wide_for_is_refused_with_the_way_out():
     with pytest.raises(ah.InputError, match=r"a grid of 32 x 32 keys misses it .*Loss\.of\(.*labels='signs'"):
         ic.gradient_descent("log(1 + exp(-y*s))", features=3, examples=40, steps=60, learning_rate=0.3)
+
+
+@pytest.mark.parametrize("size", [7.50032, 37.0466, 123456.7, 6.0001])
+def test_bounds_that_an_error_advises_hold_the_data(size):
+    common = {"features": 2, "examples": 4, "steps": 3, "learning_rate": 0.1}
+    X, y = torch.ones(4, 2, dtype=D), torch.full((4,), size, dtype=D)
+    with pytest.raises(ah.OutsideRangeError) as refused:
+        ic.gradient_descent("squared", bounds={"y": 6}, **common)(X, y)
+    advised = float(re.search(r"bounds=\{'y': ([^}]*)\}", str(refused.value))[1])
+    ic.gradient_descent("squared", bounds={"y": advised, "w": 1e6}, **common)(X, y)
 
 
 def test_a_loss_that_no_prediction_enters_is_refused_and_one_that_is_linear_is_not():

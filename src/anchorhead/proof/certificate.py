@@ -142,12 +142,21 @@ def rest_above(total: float, part: float) -> float:
 def _where(domain: tuple[tuple[float, float], ...], variables: tuple[str, ...]) -> str:
     if 1 < len(variables) <= 6:
         if len(set(domain)) == 1:
-            return f"[{domain[0][0]:g}, {domain[0][1]:g}] for ({', '.join(variables)})"
-        return ", ".join(f"{name} in [{a:g}, {b:g}]" for name, (a, b) in zip(variables, domain, strict=True))
-    names = ["R" if pair == (-math.inf, math.inf) else f"[{pair[0]:g}, {pair[1]:g}]" for pair in domain]
+            return f"{_interval(*domain[0])} for ({', '.join(variables)})"
+        return ", ".join(f"{name} in {_interval(*pair)}" for name, pair in zip(variables, domain, strict=True))
+    names = ["R" if pair == (-math.inf, math.inf) else _interval(*pair) for pair in domain]
     if len(set(names)) == 1 and len(names) > 1:
         return f"{names[0]}^{len(names)}"
     return " x ".join(names) if len(names) <= 4 else f"a box in {len(names)} variables"
+
+
+def _interval(low: float, high: float) -> str:
+    """With as many digits as tell its ends apart, to a hundredth of their distance."""
+    for digits in (6, 9, 12, 17):
+        ends = f"{low:.{digits}g}", f"{high:.{digits}g}"
+        if max(abs(float(ends[0]) - low), abs(float(ends[1]) - high)) <= (high - low) / 100 or math.isinf(high - low):
+            break
+    return f"[{ends[0]}, {ends[1]}]"
 
 
 def end_text(value: float) -> float | str:
