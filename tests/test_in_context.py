@@ -156,6 +156,34 @@ def test_a_grid_that_labels_and_predictions_are_too_wide_for_is_refused_with_the
         ic.gradient_descent("log(1 + exp(-y*s))", features=3, examples=40, steps=60, learning_rate=0.3)
 
 
+def test_attention_is_listed_in_the_order_of_the_steps():
+    loss = ic.Loss.of("log(1 + exp(-y*s))", "signs")
+    model = ic.gradient_descent(loss, features=2, examples=4, steps=3, learning_rate=0.1, l1=0.1)
+    X, y = t([[0.5, -1], [1, 1], [-0.3, 0.2], [0.9, -0.4]]), t([1.0, -1, 1, -1])
+    found, (first, second) = model.attention(X, y), model.gradient.terms
+    assert [tuple(w.shape) for w in found] == [(4, 2), *[(4, 2), (4, 2), (2, 3)] * 3]
+    w = model.exact(X, y)
+    for step in range(3):
+        for j, term in enumerate((first, second)):
+            keys, u = term.read_keys(), term.line[0] * (X @ w[step])
+            expected = (u.unsqueeze(-1) * keys.slopes[0] + keys.levels).softmax(-1)
+            assert found[1 + 3 * step + j].allclose(expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("formula", ["sqrt(1 + (s - y)**2)", "log(cosh(s - y))"])
+def test_a_convex_loss_is_seen_to_be_convex(formula):
+    model = ic.gradient_descent(formula, features=3, examples=40, steps=60, learning_rate=0.3,
+                                bounds={"x": 4, "y": 8, "w": 6, "s": 12})  # fmt: skip
+    assert model.certificate.level == "proved"
+    assert model.proof.slope[0] > -1e-6
+
+
+def test_a_loss_that_is_bent_downwards_is_not_taken_for_convex():
+    model = ic.gradient_descent("sqrt(1 + (s - y)**2) - 0.001*s*s", features=2, examples=4, steps=5, learning_rate=0.1,
+                                bounds={"x": 4, "y": 8, "w": 6, "s": 12})  # fmt: skip
+    assert model.proof.slope[0] < -0.0015
+
+
 @pytest.mark.parametrize("size", [7.50032, 37.0466, 123456.7, 6.0001])
 def test_bounds_that_an_error_advises_hold_the_data(size):
     common = {"features": 2, "examples": 4, "steps": 3, "learning_rate": 0.1}
