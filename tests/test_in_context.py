@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -141,13 +142,93 @@ def test_any_formula_of_prediction_and_label(formula, slope, settings_, monkeypa
 
 @pytest.mark.heavy
 def test_a_formula_in_which_labels_multiply_predictions_is_a_head_over_a_grid():
-    loss = ic.Loss("-y*sigmoid(-y*s)", "margin", "signs")
-    model = ic.gradient_descent(loss, features=2, examples=4, steps=5, learning_rate=0.1,
+    model = ic.gradient_descent("log(1 + exp(-y*s))", features=2, examples=4, steps=5, learning_rate=0.1,
                                 bounds={"x": 1, "y": 1, "w": 1})  # fmt: skip
+    assert model.gradient.terms[0].line is None
     X = t([[0.5, -1], [1, 1], [-0.3, 0.2], [0.9, -0.4]])
     y = t([1.0, -1, 1, -1])
     assert (model(X, y) - model.exact(X, y)[-1]).norm() <= model.certificate.bound
     assert (model(X, y) - model.literal()(X, y)).abs().max() < 1e-12
+
+
+def test_a_grid_that_labels_and_predictions_are_too_wide_for_is_refused_with_the_way_out():
+    with pytest.raises(ah.InputError, match=r"a grid of 32 x 32 keys misses it .*Loss\.of\(.*labels='signs'"):
+        ic.gradient_descent("log(1 + exp(-y*s))", features=3, examples=40, steps=60, learning_rate=0.3)
+
+
+def test_attention_is_listed_in_the_order_of_the_steps():
+    loss = ic.Loss.of("log(1 + exp(-y*s))", "signs")
+    model = ic.gradient_descent(loss, features=2, examples=4, steps=3, learning_rate=0.1, l1=0.1)
+    X, y = t([[0.5, -1], [1, 1], [-0.3, 0.2], [0.9, -0.4]]), t([1.0, -1, 1, -1])
+    found, (first, second) = model.attention(X, y), model.gradient.terms
+    assert [tuple(w.shape) for w in found] == [(4, 2), *[(4, 2), (4, 2), (2, 3)] * 3]
+    w = model.exact(X, y)
+    for step in range(3):
+        for j, term in enumerate((first, second)):
+            keys, u = term.read_keys(), term.line[0] * (X @ w[step])
+            expected = (u.unsqueeze(-1) * keys.slopes[0] + keys.levels).softmax(-1)
+            assert found[1 + 3 * step + j].allclose(expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("formula", ["sqrt(1 + (s - y)**2)", "log(cosh(s - y))"])
+def test_a_convex_loss_is_seen_to_be_convex(formula):
+    model = ic.gradient_descent(formula, features=3, examples=40, steps=60, learning_rate=0.3,
+                                bounds={"x": 4, "y": 8, "w": 6, "s": 12})  # fmt: skip
+    assert model.certificate.level == "proved"
+    assert model.proof.slope[0] > -1e-6
+
+
+def test_a_loss_that_is_bent_downwards_is_not_taken_for_convex():
+    model = ic.gradient_descent("sqrt(1 + (s - y)**2) - 0.001*s*s", features=2, examples=4, steps=5, learning_rate=0.1,
+                                bounds={"x": 4, "y": 8, "w": 6, "s": 12})  # fmt: skip
+    assert model.proof.slope[0] < -0.0015
+
+
+@pytest.mark.parametrize("size", [7.50032, 37.0466, 123456.7, 6.0001])
+def test_bounds_that_an_error_advises_hold_the_data(size):
+    common = {"features": 2, "examples": 4, "steps": 3, "learning_rate": 0.1}
+    X, y = torch.ones(4, 2, dtype=D), torch.full((4,), size, dtype=D)
+    with pytest.raises(ah.OutsideRangeError) as refused:
+        ic.gradient_descent("squared", bounds={"y": 6}, **common)(X, y)
+    advised = float(re.search(r"bounds=\{'y': ([^}]*)\}", str(refused.value))[1])
+    ic.gradient_descent("squared", bounds={"y": advised, "w": 1e6}, **common)(X, y)
+
+
+def test_a_loss_that_no_prediction_enters_is_refused_and_one_that_is_linear_is_not():
+    common = {"features": 2, "examples": 4, "steps": 3, "learning_rate": 0.1}
+    with pytest.raises(ah.InputError, match="The loss y does not depend on the prediction s"):
+        ic.gradient_descent("y", **common)
+    linear = ic.gradient_descent("s", **common)
+    assert linear.resources.keys == 0
+    assert linear(torch.ones(4, 2, dtype=D), torch.zeros(4, dtype=D)).allclose(t([-0.3, -0.3]))
+
+
+@pytest.mark.parametrize(("labels", "formula"), [
+    ("signs", "log(1 + exp(-y*s))"), ("signs", "(1 - y*s)**2"), ("signs", "exp(-(s*y)**2 + s*y)*y"),
+    ("zero_one", "log(1 + exp(s)) - y*s*s/8"),
+])  # fmt: skip
+def test_labels_of_two_kinds_may_multiply_predictions_as_they_like(labels, formula):
+    loss = ic.Loss.of(formula, labels)
+    draw = torch.Generator().manual_seed(3)
+    X = torch.randn(12, 2, generator=draw, dtype=D).clamp(-2, 2)
+    y = (torch.rand(12, generator=draw, dtype=D) > 0.5).to(D)
+    y = 2 * y - 1 if labels == "signs" else y
+    model = ic.gradient_descent(loss, features=2, examples=12, steps=15, learning_rate=0.05,
+                                bounds={"x": 2, "y": 1, "w": 2, "s": 3})  # fmt: skip
+    plain, slope = torch.zeros(2, dtype=D), torch.func.grad(lambda s, v: _value(formula, s, v).sum())
+    for _ in range(15):
+        plain = plain - 0.05 * (slope(X @ plain, y).unsqueeze(-1) * X).mean(0)
+    assert (model(X, y) - plain).norm() <= model.certificate.bound + 1e-14 < 1e-8
+    assert (model.literal()(X, y) - plain).abs().max() < 1e-11
+    s, (low, high) = torch.linspace(-3, 3, 999, dtype=D), model.proof.slope
+    for label in y.unique():
+        bent = torch.func.grad(lambda v: slope(v, label.expand_as(v)).sum())(s)  # noqa: B023
+        assert low <= bent.min()
+        assert bent.max() <= high
+
+
+def _value(formula, s, y):
+    return eval(formula, {"s": s, "y": y, "exp": torch.exp, "log": torch.log})
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

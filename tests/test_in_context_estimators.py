@@ -5,6 +5,7 @@ import warnings
 import mpmath
 import numpy as np
 import pytest
+from scipy import sparse
 
 import anchorhead as ah
 
@@ -161,7 +162,7 @@ def test_logarithms_of_probabilities(classes):
 
 def test_a_kernel_ridge_that_cannot_be_speaks_of_its_own_parameters():
     X = np.linspace(-1, 1, 30)[:, None]
-    with pytest.raises(ah.AnchorheadError, match=r"l2 is alpha/30, alpha=1e-300"):
+    with pytest.raises(ah.AnchorheadError, match=r"alpha=1e-300 is too small for 30 examples"):
         ic.KernelRidge(alpha=1e-300).fit(X, X[:, 0])
 
 
@@ -202,3 +203,43 @@ def test_a_certificate_of_coefficients_speaks_of_them():
     assert "box" not in str(shown)
     assert "bound of x1" in shown._repr_html_()
     assert "intercept_ of the minimiser" in said
+
+
+def _caught(call):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        call()
+    return found
+
+
+def test_warnings_point_at_the_line_that_called():
+    X, y = diabetes()
+    calls = [lambda: ic.Lasso(0.1, max_iter=1).fit(X, y), lambda: ic.Ridge().fit(sparse.csr_matrix(X), y),
+             lambda: ic.Ridge().fit(X, y).predict(sparse.csr_matrix(X)),
+             lambda: ic.LogisticRegression(max_iter=1).fit(X, y > 150),
+             lambda: ic.NadarayaWatson().fit(sparse.csr_matrix(X), y)]  # fmt: skip
+    for call in calls:
+        (one,) = _caught(call)
+        assert one.filename == __file__
+
+
+def test_separable_classes_are_not_blamed_on_the_columns_nor_on_the_number_of_steps():
+    X = np.random.default_rng(8).normal(size=(60, 4))
+    model = ic.LogisticRegression(C=np.inf)
+    (one,) = _caught(lambda: model.fit(X, np.digitize(X[:, 0], [-0.5, 0.5])))
+    assert model.n_iter_ < model.max_iter
+    assert "max_iter" not in str(one.message)
+    assert "decrease C" in str(one.message)
+    assert model.certificate_missing_.startswith("the columns are independent, but the loss has so little curvature")
+    assert "the classes can be separated" in model.certificate_missing_
+
+
+def test_coefficients_that_are_known_to_few_digits_are_warned_of():
+    draw = np.random.default_rng(5)
+    X = draw.normal(size=(80, 4))
+    y = X @ [1, 2, 3, 4] + draw.normal(size=80) * 3 > 0
+    assert not _caught(lambda: ic.LogisticRegression(C=1e6).fit(X, y))
+    X = np.column_stack([X, X[:, 0] + 1e-8 * draw.normal(size=80)])
+    (one,) = _caught(lambda: ic.LogisticRegression(C=1e6).fit(X, y))
+    assert "of the largest only" in str(one.message)
+    assert issubclass(one.category, ConvergenceWarning)

@@ -14,7 +14,7 @@ from anchorhead.in_context.kernel_certificate import prediction_bounds
 from anchorhead.in_context.kernel_inverse import KernelInverseNetwork
 
 pytest.importorskip("sklearn")
-from sklearn.datasets import load_diabetes
+from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 
@@ -112,3 +112,41 @@ def test_the_inverse_is_the_same_in_every_form_and_leaves_out_what_is_masked():
         assert (model.literal()(*prompt) - wanted).abs().max() < 1e-8
     assert (model.as_self_attention(6)(X, y, query[:1]) - model(X, y, query[:1])).abs().max() < 1e-8
     assert ah.walk(model, X, y, query).softmax > 20
+
+
+@pytest.mark.parametrize("model", [ic.KernelRidge(1e-3, gamma=10.0), ic.NadarayaWatson(0.1)])
+def test_the_domain_is_that_of_the_queries_in_the_units_of_the_data(model):
+    x = np.linspace(0, 1, 60)[:, None]
+    proof = model.fit(x + 1e6, 1e4 * np.sin(9 * x[:, 0])).certificate_
+    ((low, high),) = proof.domain
+    assert low < 1e6 - 0.4 < 1e6 + 1.4 < high
+    assert f"[{low:.9g}, {high:.9g}]" in str(proof)
+    assert "length" not in str(proof)
+    network = model.network_
+    model.predict([[low], [high]])
+    assert model.network_ is network
+
+
+def test_a_kernel_fit_is_refused_only_where_its_answer_is_not_known():
+    X, y = load_breast_cancer(return_X_y=True)
+    narrow = ic.NadarayaWatson(1e-3).fit(X, y)
+    assert narrow.certificate_ is None
+    assert "bandwidth=0.001" in narrow.certificate_missing_
+    assert narrow.network_.certificate.level == "trivial"
+    assert (narrow.predict(X + 1e-9) == y).all()
+    sharp = ic.KernelRidge(0.1, gamma=1000.0).fit(X, y)
+    assert sharp.certificate_ is None
+    assert (
+        np.abs(sharp.predict(X) - KernelRidge(alpha=0.1, kernel="rbf", gamma=1000.0).fit(X, y).predict(X)).max() < 1e-4
+    )
+    with pytest.raises(ah.ToleranceError, match=r"alpha=1e-12 is too small for 442 examples .* Increase alpha"):
+        ic.KernelRidge(1e-12).fit(*load_diabetes(return_X_y=True))
+
+
+@pytest.mark.parametrize("model", [ic.KernelRidge(), ic.NadarayaWatson()])
+def test_what_a_kernel_fit_does_not_take_is_named(model):
+    name = type(model).__name__
+    with pytest.raises(ah.InputError, match=f"{name} predicts numbers"):
+        model.fit([[0.0], [1.0]], ["a", "b"])
+    with pytest.raises(ah.InputError, match=rf"{name}\.fit takes X and y, and was given sample_weight"):
+        model.fit([[0.0], [1.0]], [0.0, 1.0], sample_weight=[1, 2])

@@ -277,6 +277,21 @@ def test_pages_escape_everything(text: str, number: float) -> None:
                           "polyline", "line", "circle", "rect", "text"}  # fmt: skip
 
 
+def test_convergence_is_drawn_by_step_and_shown_in_a_line() -> None:
+    X = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, -1.0]]], dtype=torch.float64)
+    model = ah.in_context.gradient_descent("squared", features=2, examples=2, steps=9, learning_rate=0.5)
+    found = model.convergence(X, X.sum(-1))
+    (axes,) = found.plot().axes
+    curves = {str(line.get_label()): np.asarray(line.get_ydata()) for line in axes.lines}
+    assert list(curves) == ["measured", "proved", "to the optimum", "gradient"]
+    assert (curves["to the optimum"] == found.to_optimum.amax(0).numpy()).all()
+    assert (np.nan_to_num(curves["measured"]) <= np.nan_to_num(curves["proved"])).all()
+    assert axes.get_yscale() == "log"
+    assert len(repr(found)) < 200
+    assert found._repr_html_().count("<polyline") == 3
+    assert "to the optimum" in Page(found._repr_html_()).text
+
+
 def test_hostile_names_are_shown_as_text(tmp_path: Path) -> None:
     model = MODELS["two inputs"]()
     model._claimed = replace(model._claimed, expression=HOSTILE, variables=(HOSTILE, "$"))

@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal, localcontext
 from numbers import Integral
 from typing import Any
 
@@ -228,12 +229,18 @@ def within(value: Tensor, limit: float, name: str, *, clip: bool = False, option
     if not clip:
         raise OutsideBoundsError(
             f"An entry of {name} is {most:.6g} in absolute value, outside the declared {limit:g}. Standardise the "
-            f"data, or declare bounds={{{name.lower().rstrip('0')!r}: {most:.3g}}}{option}."
+            f"data, or declare bounds={{{name.lower().rstrip('0')!r}: {_rounded_up(most)}}}{option}."
         )
     count = behind_transforms(lambda v: int((v.abs() > limit).sum()), value)
     warnings.warn(f"{count} entries of {name} were clipped to [-{limit:g}, {limit:g}], the declared bound.",
                   ClippedWarning, stacklevel=10)  # fmt: skip
     return value.clamp(-limit, limit)
+
+
+def _rounded_up(number: float) -> str:
+    """Three digits that are not below a positive number."""
+    with localcontext(prec=3, rounding=ROUND_CEILING):
+        return f"{float(+Decimal(number)):g}"
 
 
 def check_curvature(X: Tensor, mask: Tensor | None, bounds: Bounds, whose: str, advice: str) -> None:

@@ -124,19 +124,28 @@ def within_diameter(found: list[float], near: float, diameter: float) -> list[fl
 
 
 def slope_of(gradient: Gradient, bounds: Bounds, margin: float) -> tuple[float, float]:
-    """The range of d²l/ds² for |w·x| up to the bounds and a margin, in units of s."""
+    """The range of d²l/ds² for |w·x| up to the bounds and a margin, in units of s; over labels of two kinds, which
+    every run checks, that at each of them."""
     with precision():
-        low = high = arb(0)
         y = bounds.y * AROUND
         s = above(arb(bounds.s) * AROUND * (1 + arb(margin)) + gradient.off)
-        for term in gradient.terms:
-            p, q = (arb(c, off) for c, off in zip(term.carry, term.facts.astray, strict=True))
-            factor, slopes = p + q * arb(0, y), term.law.slopes(s, y)
-            if not all(math.isfinite(v) for v in slopes):
-                return -math.inf, math.inf
-            ends = [factor.lower() * v for v in slopes] + [factor.upper() * v for v in slopes]
-            low, high = low + reduce(arb.min, ends), high + reduce(arb.max, ends)
-        return below(low), above(high)
+        slopes = [term.law.slopes(s, y) for term in gradient.terms]
+        if not all(math.isfinite(v) for pair in slopes for v in pair):
+            return -math.inf, math.inf
+        found = [_slope_at(gradient, slopes, label) for label in map(arb, gradient.kinds)]
+        found = found or [_slope_at(gradient, slopes, arb(0, y))]
+        return min(low for low, _ in found), max(high for _, high in found)
+
+
+def _slope_at(gradient: Gradient, slopes: list[tuple[float, float]], label: arb) -> tuple[float, float]:
+    """Of the terms' own slopes, at a label; within `precision`."""
+    low = high = arb(0)
+    for term, own in zip(gradient.terms, slopes, strict=True):
+        p, q = (arb(c, off) for c, off in zip(term.carry, term.facts.astray, strict=True))
+        factor = p + q * label
+        ends = [factor.lower() * v for v in own] + [factor.upper() * v for v in own]
+        low, high = low + reduce(arb.min, ends), high + reduce(arb.max, ends)
+    return below(low), above(high)
 
 
 def spread_of(algorithm: Algorithm, slope: tuple[float, float], curvature: float, *, quadratic: bool) -> Spread:

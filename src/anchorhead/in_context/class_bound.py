@@ -31,8 +31,8 @@ from anchorhead.in_context.minimiser_sums import (
     UNIT,
     along,
     conditioner,
-    dependent,
     fallen,
+    flat,
     gamma,
     in_data_units,
     reach,
@@ -77,7 +77,7 @@ class ClassBound:
         H, rounded = self._hessian(chances, tau)
         known = conditioner(H, rounded)
         if known is None:
-            return dependent(H, self.columns, len(whole))
+            return flat(self.units, self.columns, "classes")
         T, least = known
         blocks = T.reshape(*whole.shape, -1)
         rate = 2 * max(reach(self.Z, block) for block in blocks)

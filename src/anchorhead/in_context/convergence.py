@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from anchorhead.digits import Up
+from anchorhead.display import BLUE, GREY, RED, page, sentence, sketch
 from anchorhead.in_context.bounds import largest_curvature, mean_weights
 from anchorhead.in_context.certificate import proved_for
 from anchorhead.in_context.network import in_double
 from anchorhead.in_context.reading import Exact
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from anchorhead.in_context.gradient_descent import GradientDescent
 
 ROUNDS = 60
+DRAWN = {"measured": "measured", "proved": "proved", "to_optimum": "to the optimum", "gradient_norm": "gradient"}
+"""What is drawn by step, and its name."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Convergence:
     """For w_0, ..., w_T, each (..., T + 1).
 
@@ -51,6 +59,39 @@ class Convergence:
             f"{Up(last['proved']):.3g}, distance to the optimum {last['to_optimum']:.3g}, gradient "
             f"{last['gradient_norm']:.3g}"
         )
+
+    def __repr__(self) -> str:
+        return f"Convergence({self})"
+
+    def _curves(self) -> list[tuple[str, np.ndarray]]:
+        """By step, the largest over all prompts of a batch; zeros, which have no logarithm, are left out."""
+        found = []
+        for name, said in DRAWN.items():
+            curve = getattr(self, name).detach().cpu().reshape(-1, self.measured.shape[-1]).amax(0).numpy()
+            found.append((said, np.where(curve > 0, curve, math.nan)))
+        return found
+
+    def plot(self) -> Figure:
+        """The distances by step, on a logarithmic axis: a figure with no file and no window. Of a batch the largest."""
+        from anchorhead.drawing import CYCLE, ERROR, NETWORK, TARGET, Drawing, dress, legend
+
+        figure = Drawing(2.3)
+        axes = figure.subplots()
+        dress(axes, xlabel="step", ylabel="distance")
+        for (said, curve), colour in zip(self._curves(), (ERROR, NETWORK, CYCLE[2], TARGET), strict=True):
+            axes.semilogy(curve, color=colour, lw=1.1, ls="--" if said == "proved" else "-", label=said)
+        axes.grid(True, color="0.93", lw=0.6)
+        legend(axes)
+        return figure
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        curves = [
+            (colour, curve.tolist()) for colour, (_, curve) in zip((BLUE, RED, GREY), self._curves(), strict=False)
+        ]
+        said = "by step: the measured distance (blue) under the proved one (red), and that to the optimum (grey)"
+        drawn = sketch(range(self.measured.shape[-1]), curves, f"{said}, on a logarithmic scale", sys.float_info.min)
+        return page("Convergence", sentence(str(self)), drawn)
 
 
 def converge(model: GradientDescent, X: Tensor, y: Tensor, w0: Tensor | None, mask: Tensor | None) -> Convergence:

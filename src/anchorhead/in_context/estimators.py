@@ -118,7 +118,8 @@ class Lasso(LinearRegressor):
         many = len(targets) > 1  # as scikit-learn has it, whose coefficients of one column of labels are a vector
         self.coef_ = np.array([part[0] for part in found]) if many else found[0][0]
         self.intercept_ = np.array([part[1] for part in found]) if y.ndim == 2 else found[0][1]
-        self._end(found[-1][2]._replace(converged=all(part[2].converged for part in found)))
+        spent = any(part[2].steps >= self.max_iter and not part[2].converged for part in found)
+        self._end(found[-1][2]._replace(converged=all(part[2].converged for part in found)), spent)
         own = ones_like(weights, len(X))
         l1 = penalty_of(alpha, float(own.sum()))
         self._certify(Problem(X, targets if many else targets[0], own, self.fit_intercept, l1=l1))

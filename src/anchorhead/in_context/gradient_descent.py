@@ -105,6 +105,11 @@ def gradient_descent(
     off = rounded_products(algorithm.features, declared.x, declared.w, name)
     with telling("making a network for gradient descent", progress):
         gradient = gradient_terms(algorithm.loss, declared, off)
+        if not (gradient.terms or gradient.constant or gradient.on_label):
+            raise InputError(
+                f"The loss {algorithm.loss.name} does not depend on the prediction s = w·x, so it has no gradient to "
+                "descend; give a formula in s and the label y, such as (s - y)**2."
+            )
         return GradientDescent(algorithm, gradient, declared, dtype, clip=outside == "clip")
 
 

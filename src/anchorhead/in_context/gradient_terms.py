@@ -1,9 +1,16 @@
-"""A loss's gradient, split into terms of one line each, and a head for every one of them."""
+"""A loss's gradient, split into terms of one line each, and a head for every one of them.
+
+Of labels that are one of two numbers a and b, any gradient g is such a sum, whatever y multiplies in it:
+g(s, y) = g(s, a)(y - b)/(a - b) + g(s, b)(y - a)/(b - a), functions of s alone, and exactly so at both labels.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,44 +21,51 @@ from anchorhead.circuit.line import Line
 from anchorhead.circuit.lower import lower
 from anchorhead.compiler.compile import compile
 from anchorhead.compiler.constant_values import carrying_model
+from anchorhead.compiler.grid_route import Grid, values_of
 from anchorhead.compiler.target import Target
 from anchorhead.enclosure.balls import enclose, gradient_enclosure
-from anchorhead.enclosure.exact import Number, as_ball, as_float, simplified, times
+from anchorhead.enclosure.exact import Number, as_ball, as_float, plus, simplified, times
 from anchorhead.enclosure.precision import above, below, precision, upper
 from anchorhead.enclosure.variation import steepest, value_range
 from anchorhead.errors import AnchorheadError, InputError, ToleranceError
-from anchorhead.expression.graph import Expression, Node, ordered
+from anchorhead.expression import graph
+from anchorhead.expression.graph import Expression, Node, ordered, substituted
+from anchorhead.head.grid_fit import fit_grid, sampled_error
 from anchorhead.head.grid_module import GridModule
 from anchorhead.head.head import Head
 from anchorhead.head.module import HeadModule
 from anchorhead.in_context.bounds import Bounds
-from anchorhead.in_context.heads import RELATIVE, Factor
-from anchorhead.in_context.losses import Loss
+from anchorhead.in_context.heads import PAIRS, RELATIVE, Factor
+from anchorhead.in_context.losses import VARIABLES, Loss
 from anchorhead.in_context.terms import AROUND, Facts, Gradient, Law, Term
 from anchorhead.model.grid_core import GridCore
+
+MOST_GRID = 2048
+"""Keys of a head over s and y: such heads are found and proved in seconds, larger ones in many minutes."""
+TRIED, NEAR = 32, 1e-2
+"""Keys of an axis in the quick fit by which a grid is judged to be of no use, and the share that it may miss."""
+Part = tuple[Node, Line]
+"""A function and the line that it looks at."""
+
+
+class Sum(NamedTuple):
+    """A gradient as a sum: of each part (p, q) with phi(u)·(p + q y), and what is affine in y alone."""
+
+    carried: dict[Part, tuple[Number, Number]]
+    constant: Number
+    on_label: Number
 
 
 def gradient_terms(loss: Loss, bounds: Bounds, off: float) -> Gradient:
     """The terms of a loss, each with a proved head on the declared bounds; see `Gradient` for off."""
     try:
-        circuit = lower(loss.expression)
-        output = circuit.outputs[0]
-        rest = Line({w: c for w, c in output.terms.items() if w < 2}, output.bias)
-        terms = []
-        for step, wire in zip(circuit.steps, circuit.starts, strict=True):
-            factors = step.factors()
-            if factors is None or max([0, *factors[1].terms]) > 1 or set(factors[2].terms) - {1}:
-                return Gradient((_grid_term(loss, bounds, off),), off)
-            outside, function = _split(factors[0])
-            partner = factors[2].scaled(times(output.terms.get(wire, 0), outside))
-            terms.append(line_term(function, factors[1], (partner.bias, partner.terms.get(1, 0)), bounds, off))
-        if 0 in rest.terms:
-            terms.append(line_term(U, rest, (1, 0), bounds, off))
-            rest = Line({}, 0)
-        constant, on_label = rest.bias, rest.terms.get(1, 0)
-        return Gradient(
-            tuple(terms), off, as_float(constant), as_float(on_label), (_astray(constant), _astray(on_label))
-        )
+        found = _summed(loss.expression) or _of_two_labels(loss)
+        if found is None:
+            return Gradient((_grid_term(loss, bounds, off),), off)
+        terms = tuple(line_term(*part, carry, bounds, off) for part, carry in found.carried.items() if any(carry))
+        constant, on_label = found.constant, found.on_label
+        astray = _astray(constant), _astray(on_label)
+        return Gradient(terms, off, as_float(constant), as_float(on_label), astray, PAIRS.get(loss.labels, ()))
     except (AnchorheadError, OverflowError) as error:
         said = "a number in it is too large for float64." if isinstance(error, OverflowError) else str(error)
         raise InputError(
@@ -59,6 +73,52 @@ def gradient_terms(loss: Loss, bounds: Bounds, off: float) -> Gradient:
             f"|w·x| <= {bounds.s:g}: {said} Declare smaller bounds, for instance bounds={{'s': ...}}, the largest "
             "|w·x|."
         ) from error
+
+
+def _summed(formula: Expression) -> Sum | None:
+    """A formula in s and y as a sum of terms, if it is one."""
+    circuit = lower(formula)
+    output = circuit.outputs[0]
+    carried: dict[Part, tuple[Number, Number]] = {}
+    for step, wire in zip(circuit.steps, circuit.starts, strict=True):
+        factors = step.factors()
+        if factors is None or max([0, *factors[1].terms]) > 1 or set(factors[2].terms) - {1}:
+            return None
+        outside, function = _split(factors[0])
+        partner = factors[2].scaled(times(output.terms.get(wire, 0), outside))
+        _add(carried, (function, factors[1]), (partner.bias, partner.terms.get(1, 0)))
+    rest = Line({w: c for w, c in output.terms.items() if w < 2}, output.bias)
+    if 0 in rest.terms:
+        _add(carried, (U, rest), (1, 0))
+        rest = Line({}, 0)
+    return Sum(carried, rest.bias, rest.terms.get(1, 0))
+
+
+def _of_two_labels(loss: Loss) -> Sum | None:
+    """The sum over both labels, where there are but two; see the top."""
+    if loss.labels not in PAIRS:
+        return None
+    whole: dict[Part, tuple[Number, Number]] = {}
+    constant: Number = 0
+    on_label: Number = 0
+    for label, other in itertools.permutations(map(Fraction, PAIRS[loss.labels])):
+        own = -other / (label - other), 1 / (label - other)
+        alone = substituted(loss.expression.outputs[0], {"y": graph.constant(label)})
+        found = _summed(Expression((alone,), VARIABLES))
+        if found is None:
+            found = Sum({(substituted(alone, {"s": U}), Line({0: 1})): (1, 0)}, 0, 0)
+        for part, (factor, _) in found.carried.items():
+            _add(whole, part, (times(own[0], factor), times(own[1], factor)))
+        constant, on_label = (
+            plus(constant, times(own[0], found.constant)),
+            plus(on_label, times(own[1], found.constant)),
+        )
+    return Sum(whole, constant, on_label)
+
+
+def _add(carried: dict[Part, tuple[Number, Number]], part: Part, carry: tuple[Number, Number]) -> None:
+    p, q = carried.get(part, (0, 0))
+    carried[part] = plus(p, carry[0]), plus(q, carry[1])
 
 
 def _astray(number: Number) -> float:
@@ -187,18 +247,26 @@ def _grid_term(loss: Loss, bounds: Bounds, off: float) -> Term:
         moved = upper(abs(slopes["s"]) * off)
     if not math.isfinite(size) or not math.isfinite(moved):
         raise InputError(f"{loss.gradient} is not finite, or not of finite slope, within the bounds.")
-    model, refusal = None, "no such head is proved."
-    for relative in (1e-10, 1e-8, 1e-6, 1e-4, 1e-3):
+    missed = _missed(loss, tuple(box.values())) / max(size, 1e-6)
+    model, refusal = None, f"a grid of {TRIED} x {TRIED} keys misses it by {missed:.1g} of its size."
+    for relative in (1e-10, 1e-8, 1e-6, 1e-4, 1e-3) if missed <= NEAR else ():
         try:
-            model = compile(loss.gradient, box, tol=relative * max(size, 1e-6), method="grid")
+            model = compile(loss.gradient, box, tol=relative * max(size, 1e-6), method=Grid(MOST_GRID))
             break
         except AnchorheadError as error:
             refusal = str(error)
     if model is None or not isinstance(model.network, GridCore) or model.certificate.level != "proved":
         raise InputError(
             f"{loss.gradient} is no function of one combination of s and y, and as a function of both it is refused: "
-            f"{refusal} Where the labels are -1 and 1, write y*s as s - y if you can, as ah.in_context.hinge does."
+            f"{refusal} Where the labels are -1 and 1 alone, or 0 and 1, no grid is needed: say so by "
+            "ah.in_context.Loss.of('log(1 + exp(-y*s))', labels='signs'), or 'zero_one'."
         )
     grid = model.network.grid
     facts = Facts(model.certificate.bound, moved, size, (0.0, 0.0))
     return Term(grid, None, facts, (1.0, 0.0), Law(node, None), max(reach, most))
+
+
+def _missed(loss: Loss, box: tuple[tuple[float, float], ...]) -> float:
+    """By how much a quick fit over a grid errs, at samples."""
+    f = values_of(loss.expression)
+    return sampled_error(f, fit_grid(f, box, TRIED, goal=1e-4), box, 1 << 12)

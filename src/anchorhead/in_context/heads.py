@@ -202,7 +202,7 @@ class Clip(InnerHead):
     def __init__(self, l1: Sequence[float], rate: float) -> None:
         if not all(math.isfinite(rate * penalty) for penalty in l1):
             raise InputError(f"learning_rate={rate:g} times l1 is too large for float64; use smaller numbers.")
-        model = compile("clip(x, -1, 1)", None, tol=CLIP_ERROR)
+        model = compile("clip(x, -1, 1)", None, tol=CLIP_ERROR, progress=False)
         super().__init__(model.head, model.certificate.approximation, 1.0)
         self.proof: Certificate = model.certificate
         self.largest = max(rate * penalty for penalty in l1)

@@ -12,29 +12,32 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from flint import arb
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anchorhead.arithmetic import binary_ceiling
 from anchorhead.digits import Up
-from anchorhead.errors import AnchorheadError, ToleranceError
+from anchorhead.enclosure.precision import precision, upper
+from anchorhead.errors import AnchorheadError, InputError, ToleranceError
+from anchorhead.in_context.bounds import SLACK
 from anchorhead.in_context.coefficient_certificate import ASSUMPTIONS
 from anchorhead.in_context.fit import inversions
 from anchorhead.in_context.kernel_certificate import prediction_bounds
 from anchorhead.in_context.kernel_inverse import WEAKEST, KernelInverseNetwork
 from anchorhead.in_context.kernel_regression import KernelRegression, kernel_regression
-from anchorhead.in_context.kernel_ridge import KernelRidgeNetwork, enough_steps, kernel_ridge
+from anchorhead.in_context.kernel_ridge import KernelRidgeNetwork, coefficients_for, enough_steps
 from anchorhead.in_context.kernels import squared_distances
 from anchorhead.in_context.linear_models import dense
-from anchorhead.in_context.network import no_file
+from anchorhead.in_context.network import no_file, stated
+from anchorhead.in_context.warned import warn_caller
 from anchorhead.progress import Progress, telling
 from anchorhead.proof.certificate import Certificate
 
@@ -46,6 +49,8 @@ STEP_COST = 4.0
 """A step of Richardson's iteration beside one of Newton and Schulz, times the number of examples, in seconds."""
 FEW = 12
 """The fewest steps that an inverse takes."""
+COMPARED = 256
+"""At about so many points answers are looked at where nothing is proved."""
 UNSETTLED = 1e-6
 """What weights may leave, in units of the largest label, without a warning."""
 VANISHED = 2.0**-60
@@ -66,10 +71,25 @@ class _Kernel(RegressorMixin, BaseEstimator):
     def _network(self, bounds: dict[str, float]) -> KernelRegression | KernelRidgeNetwork:
         """The network for prompts of these sizes."""
 
-    def fit(self, X: Any, y: Any) -> _Kernel:
+    @property
+    @abstractmethod
+    def _method(self) -> str:
+        """What is predicted by, with its parameters."""
+
+    def fit(self, X: Any, y: Any, **others: Any) -> _Kernel:
         """Keeps the examples; nothing is learned before a query is there. y may have several columns."""
+        if others:
+            raise InputError(
+                f"{type(self).__name__}.fit takes X and y, and was given {', '.join(others)}: all examples count alike "
+                "here. Leave it out, or use sklearn.kernel_ridge.KernelRidge for weights."
+            )
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, multi_output=True)
         X = dense(X)
+        if y.dtype.kind not in "biuf":
+            raise InputError(
+                f"y holds {y.dtype.name}, and {type(self).__name__} predicts numbers; encode the labels as numbers, or "
+                "for classes use ah.in_context.LogisticRegression."
+            )
         self._centre, self._size = X.mean(0), float(np.abs(y).max()) or 1.0
         self._X, self._y = torch.tensor(X - self._centre), torch.tensor(y.T / self._size, dtype=torch.float64)
         reach = _power(self._X)
@@ -125,10 +145,41 @@ class _Kernel(RegressorMixin, BaseEstimator):
         """Of bounds in units of the largest label, which is divided by and multiplied with, rounded both times."""
         own = self.network_.certificate
         rounding += 2.0**-51 * self.network_.gain
-        said = "of this fit only: the examples as they are centred inside and the labels over their largest"
-        return replace(own, level="proved", approximation=approximation * self._size * (1 + 2.0**-50),
+        said = (
+            "of this fit only: the examples and queries as they are centred inside and the labels over their largest",
+            "the domain is that of the queries, in the units of the data",
+        )
+        reach = self.network_.limits["query"]
+        ends = np.nextafter(self._centre - reach, np.inf), np.nextafter(self._centre + reach, -np.inf)
+        domain = tuple((float(low), float(high)) for low, high in zip(*ends, strict=True))
+        return replace(own, expression=self._method, level="proved", domain=domain,
+                       variables=tuple(f"x{j}" for j in range(len(domain))),
+                       approximation=approximation * self._size * (1 + 2.0**-50),
                        rounding=rounding * self._size * (1 + 2.0**-50),
-                       assumptions=(*ASSUMPTIONS, said))  # fmt: skip
+                       assumptions=(*ASSUMPTIONS, *said))  # fmt: skip
+
+
+class UnprovedRegression(KernelRegression):
+    """Kernel regression where rounding might, in the worst case, decide: all that is known is that answers are means.
+
+    Of means in floats, weights with rounding; so two are apart by twice the largest label and what sums add.
+    """
+
+    def certified(self, said: str, error: Any, *assumptions: str) -> Certificate:
+        size = arb(self.limits["y"]) * (1 + arb(SLACK))
+        with precision():
+            whole = upper(2 * size + self.summed(size, self.unit))
+        return stated(said, dict(self.limits), self.unit_name, whole, 0.0, assumptions, "trivial")
+
+
+class UncheckedRidge(KernelRidgeNetwork):
+    """Kernel ridge regression for one fit, whose own certificate bounds it: for every prompt there may be none."""
+
+    def _proved(self) -> Certificate:
+        try:
+            return super()._proved()
+        except AnchorheadError:
+            return self._trivial()
 
 
 class NadarayaWatson(_Kernel):
@@ -142,13 +193,35 @@ class NadarayaWatson(_Kernel):
     def __init__(self, bandwidth: float = 1.0, *, progress: bool | Progress = True) -> None:
         self.bandwidth, self.progress = bandwidth, progress
 
+    @property
+    def _method(self) -> str:
+        return f"Nadaraya-Watson regression of bandwidth {self.bandwidth:g}"
+
     def _network(self, bounds: dict[str, float]) -> KernelRegression:
         width = _positive("bandwidth", self.bandwidth)
-        return kernel_regression(self._X.shape[1], width, examples=len(self._X), bounds=bounds)
+        try:
+            return kernel_regression(self._X.shape[1], width, examples=len(self._X), bounds=bounds)
+        except ToleranceError:
+            return UnprovedRegression(self._X.shape[1], len(self._X), width, bounds, torch.float64)
 
     def _learn(self, report: Progress) -> tuple[Certificate | None, str]:
         own = self.network_.certificate
-        return self._stated(own.approximation, own.rounding), ""
+        if own.level == "proved":
+            return self._stated(own.approximation, own.rounding), ""
+        few = (0.75 * self._X + 0.25 * self._X.roll(1, 0))[:: max(1, len(self._X) // COMPARED)]
+        off = max(float((self.network_(self._X, y, few) - self.network_.exact(self._X, y, few)).abs().max())
+                  for y in self._columns().mT)  # fmt: skip
+        if not off <= UNSETTLED:
+            raise ToleranceError(
+                f"bandwidth={self.bandwidth!r} is so small beside the range of X that rounding in float64 decides: "
+                f"between examples answers are off by up to {off:.1g} of the largest label. Use a larger bandwidth, or "
+                "scale the columns."
+            )
+        return None, (
+            f"rounding in float64 may, in the worst case, move predictions by as much as labels differ: bandwidth="
+            f"{self.bandwidth!r} is small beside the range of X; at {len(few):,} points between examples they are off "
+            f"by {off:.1e} of the largest label. Use a larger bandwidth, or scale the columns, for a certificate"
+        )
 
     def _answer(self, network: Any, query: torch.Tensor) -> torch.Tensor:
         return torch.stack([network(self._X, y, query) for y in self._columns().mT], -1)
@@ -175,6 +248,10 @@ class KernelRidge(_Kernel):
         beyond = query.abs().amax(1) > self.network_.limits["query"]
         return beyond & (apart > 0) & (self._rate() * apart.square() >= needed)
 
+    @property
+    def _method(self) -> str:
+        return f"kernel ridge regression of alpha {self.alpha:g} and gamma {self._rate():g}"
+
     def _rate(self) -> float:
         return _positive("gamma", 1 / self._X.shape[1] if self.gamma is None else self.gamma)
 
@@ -188,7 +265,14 @@ class KernelRidge(_Kernel):
             weakest = _least(self._X, rate, penalty) if FEW * n < STEP_COST * steps else 0.0
             if weakest >= WEAKEST and n * inversions(1 + penalty, weakest) < STEP_COST * steps:
                 return KernelInverseNetwork(features, n, length, penalty, weakest, bounds)
-            return kernel_ridge(features, length, penalty, enough_steps(penalty, left), examples=n, bounds=bounds)
+            return UncheckedRidge(features, n, length, penalty, enough_steps(penalty, left), coefficients_for(penalty),
+                                  bounds, torch.float64)  # fmt: skip
+        except ToleranceError as error:
+            raise ToleranceError(
+                f"alpha={self.alpha!r} is too small for {n:,} examples in float64: the kernel exp(-{rate:g} |x - x'|²) "
+                "has eigenvalues so near zero that neither the iteration nor an inverse reaches its solution. Increase "
+                "alpha, or gamma."
+            ) from error
         except AnchorheadError as error:
             said = (
                 f"{error} Here l2 is alpha/{n}, alpha={self.alpha!r}, and length is sqrt(1/(2 gamma)), gamma={rate:g}."
@@ -202,10 +286,9 @@ class KernelRidge(_Kernel):
         report(f"bounding what is left of {len(self._X):,} equations")
         bound, left = prediction_bounds(network, self._X, labels, self._b, self._rate())
         if not left <= max(UNSETTLED, self.tol, bound / 2):
-            warnings.warn(
+            warn_caller(
                 f"The weights leave an error of {Up(left):.1e} of the largest label; increase alpha={self.alpha!r}.",
                 ConvergenceWarning,
-                stacklevel=4,
             )
         if not bound < limit:
             return None, (

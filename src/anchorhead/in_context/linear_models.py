@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,8 +20,13 @@ from anchorhead.in_context.fit import Solved
 from anchorhead.in_context.minimiser_bound import distances
 from anchorhead.in_context.minimiser_units import Problem
 from anchorhead.in_context.network import no_file
+from anchorhead.in_context.warned import warn_caller
 from anchorhead.model.fused import unfused
 from anchorhead.proof.certificate import Certificate
+
+COARSE = 1e-3
+"""The share of the largest coefficient that a proved bound may have without a warning."""
+PENALTIES = ("decrease", "C"), ("increase", "alpha")
 
 
 class DensifiedWarning(UserWarning):
@@ -33,11 +37,10 @@ def dense(X: Any) -> Any:
     """Sparse data written out, with a warning; other data as they are."""
     if not sparse.issparse(X):
         return X
-    warnings.warn(
+    warn_caller(
         f"The sparse X, {X.shape[0]:,} x {X.shape[1]:,}, was written out as a dense array: the prompt of a network "
         "holds every entry.",
         DensifiedWarning,
-        stacklevel=4,
     )
     return X.toarray()
 
@@ -113,24 +116,33 @@ class Linear(BaseEstimator):
         X = dense(X)
         return X, y, read_weights(sample_weight, len(X))
 
-    def _end(self, solved: Solved) -> None:
-        """What a fit leaves, a warning where it did not converge, and a refusal of what floats do not hold."""
+    def _end(self, solved: Solved, spent: bool | None = None) -> None:
+        """What a fit leaves, a warning where it did not converge, and a refusal of what floats do not hold.
+
+        spent: whether max_iter ended it; else the number of steps says so.
+        """
         self.n_iter_, self._run = solved.steps, solved.run
         self.network_, self.prompt_ = solved.run.network, solved.run.prompt
         if not (np.isfinite(self.coef_).all() and np.isfinite(self.intercept_).all()):
             raise InputError(
                 "The coefficients are beyond the largest float in the units of these data; rescale the columns or y."
             )
+        self._converged = solved.converged
         if not solved.converged:
             known = self.get_params()
-            advice = ["increase max_iter"] if "max_iter" in known else []
-            advice += ["decrease C"] if "C" in known else ["increase alpha"] if "alpha" in known else []
-            warnings.warn(
-                f"The coefficients are not yet at the minimum after {solved.steps} steps; "
-                f"{' or '.join(advice) or 'the columns are nearly dependent: leave some out, or use Ridge'}.",
+            spent = solved.steps >= known.get("max_iter", math.inf) if spent is None else spent
+            stuck = "" if spent or "max_iter" not in known else ", and rounding in float64 hides any way further down"
+            advice = self._advice(spent) or ["the columns are nearly dependent: leave some out, or use Ridge"]
+            warn_caller(
+                f"The coefficients are not yet at the minimum after {solved.steps} step{'s' * (solved.steps > 1)}"
+                f"{stuck}; {' or '.join(advice)}.",
                 ConvergenceWarning,
-                stacklevel=4,
             )
+
+    def _advice(self, spent: bool) -> list[str]:
+        """What brings coefficients nearer to the minimum."""
+        known = self.get_params()
+        return ["increase max_iter"] * spent + [f"{how} {name}" for how, name in PENALTIES if name in known]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Refused: a fit has no file with a proof."""
@@ -158,6 +170,21 @@ class Linear(BaseEstimator):
             bounds = np.stack(rows) if self.fit_intercept else np.stack(rows)[..., :-1]
             each = "classes" if problem.loss == "classes" else "targets"
             self.certificate_ = CoefficientCertificate.of(problem.X, bounds, bool(self.fit_intercept), said, each)
+            self._warn_if_coarse(problem, np.stack(rows)[..., :-1])
+
+    def _warn_if_coarse(self, problem: Problem, bounds: np.ndarray) -> None:
+        """A warning where coefficients, in units of their columns' deviations, are known to few digits."""
+        deviations = problem.X.std(0)
+        spread = float(problem.y.std()) if problem.loss in ("squared", "huber") else 1.0
+        size = max(float(np.abs(self.coef_ * deviations).max(initial=0.0)), COARSE * spread)
+        off = float((bounds * deviations).max(initial=0.0))
+        if self._converged and off > COARSE * size:
+            ways = [*self._advice(False), "leave a column out"]
+            warn_caller(
+                f"The coefficients are proved to be within {off / size:.1g} of the largest only, in units of the "
+                f"columns' deviations, as where columns are nearly dependent; {' or '.join(ways)}.",
+                ConvergenceWarning,
+            )
 
     def _decision(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

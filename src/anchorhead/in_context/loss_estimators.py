@@ -185,7 +185,7 @@ class HuberRegressor(LinearRegressor):
         self.coef_ = self.scale_ * data.coefficients(solved.w)
         last = float(solved.w[-1]) * self.scale_ if self.fit_intercept else 0.0
         self.intercept_ = centre + last - float(self.coef_ @ data.mean)
-        self._end(data.told(solved, centre, self.scale_))
+        self._end(data.told(solved, centre, self.scale_), search.spent)
         corner = self.epsilon * self.scale_
         penalty = penalty_of(self.alpha, self.scale_)
         problem = Problem(X, y, own, self.fit_intercept, "huber", penalty, corner=corner)

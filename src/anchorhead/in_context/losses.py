@@ -51,6 +51,19 @@ class Loss:
             raise InputError(f"gradient={self.gradient!r} must be a formula in s and y, as text.")
         _ = self.expression  # refuses what cannot be read
 
+    @classmethod
+    def of(cls, formula: str, labels: str = "real") -> Loss:
+        """The loss that a formula in s and y is, differentiated.
+
+        With labels "signs" or "zero_one" y may multiply s as it likes: there are but two functions of s.
+
+        >>> margin = ah.in_context.Loss.of("log(1 + exp(-y*s))", labels="signs")
+        >>> ah.in_context.gradient_descent(margin, features=2, examples=4, steps=10, learning_rate=0.5).resources.keys
+        42
+        """
+        slope: Node = derivative(parse(formula, VARIABLES).outputs[0], "s")
+        return cls(Expression((slope,), VARIABLES).text[0], formula, labels)
+
     @cached_property
     def expression(self) -> Expression:
         """dl/ds as an expression in s and y."""
@@ -169,9 +182,7 @@ def read_loss(loss: str | Loss) -> Loss:
             f"There is no loss named {loss!r}; there are {', '.join(BUILT_IN)}, and any formula in the prediction s "
             "and the label y, such as log(cosh(s - y))."
         )
-    formula = parse(loss, VARIABLES)
-    slope: Node = derivative(formula.outputs[0], "s")
-    return Loss(Expression((slope,), VARIABLES).text[0], loss)
+    return Loss.of(loss)
 
 
 def _positive(name: str, number: float) -> str:

@@ -41,8 +41,8 @@ from anchorhead.in_context.minimiser_sums import (
     Known,
     along,
     conditioner,
-    dependent,
     fallen,
+    flat,
     gamma,
     in_data_units,
     reach,
@@ -261,7 +261,7 @@ class _Bound:
         at = np.arange(len(l2))
         H[at, at] += l2
         rounded[at, at] += self.sum_error * l2
-        return conditioner(H, rounded) or dependent(H, self.columns)
+        return conditioner(H, rounded) or flat(self.units, self.columns, self.problem.loss)
 
     def _radius(self, length: float, least: float, slopes: Slopes, T: Array, corner: float) -> float | str:
         """ρ."""

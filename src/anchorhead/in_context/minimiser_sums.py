@@ -22,6 +22,13 @@ SAFE = 1 + 1e-8
 MOST_NAMED = 8
 SHARE = 1e-3
 """Of the largest entry of a direction, for a column to be named."""
+UNCURVED = {
+    "logistic": "the classes can be separated",
+    "classes": "the classes can be separated",
+    "poisson": "expected counts vanish",
+    "huber": "few residuals lie inside of the corner",
+}
+"""Where a loss has no curvature."""
 Array = np.ndarray
 Known = tuple[Array, float]
 """T and m."""
@@ -99,23 +106,31 @@ def in_data_units(T: Array, radius: float, units: Units, unit: int) -> Array:
     return np.append(bounds, np.nextafter(np.ldexp(last, unit), math.inf))
 
 
-def dependent(H: Array, columns: Array, blocks: int = 1) -> str:
-    """Why there is no conditioner, with the columns that take part in the direction of least curvature.
+def flat(units: Units, columns: Array, loss: str) -> str:
+    """Why there is no conditioner: dependent columns, which are named, or a loss that is hardly curved.
 
-    columns: as the data number them; H has them, and perhaps an intercept, in each of its blocks.
+    columns: as the data number them.
     """
+    Z, weights = units.Z, units.weights[:, None]
+    moments = summed(Z, weights * Z)
+    rounded = sum_error(len(Z)) * summed(np.abs(Z), weights * np.abs(Z)) * SAFE + FLOOR
+    if loss in UNCURVED and conditioner(moments, rounded) is not None:
+        return (
+            f"the columns are independent, but the loss has so little curvature at these coefficients, as where "
+            f"{UNCURVED[loss]}, that in float64 no eigenvalue of the Hessian is proved to be positive: the minimiser "
+            "is not known to be one, and may be at infinity"
+        )
     return (
-        f"{_named(H, columns, blocks)} linearly dependent, or so nearly that in float64 no eigenvalue of the Hessian "
+        f"{_named(moments, columns)} linearly dependent, or so nearly that in float64 no eigenvalue of the Hessian "
         "is proved to be positive: the minimiser is not known to be one"
     )
 
 
-def _named(H: Array, columns: Array, blocks: int) -> str:
+def _named(H: Array, columns: Array) -> str:
     diagonal = np.sqrt(np.maximum(np.diag(H), 0.0))
     if not (np.isfinite(H).all() and (diagonal > 0).all()):
         return "the columns are"
-    part = np.abs(np.linalg.eigh(H / diagonal[:, None] / diagonal)[1][:, 0])
-    part = part.reshape(blocks, -1).max(0)[: len(columns)]
+    part = np.abs(np.linalg.eigh(H / diagonal[:, None] / diagonal)[1][: len(columns), 0])
     named = [str(j) for j in columns[part > SHARE * part.max(initial=0.0)]]
     if len(named) < 2:
         return "the columns are"

@@ -125,8 +125,8 @@ class InContextNetwork(nn.Module):
             heads=sum(times * len(part) for times, part in layers),
             keys=sum(times * head.keys for times, part in layers for head in part),
             parameters=sum(p.numel() for p in self.parameters()),
-            beta=max(head.beta for head in heads),
-            logit_range=max(head.logit_range for head in heads),
+            beta=max((head.beta for head in heads), default=0.0),
+            logit_range=max((head.logit_range for head in heads), default=0.0),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from anchorhead.circuit.apply import U
 from anchorhead.circuit.line import Line
-from anchorhead.enclosure.balls import gradient_enclosure
+from anchorhead.enclosure.balls import gradient_enclosure, jet
 from anchorhead.enclosure.exact import as_ball
 from anchorhead.enclosure.precision import above, ball, below, precision
 from anchorhead.enclosure.variation import value_range
@@ -44,6 +44,9 @@ FUSED = 1 << 13
 """Examples in a batch from which on a head is fused into one kernel, which takes seconds once."""
 AROUND = 1 + 1e-8
 """Heads are proved a little beyond the bounds, since runs allow a billionth more (`bounds.SLACK`)."""
+
+NEARLY, MOST_BOXES = 0.1, 2000
+"""A least slope above minus this share of the largest may be rounding's, and so many boxes are tried to see it."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ class Term(InnerHead):
 class Gradient:
     """dl/ds = sum of terms + constant + on_label·y; `astray`: how far these two are from the formula's.
 
-    off: by how much w·x may be rounded.
+    off: by how much w·x may be rounded. kinds: the labels, where there are but two.
     """
 
     terms: tuple[Term, ...]
@@ -138,6 +141,7 @@ class Gradient:
     constant: float = 0.0
     on_label: float = 0.0
     astray: tuple[float, float] = (0.0, 0.0)
+    kinds: tuple[float, ...] = ()
 
     @property
     def carries_labels(self) -> bool:
@@ -161,9 +165,30 @@ def slope_range(function: Node, low: float, high: float) -> tuple[float, float]:
         return 1.0, 1.0
     try:
         found = value_range(derivative(function, "u"), low, high)
+        if found is not None and -NEARLY * found[1] <= found[0] < 0 and _rises(function, low, high):
+            found = 0.0, found[1]
     except InputError:
         found = _slopes_by_boxes(function, low, high)
     return (-math.inf, math.inf) if found is None else found
+
+
+def _rises(function: Node, low: float, high: float) -> bool:
+    """Whether function' >= 0 is proved: on a box with middle m it is at least function'(m) - |function''| times half
+    the width, and boxes are halved until that is not negative. Ranges of function' alone lose what cancels in it."""
+    todo = [(low, high)]
+    with precision():
+        for _ in range(MOST_BOXES):
+            if not todo:
+                return True
+            a, b = todo.pop()
+            middle, box = (a + b) / 2, ball(a, b)
+            if not a < middle < b:
+                return False
+            near, at = jet(function, "u", box, 2), jet(function, "u", arb(middle), 1)
+            known = len(near) == 3 and len(at) == 2
+            if not (known and at[1] - 2 * abs(near[2]) * abs(box - middle) >= 0):
+                todo += [(a, middle), (middle, b)]
+    return False
 
 
 def _slopes_by_boxes(function: Node, low: float, high: float, boxes: int = 2000) -> tuple[float, float] | None:
