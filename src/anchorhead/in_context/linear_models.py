@@ -173,18 +173,23 @@ class Linear(BaseEstimator):
             self._warn_if_coarse(problem, np.stack(rows)[..., :-1])
 
     def _warn_if_coarse(self, problem: Problem, bounds: np.ndarray) -> None:
-        """A warning where coefficients, in units of their columns' deviations, are known to few digits."""
-        deviations = problem.X.std(0)
-        spread = float(problem.y.std()) if problem.loss in ("squared", "huber") else 1.0
-        size = max(float(np.abs(self.coef_ * deviations).max(initial=0.0)), COARSE * spread)
-        off = float((bounds * deviations).max(initial=0.0))
-        if self._converged and off > COARSE * size:
-            ways = [*self._advice(False), "leave a column out"]
+        """A warning where coefficients, in units of their columns' ranges, are known to few digits; squares, which are
+        solved to what rounding allows, have `_end`'s."""
+        if problem.loss == "squared" or not self._converged:
+            return
+        ranges = problem.X.max(0) / 2 - problem.X.min(0) / 2
+        size, off = (float(np.abs(values * ranges).max(initial=0.0)) for values in (self.coef_, bounds))
+        if off > COARSE * max(size, COARSE * self._unit(problem)):
             warn_caller(
-                f"The coefficients are proved to be within {off / size:.1g} of the largest only, in units of the "
-                f"columns' deviations, as where columns are nearly dependent; {' or '.join(ways)}.",
+                f"The coefficients are proved to be within {off / size if size else math.inf:.1g} of the largest only, "
+                "in units of the columns' ranges, as where columns are nearly dependent; "
+                f"{' or '.join([*self._advice(False), 'leave a column out'])}.",
                 ConvergenceWarning,
             )
+
+    def _unit(self, problem: Problem) -> float:
+        """Of predictions: one, or the labels' range where they have units."""
+        return float(problem.y.max() / 2 - problem.y.min() / 2) if problem.loss == "huber" else 1.0
 
     def _decision(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
