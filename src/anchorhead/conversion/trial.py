@@ -153,7 +153,9 @@ class _Untouched(TorchDispatchMode):
             written = argument.alias_info and argument.alias_info.is_write
             if written and any(storage_of(t)[0] in self.own for t in tensors_in(value)):
                 self.refused = True
-                raise InputError(f"The model cannot be watched, since {WRITES}; keep in buffers what a forward changes.")
+                raise InputError(
+                    f"The model cannot be watched, since {WRITES}; keep in buffers what a forward changes."
+                )
         return func(*args, **(kwargs or {}))
 
 
