@@ -210,7 +210,8 @@ def _with(tensor: Tensor, value: Tensor, *, alone: bool) -> Tensor:
 
 def _hold(module: nn.Module, attribute: str, before: Tensor, tensor: Tensor) -> None:
     """Puts a tensor where another was; into that one, where it is in a list or a dictionary."""
-    for holder in (module._parameters, module._buffers, vars(module)):
+    holders: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
+    for holder in holders:
         if holder.get(attribute) is before:
             holder[attribute] = tensor
             return
