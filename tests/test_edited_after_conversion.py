@@ -59,7 +59,60 @@ def test_a_model_that_was_edited_is_not_reported_as_it_was_nor_saved(name, tmp_p
     with pytest.raises(ah.InputError, match="changed after it was converted"):
         ah.save_converted(converted, tmp_path / "out")
     gone = "another module" in name or "nothing" in name or ("head" in name and "hook" not in name)
-    assert len(converted.report.replaced) == (0 if gone or name == "one module less" else 1)
+    assert len(converted.report.replaced) == (0 if gone or name in ("one module less", "another forward") else 1)
+
+
+OTHER_FORWARDS = {
+    "of the place": lambda c: setattr(c[1], "forward", torch.relu),
+    "a partial": lambda c: setattr(c[1], "forward", functools.partial(torch.relu)),
+    "of the head inside": lambda c: setattr(c[1].heads["activation"], "forward", torch.relu),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FORWARDS)
+def test_a_place_whose_head_runs_otherwise_has_no_row(name):
+    converted = ah.convert(block(), inputs=X)
+    assert len(converted.report.replaced) == 1
+    OTHER_FORWARDS[name](converted)
+    assert not converted.report.replaced
+    assert "proved" not in str(converted.report)
+    assert converted.report.changed
+
+
+HOOKS = torch.nn.modules.module
+EVERYWHERE = {
+    "forward hooks": (HOOKS.register_module_forward_hook, lambda m, given, made: made.relu()),
+    "hooks before a forward": (HOOKS.register_module_forward_pre_hook, lambda m, given: (given[0].relu(),)),
+    "backward hooks": (HOOKS.register_module_full_backward_hook, lambda m, given, made: None),
+    "hooks before a backward": (HOOKS.register_module_full_backward_pre_hook, lambda m, made: None),
+}
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_a_hook_of_all_modules_is_a_change_until_it_is_removed(name, tmp_path):
+    converted = ah.convert(block(), inputs=X)
+    register, hook = EVERYWHERE[name]
+    handle = register(hook)
+    try:
+        assert converted.report.changed == [f"all modules have other {name}"]
+        assert not converted.report.pure
+        with pytest.raises(ah.InputError, match=name):
+            ah.save_converted(converted, tmp_path / "out")
+    finally:
+        handle.remove()
+    assert not converted.report.changed
+    assert converted.report.pure
+
+
+def test_a_hook_of_all_modules_that_was_there_is_seen_and_missed_when_it_is_gone():
+    handle = HOOKS.register_module_forward_hook(lambda m, given, made: made.relu() if m is converted else None)
+    try:
+        converted = None
+        converted = ah.convert(block(), inputs=X)
+        assert not converted.report.changed
+    finally:
+        handle.remove()
+    assert converted.report.changed == ["all modules have other forward hooks"]
 
 
 def test_a_hook_that_is_removed_was_no_change(tmp_path):

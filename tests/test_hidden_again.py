@@ -179,7 +179,7 @@ def test_nothing_is_hidden(name):
     assert report.remaining or not report.watched
 
 
-def test_a_forward_that_writes_to_its_parameters_is_refused_and_the_original_is_untouched():
+def test_a_forward_that_writes_to_its_parameters_is_not_run_and_the_reason_is_that():
     def writes(m, h):
         m.c.weight.data.add_(1.0)
         return h
@@ -188,7 +188,13 @@ def test_a_forward_that_writes_to_its_parameters_is_refused_and_the_original_is_
     before = model.c.weight.detach().clone()
     with pytest.raises(ah.InputError, match="writes to its own parameters"):
         ah.convert(model, inputs=X)
+    unwatched = ah.convert(model)
+    assert "writes to its own parameters" in unwatched.report.unwatched
+    for inputs in (None, X):
+        with pytest.raises(ah.InputError, match="writes to its own parameters"):
+            unwatched.report.watch(inputs)
     assert torch.equal(model.c.weight, before)
+    assert torch.equal(unwatched.c.weight, before)
 
 
 class Sines(TorchFunctionMode):

@@ -140,9 +140,20 @@ def test_what_cannot_be_proved_is_named():
         second.module.head.slopes.mul_(-1)
     found = ah.recertify(model)
     assert not found.proved
-    assert "not finite" in found.heads[0].problem
+    assert "constants are not all finite" in found.heads[0].problem
     assert str(found)
     assert not first.module.proved
+
+
+@pytest.mark.parametrize("name", ["slopes", "intercepts", "constants", "gains"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_numbers_that_are_none_are_named_and_nothing_is_proved(name, value):
+    model = ah.convert(nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 2)), trainable=True)
+    with torch.no_grad():
+        getattr(model[1].heads["activation"], name)[0] = value
+    found = ah.recertify(model)
+    assert not found.proved
+    assert f"its {name} are not all finite" in found.heads[0].problem
 
 
 def test_only_converted_models_are_certified():

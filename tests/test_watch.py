@@ -504,3 +504,59 @@ def test_watching_leaves_no_trace():
         assert (one.calls, one.seen.item(), one.training) == (0, 0, True)
     assert torch.equal(x, X)
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+class Pool(nn.Module):
+    """Attention of a learned query, and a sum with what a feed-forward block makes of it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.probe = nn.Parameter(torch.randn(1, 1, 8))
+        self.att = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.ff = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+
+    def forward(self, x):
+        h = self.att(self.probe.repeat(len(x), 1, 1), x, x)[0]
+        return h + self.ff(h)
+
+
+def test_a_sum_with_what_a_softmax_that_is_no_attention_made_is_a_sum():
+    converted = ah.convert(Pool().eval(), inputs=X)
+    ((place, what),) = converted.report.remaining
+    assert place == "att"
+    assert what.startswith("MultiheadAttention (softmax")
+    assert "added" not in what
+    with pytest.raises(ah.StructureError, match="softmax"):
+        ah.walk(converted, X)
+
+
+class Columns(nn.Module):
+    """Attention with so many columns of values that between two keys some move by less than a ten-thousandth; `fixed`
+    makes one of them a constant that differs between keys."""
+
+    def __init__(self, fixed):
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v, self.out = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 20_000), nn.Linear(20_000, 8)
+        self.register_buffer("own", torch.zeros(2, 20_000))
+        if fixed:
+            with torch.no_grad():
+                self.v.weight[7] = 0
+                self.own[1, 7] = 1
+
+    def forward(self, x):
+        weights = (self.q(x) @ self.k(x).mT).softmax(-1)
+        return self.out(weights @ (self.v(x) + self.own))
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_two_keys_are_enough_for_attention_and_one_constant_column_is_still_found(fixed):
+    converted = ah.convert(Columns(fixed).eval(), pure=True, inputs=X[:1, :2])
+    assert converted.report.pure == (not fixed)
+    assert ("values that do not depend on the data" in str(converted.report)) == fixed
+    if fixed:
+        with pytest.raises(ah.StructureError, match="values that do not depend on the data"):
+            ah.walk(converted, X[:1, :2])
+    else:
+        assert ah.walk(converted, X[:1, :2]).softmax == 1

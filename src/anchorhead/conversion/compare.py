@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import statistics
 import time
 from dataclasses import dataclass
@@ -12,11 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.conversion.folder import load_folder
-from anchorhead.errors import FileError, InputError
+from anchorhead.conversion.inputs import example, run
+from anchorhead.conversion.pretrained import first_line
+from anchorhead.errors import AnchorheadError, FileError, InputError
 from anchorhead.progress import Progress, telling
 
 REPEATS = 7
 BATCH = 32
+ROWS, LENGTH = 4, 64
+"""Of random inputs, where a model takes so long ones."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,12 @@ def compare_folders(
     with telling(f"comparing {original} and {converted}", progress) as tell:
         tell("loading")
         first, second = load_folder(original), load_folder(converted)
-        batches = _tokenized(original, texts) if texts is not None else _random(first)
+        kinds = [type(model).__name__ for model in (first, second)]
+        if kinds[0] != kinds[1]:
+            raise InputError(
+                f"{original} holds a {kinds[0]} and {converted} a {kinds[1]}; give a model and its own conversion."
+            )
+        batches = _tokenized(original, first, texts) if texts is not None else _random(first)
         tell("running both")
         return compare(first, second, batches)
 
@@ -66,7 +76,7 @@ def compare(first: nn.Module, second: nn.Module, batches: list[dict[str, Tensor]
     cosine, count = 1.0, 0
     with torch.no_grad():
         for batch in batches:
-            a, b = (_run(model, batch) for model in (first, second))
+            a, b = (_run(model, name, batch) for model, name in ((first, "first"), (second, "second")))
             if a.shape != b.shape:
                 raise InputError(
                     f"The two models return {tuple(a.shape)} and {tuple(b.shape)} on the same input; they are not the "
@@ -91,11 +101,16 @@ def compare(first: nn.Module, second: nn.Module, batches: list[dict[str, Tensor]
     return Comparison(count, difference, normalised, cosine, before, after, size)
 
 
-def _run(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+def _run(model: nn.Module, name: str, batch: dict[str, Tensor]) -> Tensor:
     try:
         return output(model(**batch))
-    except (IndexError, RuntimeError, TypeError) as error:
-        raise InputError(f"A model does not take the inputs of the other: {error}") from error
+    except AnchorheadError:
+        raise
+    except Exception as error:  # whatever a model does with inputs that are not its own
+        raise InputError(
+            f"The {name} model, a {type(model).__name__}, does not take {', '.join(batch)}: {first_line(error)} "
+            "Compare a model with its own conversion, on inputs that it takes."
+        ) from error
 
 
 def output(found: Any) -> Tensor:
@@ -120,12 +135,14 @@ def _seen(values: Tensor, mask: Tensor | None) -> Tensor:
 def _pooled(values: Tensor, mask: Tensor | None) -> Tensor:
     """One unit vector for each input: the mean over its tokens."""
     if values.ndim == 3:
-        weights = torch.ones(values.shape[:2]) if mask is None else mask.to(values.dtype)
+        known = mask is not None and mask.shape == values.shape[:2]
+        weights = mask.to(values) if mask is not None and known else values.new_ones(values.shape[:2])
         values = (values * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
     return nn.functional.normalize(values.reshape(len(values), -1).double(), dim=-1)
 
 
-def _tokenized(folder: Path, texts: Path) -> list[dict[str, Tensor]]:
+def _tokenized(folder: Path, model: nn.Module, texts: Path) -> list[dict[str, Tensor]]:
+    """Batches of texts; a decoder that stands beside an encoder is given the same tokens."""
     try:
         lines = [line.strip() for line in texts.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -134,18 +151,23 @@ def _tokenized(folder: Path, texts: Path) -> list[dict[str, Tensor]]:
         raise InputError(f"{texts} has no texts; write one a line.")
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     parts = [lines[i : i + BATCH] for i in range(0, len(lines), BATCH)]
-    return [dict(tokenizer(part, return_tensors="pt", padding=True, truncation=True)) for part in parts]
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        found = [dict(tokenizer(part, return_tensors="pt", padding=True, truncation=True)) for part in parts]
+    except Exception as error:  # whatever the library finds wrong with the folder
+        raise FileError(f"{folder} has no tokenizer for texts: {first_line(error)} Leave out --texts.") from error
+    both: Any = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    if both and "decoder_input_ids" in inspect.signature(model.forward).parameters:
+        found = [batch | {"decoder_input_ids": batch["input_ids"]} for batch in found]
+    return found
 
 
 def _random(model: nn.Module) -> list[dict[str, Tensor]]:
-    config: Any = getattr(model, "config", None)
-    draw = torch.Generator().manual_seed(0)
-    vocabulary = getattr(config, "vocab_size", None)
-    if vocabulary:
-        return [{"input_ids": torch.randint(0, vocabulary, (4, 64), generator=draw)} for _ in range(4)]
-    size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
-    if isinstance(size, int):
-        return [{"pixel_values": torch.randn(4, channels, size, size, generator=draw)}]
-    raise InputError("What this model takes is not known from its configuration; give --texts.")
+    """What a model takes, as when it is watched; shorter inputs where it does not take long ones."""
+    with torch.no_grad():
+        attempt = lambda item: output(run(model, item))
+        found = example(model, attempt, ROWS, LENGTH) or example(model, attempt)
+    if found is None or not isinstance(found[0], dict):
+        raise InputError("What this model takes is not known from its configuration; give --texts.")
+    return [found[0]]

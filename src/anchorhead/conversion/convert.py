@@ -26,6 +26,7 @@ from anchorhead.conversion.place_heads import PLACED, put
 from anchorhead.conversion.pretrained import forbid_saving
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.conversion.rows import Place
+from anchorhead.conversion.sharing import shared
 from anchorhead.conversion.sites import Site, find_sites
 from anchorhead.conversion.trainable import make_trainable
 from anchorhead.conversion.trial import try_out
@@ -102,7 +103,7 @@ def _converted(module: nn.Module, wished: list[float], tell: Progress, inputs: A
     """The copy with heads in all places, tried out."""
     model: Any = copied(module)
     sites, refused, graphs = find_sites(model, pure=pure)
-    found = ConversionReport(wished[0], refused=list(refused), code=code_digests(module))
+    found = ConversionReport(wished[0], refused=list(refused), code=code_digests(module), shared=shared(module))
     heads, made = _Heads(wished, tell), []
     for site in sites:
         roles = _heads_for(site, heads, dtype_at(model, site), found, accept=accept)

@@ -31,6 +31,7 @@ from anchorhead.conversion.place_heads import put
 from anchorhead.conversion.pretrained import forbid_saving, from_config, load_pretrained
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.conversion.save_folder import WEIGHTS, path_of, require_free, write
+from anchorhead.conversion.sharing import share, shared
 from anchorhead.conversion.sites import find_sites
 from anchorhead.conversion.trainable import make_trainable
 from anchorhead.errors import FileError, InputError
@@ -96,7 +97,8 @@ def load_converted(
     if module is not None:
         check_convertible(module)
     model: Any = copied(module) if module is not None else _built(where, record)
-    code = code_digests(model)
+    share(model, record.get("shared", shared(model)))
+    code, alike = code_digests(model), shared(model)
     sites, _, graphs = find_sites(model, pure=True)
     kinds = {entry["place"]: entry["kind"] for entry in record["heads"]}
     at = {site.place: site.as_saved(kinds.get(site.place, "")) for site in sites}
@@ -120,7 +122,7 @@ def load_converted(
         model.report = ConversionReport.from_dict(record["report"], places)
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{where / RECORD} has no report that can be read: {error}.") from error
-    model.report.code = code
+    model.report.code, model.report.shared = code, alike
     _compare_code(model.report, record, other_values(record.get("configured", {}), model), where)
     if record.get("trainable"):
         make_trainable(model)
@@ -180,19 +182,37 @@ def _fill(model: Any, where: Path, record: dict[str, Any], places: list[str]) ->
         names = {name: name for name in stored.keys()} | record["same"]  # noqa: SIM118
         shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
         wrong = sorted(set(names) ^ set(held)) or [
-            n for n, of in names.items() if shapes.get(of) != held[n][2].shape and n not in made
+            n for n, of in names.items() if of not in shapes or (shapes[of] != held[n][2].shape and n not in made)
         ]
         if wrong:
             raise FileError(
                 f"The weights in {where} do not fit the model ({', '.join(wrong[:3])}). If the original had been "
                 "changed after it was built, give an instance that is like it: load_converted(path, module)."
             )
+        kept: dict[str, Tensor] = {}
         for name, of in names.items():
             module, attribute, tensor = held[name]
-            value = stored.get_tensor(of).to(tensor.device)
-            if isinstance(vars(module).get(attribute), Tensor):
-                vars(module)[attribute] = value
-            else:
-                tensor.data = value  # and its dtype
-    if hasattr(model, "tie_weights"):
-        model.tie_weights()
+            if name == of:
+                others = any(tensor is other for other in kept.values())  # which this one was not when it was saved
+                kept[name] = _with(tensor, stored.get_tensor(name).to(tensor.device), alone=not others)
+            _hold(module, attribute, tensor, kept[of])
+
+
+def _with(tensor: Tensor, value: Tensor, *, alone: bool) -> Tensor:
+    """The same parameter with another value and its dtype, or another one; what is no parameter is the value."""
+    if not isinstance(tensor, nn.Parameter):
+        return value
+    if not alone:
+        return nn.Parameter(value, tensor.requires_grad)
+    tensor.data = value
+    return tensor
+
+
+def _hold(module: nn.Module, attribute: str, before: Tensor, tensor: Tensor) -> None:
+    """Puts a tensor where another was; into that one, where it is in a list or a dictionary."""
+    holders: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
+    for holder in holders:
+        if holder.get(attribute) is before:
+            holder[attribute] = tensor
+            return
+    before.data = tensor.data

@@ -44,9 +44,12 @@ def tried(model: nn.Module, item: Any, what: str) -> Any:
         ) from error
 
 
-def example(model: nn.Module, attempt: Callable[[Any], Found]) -> tuple[Any, Found] | None:
-    """The first inputs with which an attempt succeeds, with what it gave; None if all fail."""
-    for item in itertools.islice(_candidates(model), TRIES):
+def example(
+    model: nn.Module, attempt: Callable[[Any], Found], rows: int = 2, length: int = LENGTH
+) -> tuple[Any, Found] | None:
+    """The first inputs with which an attempt succeeds, with what it gave; None if all fail. rows, length: how many
+    inputs, and of how many tokens, where the model's configuration says what it takes."""
+    for item in itertools.islice(_candidates(model, _Draw(model, rows, length)), TRIES):
         try:
             return item, attempt(item)
         except Exception:  # another candidate may fit
@@ -54,8 +57,7 @@ def example(model: nn.Module, attempt: Callable[[Any], Found]) -> tuple[Any, Fou
     return None
 
 
-def _candidates(model: nn.Module) -> Iterator[Any]:
-    draw = _Draw(model)
+def _candidates(model: nn.Module, draw: _Draw) -> Iterator[Any]:
     pretrained: Any = next((m for m in model.modules() if hasattr(m, "main_input_name") and hasattr(m, "config")), None)
     if pretrained is not None:
         yield from _from_config(model, pretrained.config, draw)
@@ -83,11 +85,11 @@ def _from_config(model: Any, config: Any, draw: _Draw) -> Iterator[dict[str, Ten
     size, channels = asked("image_size"), asked("num_channels") or 3
     if size:
         height, width = size if isinstance(size, tuple | list) else (size, size)
-        known["pixel_values"] = draw.numbers(2, channels, height, width)
+        known["pixel_values"] = draw.numbers(draw.rows, channels, height, width)
     mels, frames = asked("num_mel_bins"), asked("max_source_positions")
     if mels and frames:
-        known["input_features"] = draw.numbers(2, mels, 2 * frames)
-    known["input_values"] = draw.numbers(2, 4000)
+        known["input_features"] = draw.numbers(draw.rows, mels, 2 * frames)
+    known["input_values"] = draw.numbers(draw.rows, 4000)
     if not getattr(config, "is_encoder_decoder", False):
         known.pop("decoder_input_ids", None)
     fitting = {name: value for name, value in known.items() if name in names}
@@ -103,7 +105,8 @@ def _from_config(model: Any, config: Any, draw: _Draw) -> Iterator[dict[str, Ten
 class _Draw:
     """Numbers and tokens, the same every time, where the model is and in its dtype."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, rows: int, length: int) -> None:
+        self.rows, self.length = rows, length
         self.generator = torch.Generator().manual_seed(0)
         first = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
         self.dtype, self.device = first.dtype, first.device
@@ -112,7 +115,7 @@ class _Draw:
         return torch.randn(*shape, generator=self.generator).to(self.device, self.dtype)
 
     def tokens(self, count: int) -> Tensor:
-        return torch.randint(0, count, (2, LENGTH), generator=self.generator).to(self.device)
+        return torch.randint(0, count, (self.rows, self.length), generator=self.generator).to(self.device)
 
 
 def _by_layers(model: nn.Module, draw: _Draw) -> Iterator[Tensor]:

@@ -2,7 +2,8 @@
 
 Noted when a conversion ends, by path: the class of every module, which head it is, which layer a bound was computed
 from, how many forward hooks it has, functions that stand in its attributes, and plain settings; the values of the
-configurations that modules hold (`configured.py`), and the functions that forwards call (`called_code.py`). Weights may
+configurations that modules hold (`configured.py`), the functions that forwards call (`called_code.py`), and the hooks
+that torch has for all modules. Weights may
 be trained and moved, dtypes changed, heads proved again. Settings that a forward assigns are its state and not noted;
 nor are numbers of a module that is hooked, or whose forward or decorators assign by names that they make.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.nn.modules import module as module_hooks
 
 from anchorhead.conversion.called_code import Called, assigned_around, called, replaced
 from anchorhead.conversion.code_digest import ASIDE, PLAIN, function_text, hook_counts
@@ -34,19 +36,29 @@ FREE = ASIDE | set(
 """What may change without a change of what is computed."""
 FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 
+EVERYWHERE = {
+    "forward hooks": module_hooks._global_forward_hooks,
+    "hooks before a forward": module_hooks._global_forward_pre_hooks,
+    "backward hooks": module_hooks._global_backward_hooks,
+    "hooks before a backward": module_hooks._global_backward_pre_hooks,
+}
+"""Hooks that torch calls for every module there is."""
+
 Modules = dict[str, dict[str, str]]
 """By path and name, a text for each thing that is noted of a module."""
 
 
 @dataclass(frozen=True)
 class Makeup:
-    """What is noted of a model; state: names of attributes that its forwards assign; tensors: those outside heads."""
+    """What is noted of a model; state: names of attributes that its forwards assign; tensors: those outside heads;
+    everywhere: which hooks all modules have, by kind."""
 
     modules: Modules = field(default_factory=dict)
     configured: Configured = field(default_factory=dict)
     called: Called = field(default_factory=dict)
     state: frozenset[str] = frozenset()
     tensors: frozenset[str] = frozenset()
+    everywhere: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def makeup(model: nn.Module, places: list[Place]) -> Makeup:
@@ -60,12 +72,18 @@ def makeup(model: nn.Module, places: list[Place]) -> Makeup:
         for name, value in vars(module).items():
             if _is_plain(value) and (unknown or name in state or name in (around or ())):
                 found[path].pop(name, None)
-    return Makeup(found, configured(model), called(model), frozenset(state), frozenset(tensors(model)))
+    return Makeup(found, configured(model), called(model), frozenset(state), frozenset(tensors(model)), _everywhere())
+
+
+def _everywhere() -> dict[str, tuple[int, ...]]:
+    return {kind: tuple(hooks) for kind, hooks in EVERYWHERE.items()}
 
 
 def changes(model: nn.Module, places: list[Place], before: Makeup) -> list[str]:
     """How a model differs from what was noted of it, in words; nothing if it does not."""
     found = list(_changes(_read(model, places, before.modules), before.modules))
+    now = _everywhere()
+    found += [f"all modules have other {kind}" for kind in now if now[kind] != before.everywhere.get(kind, ())]
     found += config_changes(model, before.configured, before.state)
     kinds = {f"{type(m).__module__}.{type(m).__qualname__}" for m in model.modules()}
     stay = {name: text for name, text in before.called.items() if ":" in name or _kind(name) in kinds}
@@ -102,9 +120,13 @@ def _read(model: nn.Module, places: list[Place], before: Mapping[str, Mapping[st
 
 
 def _whole(module: Placed) -> bool:
-    """Whether the heads that run are those of which something was proved."""
+    """Whether the heads that run are those of which something was proved, by methods of their own."""
     own = module.compiled
-    return set(module.heads) == set(own) and all(module.heads[role] is own[role].head for role in own)
+    same = set(module.heads) == set(own) and all(module.heads[role] is own[role].head for role in own)
+    return same and not any(
+        callable(held) and name not in FREE and hasattr(type(part), name)
+        for part in module.modules() for name, held in vars(part).items()
+    )  # fmt: skip
 
 
 def _settings(module: nn.Module, inside: bool, noted: Mapping[str, str] | None) -> Iterator[tuple[str, str]]:

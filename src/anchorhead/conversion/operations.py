@@ -84,6 +84,7 @@ class Operations:
         self.counts = Counter[Any]()
         self.records: dict[Any, Record] = {}
         self.noted: dict[Any, Event] = {}
+        self.products: dict[Any, tuple[Event, ...]] = {}
         self.branches, self.within, self.making = Counter[tuple[str, str]](), 0, 0
         for module in model.modules():
             for tensor in tensors_in([vars(module), module._parameters, module._buffers]):
@@ -203,7 +204,7 @@ class Operations:
             kept = {s.weights for s in call.data.values()} if call.name in KEEPS_WEIGHTS else {None}
             scores = any(s.scores for s in call.data.values())
             if scores:
-                self.addends(call, list(call.data))
+                self.addends(call, list(call.data), *(e for s in call.data.values() if s.scores for e in s.open))
             return State(open=opened, weights=kept.pop() if len(kept) == 1 else None, scores=scores)
         self.left |= dict.fromkeys(opened)
         self.left[self.event(call.name)] = None
@@ -253,36 +254,41 @@ class Operations:
         if call.name in MATRIX:
             self.counts["scores"] += 1
             self.note("scores", event, first, second)
-            self.addends(call, [n for n in call.data if n not in factors])
+            self.addends(call, [n for n in call.data if n not in factors], event)
             return State(open=added | {event}, scores=True)
         self.left[event] = None
         return State(open=added)
 
-    def addends(self, call: Call, names: list[str]) -> None:
-        """What is added to scores, or stands beside them, and is none itself."""
+    def addends(self, call: Call, names: list[str], *products: Event) -> None:
+        """What is added to scores, or stands beside them, and is none itself; products: those that made the scores."""
         for tensor in (t for n in names for t in call.tensors[n]):
             state = self.get(tensor)
             if state.marks & DATA and not state.scores:
-                self.note("addend", self.event(call.name), tensor)
+                self.note("addend", self.event(call.name), tensor, products=products)
 
     def attends(self, softmax: Event, weights: Tensor, values: Tensor) -> None:
         self.note("values", softmax, weights, values if values.ndim > 1 else values.unsqueeze(-1))
         self.attention[softmax.place, softmax.module] = None
 
-    def note(self, role: str, event: Event, *tensors: Tensor) -> None:
+    def note(self, role: str, event: Event, *tensors: Tensor, products: tuple[Event, ...] = ()) -> None:
         """What takes part in attention, for `substance.py`; a head is proved."""
         if not event.written_out:
             name = (role, event.place, event.operation, event.source)
             self.counts[name] += 1
             key = (*name, self.counts[name])
-            self.noted[key] = event
+            self.noted[key], self.products[key] = event, products
             self.records[key] = Record(role, tuple(t.detach().clone() for t in tensors))
 
-    def without_substance(self, other: Operations) -> list[Event]:
-        """What looks like attention, and does not move with the data as that does; other: those of a run with other
-        data."""
-        found = constant(self.records, other.records).items()
-        events = [(self.noted[key], why) for key, why in found]
+    def without_substance(self, others: Callable[[], Operations]) -> list[Event]:
+        """What looks like attention, and does not move with the data as that does; others: those of a run with other
+        data, which are others every time. What is added to products that are no scores, and are listed themselves, is
+        a sum."""
+        first = others().records
+        found = constant(self.records, first)
+        if any(self.records[key].role == "values" for key in found):
+            found = constant(self.records, first, others().records)
+        sums = {key for key, made in self.products.items() if made and all(e in self.left for e in made)}
+        events = [(self.noted[key], why) for key, why in found.items() if key not in sums]
         return [replace(e, operation=f"{e.operation} with {why}") for e, why in events if e not in self.left]
 
     def finish(self, output: Any) -> None:

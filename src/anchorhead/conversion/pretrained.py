@@ -42,8 +42,7 @@ def _loaded(made: Any, folder: Path, path: Path, asked: dict[str, Any]) -> nn.Mo
     try:
         model, info = made.from_pretrained(folder, **asked)
     except Exception as error:  # whatever the library finds wrong with the folder
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise FileError(f"{path} cannot be loaded as {made.__name__}: {reason[:200]}.") from error
+        raise FileError(f"{path} cannot be loaded as {made.__name__}: {first_line(error)}") from error
     missing = sorted(set(info["missing_keys"]) | {str(row[0]) for row in info.get("mismatched_keys", ())})
     if missing:
         raise FileError(
@@ -52,6 +51,12 @@ def _loaded(made: Any, folder: Path, path: Path, asked: dict[str, Any]) -> nn.Mo
         )
     loaded: nn.Module = model.eval()
     return loaded
+
+
+def first_line(error: Exception) -> str:
+    """What a library says is wrong, as one sentence."""
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"{said[:200].rstrip('.')}."
 
 
 def from_config(where: Path, name: str, named: Mapping[str, str] | None = None) -> nn.Module:

@@ -51,6 +51,8 @@ class ConversionReport:
     """Places of heads whose arguments left their interval on them."""
     code: dict[str, str] = field(default_factory=dict, repr=False)
     """A digest of the code that was converted, by class."""
+    shared: dict[str, str] = field(default_factory=dict, repr=False)
+    """Other paths of modules of the original that stand in several places."""
     made: Makeup = field(default_factory=Makeup, repr=False)
     """What the model was made of when it was converted."""
     computed_by: dict[str, str] = field(default_factory=dict, repr=False)

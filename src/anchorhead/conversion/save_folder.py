@@ -48,7 +48,7 @@ def write(model: Any, where: Path, beside: list[Path]) -> None:
     heads, entries = _heads(model)
     trainable = any(place.module.head.trains for place in model.report.places)
     record: dict[str, Any] = {"format": FORMAT, "report": model.report.as_dict(), "heads": entries, "same": same,
-                              "trainable": trainable, "code": model.report.code,
+                              "trainable": trainable, "code": model.report.code, "shared": model.report.shared,
                               "grown": grown(model, model.report.made.tensors), **_configured(model)}  # fmt: skip
     require_free(where)
     try:

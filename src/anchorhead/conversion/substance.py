@@ -9,14 +9,17 @@ Scores   s = q·k must differ between keys by q·(k' - k), and by (q' - q)·k, i
          s does, since some tokens may be padding.
 Addends  what else is added to scores must be a constant: the same in both runs.
 Values   v must differ between keys by v' - v in every column in which it differs at all; keys count by their weights.
+         Where there are two keys, one of thousands of columns may stay by chance, so what stays is looked at again on
+         yet other data.
 
 What moves by less than `LEAST` of its size counts as constant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,13 +43,14 @@ def moved(values: Tensor, generator: torch.Generator) -> Tensor:
     return values * factors.to(values.device, values.real.dtype if values.is_complex() else values.dtype)
 
 
-def constant(first: Mapping[object, Record], second: Mapping[object, Record]) -> dict[object, str]:
-    """What is wrong, by key, with what does not move from one run to the other as attention does."""
+def constant(first: Mapping[Any, Record], *others: Mapping[Any, Record]) -> dict[Any, str]:
+    """What is wrong, by key, with what does not move from one run to the others as attention does."""
     found = {}
     for key, record in first.items():
-        other = second.get(key)
-        alike = other is not None and [t.shape for t in record.tensors] == [t.shape for t in other.tensors]
-        wrong = CHECKS[record.role](record.tensors, other.tensors) if other is not None and alike else UNKNOWN
+        runs = [run[key].tensors for run in others if key in run]
+        shapes = [[t.shape for t in tensors] for tensors in (record.tensors, *runs)]
+        alike = len(runs) == len(others) and all(each == shapes[0] for each in shapes)
+        wrong = CHECKS[record.role](record.tensors, *runs) if alike else UNKNOWN
         if wrong:
             found[key] = wrong
     return found
@@ -55,7 +59,7 @@ def constant(first: Mapping[object, Record], second: Mapping[object, Record]) ->
 UNKNOWN = "not found again with other data"
 
 
-def _scores(first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> str:
+def _scores(first: tuple[Tensor, ...], second: tuple[Tensor, ...], *more: tuple[Tensor, ...]) -> str:
     """q, (..., i, d), and k, (..., d, j)."""
     (q, k), (other_q, other_k) = (tuple(_wide(t) for t in run) for run in (first, second))
     scores = q @ k
@@ -75,22 +79,24 @@ def _move(scores: Tensor, change: Tensor) -> bool:
     return bool((5 * moves.sum(-1) >= 2 * counts.sum(-1)).all())
 
 
-def _addend(first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> str:
-    same = torch.equal(first[0].nan_to_num(), second[0].nan_to_num())
+def _addend(first: tuple[Tensor, ...], *others: tuple[Tensor, ...]) -> str:
+    same = all(torch.equal(first[0].nan_to_num(), other[0].nan_to_num()) for other in others)
     return "" if same else "scores to which something that depends on the data is added"
 
 
-def _values(first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> str:
-    """Weights, (..., i, j), and values, (..., j, c)."""
-    weights, values, other = _wide(first[0]), _wide(first[1]), _wide(second[1])
+def _values(first: tuple[Tensor, ...], *others: tuple[Tensor, ...]) -> str:
+    """Weights, (..., i, j), and values, (..., j, c); a column that moves in any of the other runs does."""
+    weights, values = _wide(first[0]), _wide(first[1])
     count = weights.nan_to_num(0.0).mean(-2).unsqueeze(-1)
 
     def centred(v: Tensor) -> Tensor:
         return v - (count * v).sum(-2, keepdim=True)
 
     spread = (count * centred(values).abs()).sum(-2)
-    moves = (count * (centred(other) - centred(values)).abs()).sum(-2)
-    fixed = (spread > 1e-6 * values.abs().amax()) & (moves <= LEAST * spread)
+    fixed = spread > 1e-6 * values.abs().amax()
+    for other in others:
+        moves = (count * (centred(_wide(other[1])) - centred(values)).abs()).sum(-2)
+        fixed &= moves <= LEAST * spread
     return "values that do not depend on the data" if bool(fixed.any()) else ""
 
 
@@ -98,4 +104,4 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
-CHECKS = {"scores": _scores, "addend": _addend, "values": _values}
+CHECKS: dict[str, Callable[..., str]] = {"scores": _scores, "addend": _addend, "values": _values}

@@ -25,7 +25,7 @@ from anchorhead.conversion.report import ConversionReport
 from anchorhead.digits import Up
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.expression.graph import Expression
-from anchorhead.head.head import Head
+from anchorhead.head.head import NUMBERS, Head
 from anchorhead.head.module import HeadModule
 from anchorhead.model.activation import Placed
 from anchorhead.model.compiled import CompiledModel
@@ -151,8 +151,9 @@ def _unproved(place: str, claim: HeadClaim, problem: str) -> Recertified:
 
 def _proved(claim: HeadClaim, head: Head) -> tuple[Target, HeadClaim] | str:
     """The claim of the numbers as they are, with the smallest bound that is proved; or why there is none."""
-    if not all(math.isfinite(v) for v in (*head.constants, *head.gains)):
-        return "its values are not finite"
+    wrong = [name for name in NUMBERS if not all(map(math.isfinite, getattr(head, name)))]
+    if wrong:
+        return f"its {wrong[0].replace('_', ' ')} are not all finite numbers"
     target = Target(Expression((claim.function,), (claim.variable,)), claim.low, claim.high, relative=claim.relative,
                     evaluation=claim.evaluation if head.odd is not None else "")  # fmt: skip
     shown = max(sampled_error(target, head, claim.edges, claim.approximation), 1e-14)

@@ -37,15 +37,18 @@ from anchorhead.proof.composed import Bound
 
 MARGIN = 4
 ROUNDINGS = 64
+WRITES = "its forward writes to its own parameters, which watching must not change"
+NONE_KNOWN = "No inputs are known that this model takes; give some: report.watch(inputs)."
 
 
 def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: ConversionReport) -> None:
     """Completes the report by a run of the model."""
     given = inputs is not None
-    with torch.compiler.set_stance("force_eager"), _Untouched(original):
+    with torch.compiler.set_stance("force_eager"), _Untouched(original) as guard:
         compute = lambda item: _outputs(original, item)
         found = (inputs, compute(inputs)) if given else example(original, compute)
     if found is None:
+        report.unwatched = WRITES if guard.refused else report.unwatched
         return
     (item, expected), twin = found, _twin(converted)
     if not any(bool(t.isfinite().any()) for t in expected if t.numel() and _is_real(t)):
@@ -76,11 +79,13 @@ def watch_again(report: ConversionReport, inputs: Any) -> None:
         gone = "The model of this report is gone" if model is None else f"The model was changed ({report.changed[0]})"
         raise InputError(f"{gone}, so that there is nothing to watch; convert the original again.")
     item = report.item if inputs is None else inputs
-    found = (item, None) if item is not None else example(model, lambda item: _outputs(model, item))
-    if found is None:
-        raise InputError("No inputs are known that this model takes; give some: report.watch(inputs).")
-    item = _where(found[0], model)
-    _outputs(model, item)  # inputs that it does not take are named
+    with _Untouched(model) as guard:
+        found = (item, None) if item is not None else example(model, lambda item: _outputs(model, item))
+        if found is None:
+            why = f"The model was not watched, since {WRITES}." if guard.refused else NONE_KNOWN
+            raise InputError(why)
+        item = _where(found[0], model)
+        _outputs(model, item)  # inputs that it does not take are named
     before = report.unwatched
     _watched(model, _twin(model), item, report)
     if report.unwatched:
@@ -141,16 +146,16 @@ class _Untouched(TorchDispatchMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.own = {storage_of(p)[0] for p in model.parameters()}
+        self.own, self.refused = {storage_of(p)[0] for p in model.parameters()}, False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         schema = getattr(func, "_schema", None)
         for argument, value in zip(schema.arguments if schema else (), args, strict=False):
             written = argument.alias_info and argument.alias_info.is_write
             if written and any(storage_of(t)[0] in self.own for t in tensors_in(value)):
+                self.refused = True
                 raise InputError(
-                    "The forward of this model writes to its own parameters, which would change the original; keep in "
-                    "buffers what a forward changes."
+                    f"The model cannot be watched, since {WRITES}; keep in buffers what a forward changes."
                 )
         return func(*args, **(kwargs or {}))
 

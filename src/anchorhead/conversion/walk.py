@@ -86,10 +86,10 @@ def _walk_converted(model: nn.Module, inputs: tuple[Any, ...], named: dict[str, 
         given = pytree.tree_leaves((inputs, named))
         operations = _walked(graph, given, None)
         left = list(operations.left)
-        if operations.records:
-            draw = torch.Generator().manual_seed(0)
-            other = [moved(v, draw) if isinstance(v, Tensor) and v.is_floating_point() else v for v in given]
-            left += operations.without_substance(_walked(graph, other, draw))
+        draw = torch.Generator().manual_seed(0)
+        other = lambda v: moved(v, draw) if isinstance(v, Tensor) and v.is_floating_point() else v
+        others = lambda: _walked(graph, [other(v) for v in given], draw)
+        left += operations.without_substance(others) if operations.records else []
     if left:
         event = left[0]
         raise StructureError(

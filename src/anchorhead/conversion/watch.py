@@ -86,16 +86,18 @@ def watch_twice(
     """
     seen, ran = watch(model, run, [fresh(), fresh()])
     left = list(seen.left)
-    if seen.records:
-        draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator().manual_seed(0)
+
+    def others() -> Operations:
         given = [fresh(), fresh()]
         for tensors in zip(*map(tensors_in, given), strict=True):
             if tensors[0].is_floating_point() or tensors[0].is_complex():
                 changed = moved(tensors[0], draw)
                 for tensor in tensors:
                     tensor.copy_(changed)
-        other, _ = watch(twin(), run, given, draw)
-        left += seen.without_substance(other)
+        return watch(twin(), run, given, draw)[0]
+
+    left += seen.without_substance(others) if seen.records else []
     return Watched(list({(e.place, e.module, str(e)): e for e in left}.values()), list(seen.attention), ran)
 
 
