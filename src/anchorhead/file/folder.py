@@ -165,7 +165,9 @@ def _check_files(where: Path, files: Any) -> None:
     for name, digest in files.items():
         if not FILE.fullmatch(name):
             raise FileError(f"{where / RECORD} lists {name[:80]!r}, which is no file of a converted model.")
-        if name not in there or file_digest(where / name) != digest:
+        if name not in there:
+            raise FileError(f"{where / name} is missing, which was saved with the model; convert again.")
+        if file_digest(where / name) != digest:
             raise FileError(
                 f"{where / name} is not the file that was saved, so what is reported of the model does not hold; "
                 "convert again."
