@@ -24,6 +24,7 @@ from anchorhead.compiler.piece import BOUNDED
 from anchorhead.compiler.refusals import BelowDtype
 from anchorhead.conversion.asked import check_convertible, check_flags, copied
 from anchorhead.conversion.code_digest import code_digests
+from anchorhead.conversion.held_functions import put_modules
 from anchorhead.conversion.linear import Around, around
 from anchorhead.conversion.place_heads import PLACED, put
 from anchorhead.conversion.pretrained import forbid_saving
@@ -105,6 +106,7 @@ def _converted(module: nn.Module, wished: list[float], tell: Progress, inputs: A
                accept: bool) -> nn.Module:  # fmt: skip
     """The copy with heads in all places, tried out."""
     model: Any = copied(module)
+    put_modules(model)
     sites, refused, graphs = find_sites(model, pure=pure)
     found = ConversionReport(wished[0], refused=list(refused), code=code_digests(module), shared=shared(module))
     heads, made = _Heads(wished, tell), []

@@ -29,7 +29,8 @@ from anchorhead.conversion.activations import (
     why_unread,
     why_unread_call,
 )
-from anchorhead.conversion.forward_source import activation_calls, calls, each_call, frozen, held_functions
+from anchorhead.conversion.forward_source import activation_calls, calls, each_call, frozen
+from anchorhead.conversion.held_functions import held_functions, mentioned
 from anchorhead.conversion.norms import NORM_NAMES, norm_call, norm_of
 from anchorhead.conversion.source_calls import source_calls, source_gates
 from anchorhead.conversion.traced_forward import traced
@@ -99,6 +100,7 @@ def find_sites(
     refused: list[tuple[str, str]] = []
     graphs: dict[str, fx.Graph] = {}
     called: dict[type, set[str]] = {}
+    names = mentioned(model)
     more = {id(m) for m in model.modules() if is_elementwise(m)} if pure else set()
     for path, module in model.named_modules():
         if is_activation(module) or id(module) in more:
@@ -113,7 +115,7 @@ def find_sites(
         if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
             own = set()
         else:
-            refused += [(below(path, name), why) for name, why in held_functions(module)]
+            refused += [(below(path, name), why) for name, why in held_functions(module, names)]
         fixed = frozen(module) if children or own else None
         graph = traced(module) if (children or own) and fixed is None else None
         if graph is not None:

@@ -27,7 +27,7 @@ from anchorhead.proof.certificate import Certificate, end_text
 from anchorhead.proof.composed import composed, heads_of
 from anchorhead.proof.head_claim import HeadClaim
 
-RECORD = "anchorhead.json"
+RECORD, CARD = "anchorhead.json", "README.md"
 FORMAT = 3
 MOST_RECORD = 1 << 26
 MOST_ALIKE = 8
@@ -154,6 +154,16 @@ def read_folder(where: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise FileError(f"{where} is not a converted model that can be read: {error}.") from error
     return record
+
+
+def reported(where: Path) -> tuple[dict[str, Any], str]:
+    """What was reported of a conversion, as values and as the text in its card; nothing is proved anew."""
+    record = read_folder(where)
+    report: dict[str, Any] = record["report"]
+    if CARD not in record["files"]:
+        raise FileError(f"{where} has no {CARD} with a report; convert again.")
+    text = (where / CARD).read_text(encoding="utf-8")
+    return report, text.partition("```\n")[2].rpartition("\n```")[0]
 
 
 def _check_files(where: Path, files: Any) -> None:
