@@ -356,10 +356,44 @@ def test_a_tolerance_that_cannot_be_kept_raises_unless_it_is_accepted():
     model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
     with pytest.raises(ah.ToleranceError, match=r"^1: ") as refused:
         ah.convert(model, tol=1e-12)
-    assert refused.value.best > 1e-12
+    assert 1e-12 < refused.value.best < 1e-6
+    assert "tol=1e-12, half of it" in str(refused.value)
+    assert f"errs by {refused.value.best:.3g}. Use a larger tol, or accept=True" in str(refused.value)
+    assert "domain" not in str(refused.value)
     report = ah.convert(model, tol=1e-12, accept=True).report
     assert [place for place, _ in report.refused] == ["1"]
     assert report.remaining == [("1", "GELU (gelu)")]
+
+
+class CallsWhatJumps(Block):
+    def forward(self, x):
+        return self.c(F.softplus(self.a(x), 2.0, 5.0))
+
+
+class CallsWhatCannotBeRewritten(Block):
+    def forward(self, x):
+        if x.ndim > 7:
+            return super().forward(x)
+        return self.c(F.leaky_relu(torch.sigmoid(self.a(x))))
+
+
+LEFT = {
+    "Hardshrink(0.5) jumps": nn.Hardshrink(),
+    "Softplus(beta=2, threshold=5) jumps": nn.Softplus(2, 5),
+    "no finite head can follow it to infinity": nn.Softsign(),
+    "calls softplus, which, with what it is given beside its argument, jumps": CallsWhatJumps(),
+    "make them modules: nn.LeakyReLU(), nn.Sigmoid()": CallsWhatCannotBeRewritten(),
+}
+
+
+@pytest.mark.parametrize("why", LEFT)
+def test_what_is_left_is_named_with_its_reason_and_what_can_be_done_here(why):
+    report = ah.convert(nn.Sequential(nn.Linear(8, 8), LEFT[why]), inputs=torch.randn(4, 8)).report
+    ((place, said),) = report.refused
+    assert place == "1"
+    assert why in said
+    assert "domain" not in said
+    assert "GELU" not in said
 
 
 class OverwritesItsInput(Block):

@@ -178,7 +178,7 @@ def test_no_file_can_be_added_or_removed(saved):
     (saved[1] / ".gitattributes").write_text("")
     assert ah.verify(saved[1]).level == "proved"
     (saved[1] / "README.md").unlink()
-    with pytest.raises(ah.FileError, match="not the file that was saved"):
+    with pytest.raises(ah.FileError, match=r"README\.md is missing"):
         ah.verify(saved[1])
 
 
@@ -239,6 +239,30 @@ def test_the_card_holds_the_report(saved):
     text = (saved[1] / "README.md").read_text(encoding="utf-8")
     assert str(saved[0].report) in text
     assert "load_converted" in text
+
+
+def test_the_command_shows_the_report_of_a_folder(saved):
+    def command(*more):
+        asked = [sys.executable, "-m", "anchorhead", "show", str(saved[1]), *more]
+        return subprocess.run(asked, capture_output=True, text=True, check=False)
+
+    assert command().stdout.strip() == str(saved[0].report)
+    assert json.loads(command("--json").stdout) == saved[0].report.as_dict()
+    refused = command("--plot", "figure.png")
+    assert refused.returncode == 2
+    assert "load_converted" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "pure", "said"),
+    [
+        (nn.Sequential(nn.Linear(4, 4), nn.GELU()), False, "1 activation is attention now"),
+        (nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Tanh()), False, "2 activations are attention now"),
+        (nn.Sequential(nn.LayerNorm(4), nn.GELU()), True, "1 activation and 1 norm are attention now"),
+    ],
+)
+def test_a_report_counts_in_plain_words(model, pure, said):
+    assert str(ah.convert(model, pure=pure).report).startswith(said)
 
 
 def test_folders_of_others_are_left_alone_and_earlier_conversions_are_replaced(saved, tmp_path):

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 import anchorhead as ah
 from anchorhead.errors import FileError, InputError, Stopped
-from anchorhead.file.command import verified
+from anchorhead.file.command import shown, verified
 from anchorhead.options import (
     Domain,
     Dtype,
@@ -122,10 +122,7 @@ def compile_(
 
 @app.command()
 def verify(
-    file: Annotated[
-        Path,
-        typer.Argument(help="A model saved by `anchorhead compile -o`, or a folder of `anchorhead convert -o`."),
-    ],
+    file: Annotated[Path, typer.Argument(help="A saved model, or a folder of `anchorhead convert -o`.")],
     as_json: Json = False,
 ) -> None:
     """Check the proof in a saved model, or of every head of a converted one, from the numbers alone."""
@@ -134,7 +131,7 @@ def verify(
 
 @app.command()
 def show(
-    file: Annotated[Path, typer.Argument(help="A model saved by `anchorhead compile -o`, or by a theorem's `save`.")],
+    file: Annotated[Path, typer.Argument(help="A saved model or theorem, or a folder of `anchorhead convert -o`.")],
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -144,7 +141,10 @@ def show(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What a saved model is: its certificate, its cost, its keys."""
+    """What a saved model is: its certificate, its cost, its keys; of a converted one the report."""
+    if file.is_dir() and plot is None:
+        print(shown(file, as_json=as_json))
+        return
     model: Any = ah.load(file)
     if plot is not None:
         from anchorhead.drawing import write

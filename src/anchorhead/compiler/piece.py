@@ -38,6 +38,8 @@ SETTLED = 0.25
 MOST_FAMILIES = 64
 HOPEFUL = 4.0
 """Crowded keys are searched where a glance gives them this many times the goal, in e-folds, or less."""
+BOUNDED = "; give a bounded domain, such as (-20, 20)."
+"""What can be done about a target that no head follows to infinity, where there is a domain to give."""
 
 
 class Layout:
@@ -170,7 +172,7 @@ class PieceFit:
             side = "right" if sign > 0 else "left"
             raise InputError(
                 f"{local.expression} has no affine asymptote, approached exponentially, on the {side}, so no finite "
-                "head can follow it to infinity; give a bounded domain, such as (-20, 20)."
+                f"head can follow it to infinity{BOUNDED}"
             )
         if found[1] is not None:
             self.rates.append(found[1])

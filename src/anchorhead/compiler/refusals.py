@@ -33,7 +33,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 def refusal(search: Search) -> ToleranceError:
-    """Why no head keeps the tolerance, and what to do."""
+    """Why no head keeps the tolerance, what was reached, and what to do."""
+    found = _refusal(search)
+    found.best = search.best if search.best_keys else found.best
+    return found
+
+
+def _refusal(search: Search) -> ToleranceError:
     what = f"tol={search.tol:g} for {search.target.expression} in {search.dtype}"
     what = f"A relative {what}" if search.target.relative else what
     what += "" if search.largest is None else f" with values of at most {search.largest:g}"

@@ -10,14 +10,14 @@ import copy
 import inspect
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from anchorhead.errors import AnchorheadError
+from anchorhead.errors import AnchorheadError, DiscontinuityError
 from anchorhead.expression.parse import parse
 from anchorhead.tracing.function import trace
 
@@ -50,7 +50,15 @@ FUNCTIONS: dict[Callable[..., Any], str] = {
 METHODS = {"relu": "relu", "tanh": "tanh", "sigmoid": "sigmoid"}
 """Methods of a tensor that are activations."""
 
+MODULES = {name.lower(): name for name in nn.modules.activation.__all__}
+JUMPS = "jumps, and heads are continuous, so that none is near it everywhere"
+
 PASSIVE = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+
+def modules_for(names: Iterable[str]) -> str:
+    """The modules that compute what activation functions of these names do."""
+    return ", ".join(f"nn.{MODULES[name.replace('_', '')]}()" for name in sorted(names))
 
 
 def is_activation(module: nn.Module) -> bool:
@@ -94,6 +102,18 @@ def formula_of(module: nn.Module) -> str | None:
         return None
 
 
+def why_unread(module: nn.Module) -> str:
+    """Why a module that has no formula has none."""
+    said = type(module).__name__
+    try:
+        trace(module)
+    except DiscontinuityError:
+        return f"{str(module).splitlines()[0]} {JUMPS}"
+    except AnchorheadError:
+        pass
+    return f"{said} is not an elementwise function that can be read"
+
+
 def _short(text: str) -> str:
     """Constants as they are written, 0.3, and not as a double of that name has it, 0.29999999999999998889776975...;
     they differ by less than torch's own rounding of a product with it."""
@@ -103,16 +123,32 @@ def _short(text: str) -> str:
 def formula_of_call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """The formula of a call of an activation function with constants beside its input, or None."""
 
+    try:
+        text = _short(trace(_called(target, args, kwargs)).text[0])
+        parse(text)
+        return text
+    except AnchorheadError:
+        return None
+
+
+def why_unread_call(name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Why a call that has no formula has none."""
+    try:
+        trace(_called(target, args, kwargs))
+    except DiscontinuityError:
+        return f"its forward calls {name}, which, with what it is given beside its argument, {JUMPS}"
+    except AnchorheadError:
+        pass
+    return f"a call of {name} inside forward is not an elementwise function"
+
+
+def _called(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+    given = {k: v for k, v in kwargs.items() if k not in ("inplace", "training")}
+
     def called(x: torch.Tensor) -> torch.Tensor:
-        given = {k: v for k, v in kwargs.items() if k not in ("inplace", "training")}
         found: torch.Tensor = (
             getattr(x, target)(*args, **given) if isinstance(target, str) else target(x, *args, **given)
         )
         return found
 
-    try:
-        text = _short(trace(called).text[0])
-        parse(text)
-        return text
-    except AnchorheadError:
-        return None
+    return called

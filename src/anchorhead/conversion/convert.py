@@ -9,6 +9,7 @@ model runs once: what else in it is nonlinear is listed (`watch.py`), and its ou
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import Any
 
@@ -19,8 +20,11 @@ from anchorhead.compiler.compile import compile_formula
 from anchorhead.compiler.method import check_tol
 from anchorhead.compiler.norm_models import norm_models
 from anchorhead.compiler.odd_model import odd_model
+from anchorhead.compiler.piece import BOUNDED
+from anchorhead.compiler.refusals import BelowDtype
 from anchorhead.conversion.asked import check_convertible, check_flags, copied
 from anchorhead.conversion.code_digest import code_digests
+from anchorhead.conversion.held_functions import put_modules
 from anchorhead.conversion.linear import Around, around
 from anchorhead.conversion.place_heads import PLACED, put
 from anchorhead.conversion.pretrained import forbid_saving
@@ -102,6 +106,7 @@ def _converted(module: nn.Module, wished: list[float], tell: Progress, inputs: A
                accept: bool) -> nn.Module:  # fmt: skip
     """The copy with heads in all places, tried out."""
     model: Any = copied(module)
+    put_modules(model)
     sites, refused, graphs = find_sites(model, pure=pure)
     found = ConversionReport(wished[0], refused=list(refused), code=code_digests(module), shared=shared(module))
     heads, made = _Heads(wished, tell), []
@@ -129,13 +134,25 @@ def _heads_for(
     """The heads for a site, or None where there are none, with the reason in the report."""
     try:
         return heads.at(site, dtype)
-    except (InputError, ToleranceError) as error:
-        if isinstance(error, ToleranceError) and not accept:
-            refusal = ToleranceError(f"{site.place}: {error} accept=True leaves it as it was, and lists it.")
+    except ToleranceError as error:
+        why = _beyond(site, heads.tols[-1], dtype, error)
+        if not accept:
+            advice = "Use a larger tol, or accept=True (--accept), which leaves it as it was, and lists it."
+            refusal = ToleranceError(f"{site.place}: {why} {advice}")
             refusal.best = error.best
             raise refusal from error
-        report.refused.append((site.place, str(error)))
-        return None
+    except InputError as error:
+        why = f"{site.formula} has no head on all of R: {str(error).removesuffix(BOUNDED)}"
+    report.refused.append((site.place, why))
+    return None
+
+
+def _beyond(site: Site, tol: float, dtype: torch.dtype, error: ToleranceError) -> str:
+    """That a tolerance cannot be had, and what can."""
+    own = "float64" if dtype == torch.float64 else "float32"
+    best = f"the best that was found errs by {error.best:.3g}" if error.best < math.inf else "no head came near it"
+    rounds = ", where evaluating a head rounds by more than is left" if isinstance(error, BelowDtype) else ""
+    return f"tol={tol:g}, half of it for the head's error, cannot be had for {site.formula} in {own}{rounds}; {best}."
 
 
 def placed(model: nn.Module, site: Site, roles: Roles, graph: fx.Graph | None, outside: str) -> Place:

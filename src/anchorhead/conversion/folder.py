@@ -26,6 +26,7 @@ from anchorhead.conversion.asked import check_convertible, copied
 from anchorhead.conversion.code_digest import changed, code_digests
 from anchorhead.conversion.configured import other_values, switch
 from anchorhead.conversion.convert import convert, placed
+from anchorhead.conversion.held_functions import put_modules
 from anchorhead.conversion.holdings import grow, tensors
 from anchorhead.conversion.place_heads import put
 from anchorhead.conversion.pretrained import forbid_saving, from_config, load_pretrained
@@ -99,6 +100,7 @@ def load_converted(
     model: Any = copied(module) if module is not None else _built(where, record)
     share(model, record.get("shared", shared(model)))
     code, alike = code_digests(model), shared(model)
+    put_modules(model)
     sites, _, graphs = find_sites(model, pure=True)
     kinds = {entry["place"]: entry["kind"] for entry in record["heads"]}
     at = {site.place: site.as_saved(kinds.get(site.place, "")) for site in sites}

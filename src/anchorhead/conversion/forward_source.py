@@ -9,7 +9,6 @@ block, as of no_grad or autocast, must not be replaced by its trace.
 from __future__ import annotations
 
 import ast
-import functools
 import inspect
 import textwrap
 import types
@@ -83,7 +82,7 @@ def _callees(kind: type, parsed: ast.FunctionDef, names: dict[str, Any]) -> Iter
         if not isinstance(node, ast.Call):
             continue
         found: Any = None
-        if isinstance(node.func, ast.Attribute) and _is_own(node.func):
+        if isinstance(node.func, ast.Attribute) and is_own(node.func):
             found = inspect.getattr_static(kind, node.func.attr, None)
             if found is not None and getattr(nn.Module, node.func.attr, None) is found:
                 found = None
@@ -109,29 +108,14 @@ def calls(module: nn.Module, known: set[str]) -> set[str]:
 def each_call(module: nn.Module, known: set[str] = ACTIVATION_NAMES) -> list[str]:
     """The same, a name for each call."""
     nodes = [n.func for parsed, _ in sources(module) for n in ast.walk(parsed) if isinstance(n, ast.Call)]
-    names = [f.attr for f in nodes if isinstance(f, ast.Attribute) and not _is_own(f)]
+    names = [f.attr for f in nodes if isinstance(f, ast.Attribute) and not is_own(f)]
     names += [f.id for f in nodes if isinstance(f, ast.Name)]
     return [name for n in names if (name := n.removesuffix("_")) in known]
 
 
-def _is_own(function: ast.Attribute) -> bool:
+def is_own(function: ast.Attribute) -> bool:
     """self.relu(x): a child or a method, which is seen by itself."""
     return isinstance(function.value, ast.Name) and function.value.id == "self"
-
-
-def held_functions(module: nn.Module) -> Iterator[tuple[str, str]]:
-    """Attributes that hold functions, or containers of functions or of activations that torch does not register."""
-    for name, value in vars(module).items():
-        if name.startswith("_") or name == "training":
-            continue
-        parts = value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else [value]
-        for part in parts:
-            if isinstance(part, types.FunctionType | types.BuiltinFunctionType | functools.partial):
-                yield name, "a function held in an attribute cannot be replaced; use a module, such as nn.GELU()"
-                break
-            if isinstance(part, nn.Module):
-                yield name, "modules in a plain list are not registered and cannot be replaced; use nn.ModuleList"
-                break
 
 
 def assigned(module: nn.Module) -> set[str]:
@@ -166,7 +150,7 @@ def _reason(node: ast.AST, arguments: set[str]) -> str | None:
         return "it branches on its arguments"
     if isinstance(node, ast.Assign | ast.AugAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if any(isinstance(t, ast.Attribute) and _is_own(t) for t in targets):
+        if any(isinstance(t, ast.Attribute) and is_own(t) for t in targets):
             return "it changes its own attributes"
     if isinstance(node, ast.Call) and _named(node.func) in RANDOM:
         return "it draws random numbers"

@@ -11,7 +11,7 @@ from torch import nn
 
 from anchorhead.conversion.configured import computed, configured, functions_named
 from anchorhead.conversion.makeup import Makeup, changes, makeup, standing
-from anchorhead.conversion.rows import Place, Replaced, lines, some
+from anchorhead.conversion.rows import Place, Replaced, counted, lines, some
 from anchorhead.digits import Up
 from anchorhead.display import gauge, page, sentence, table
 
@@ -196,10 +196,12 @@ class ConversionReport:
 
     def _first(self) -> str:
         norms = sum(row.kind == "norm" for row in self.replaced)
-        also = f" and {norms} norms" if norms else ""
+        activations = len(self.replaced) - norms
+        also = f" and {counted(norms, 'norm')}" if norms else ""
         return (
-            f"{len(self.replaced) - norms} activations{also} are attention now, {len(self.blocks)} of them in "
-            f"feed-forward blocks with {self.neurons:,} neurons; at most {self.keys} keys; tol {self.tol:g}"
+            f"{counted(activations, 'activation')}{also} {'is' if (activations, norms) == (1, 0) else 'are'} attention "
+            f"now, {len(self.blocks)} of them in feed-forward blocks with {counted(self.neurons, 'neuron')}; at most "
+            f"{self.keys} keys; tol {self.tol:g}"
         )
 
     def _seen(self) -> list[str]:

@@ -18,10 +18,19 @@ from anchorhead.conversion.holdings import grown, require_all_held, weights
 from anchorhead.conversion.makeup import changes
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.errors import FileError, InputError
-from anchorhead.file.folder import FORMAT, RECORD, file_digest, head_file, read_folder, record_bytes, record_digest
+from anchorhead.file.folder import (
+    CARD,
+    FORMAT,
+    RECORD,
+    file_digest,
+    head_file,
+    read_folder,
+    record_bytes,
+    record_digest,
+)
 from anchorhead.file.mode import usual_mode
 
-WEIGHTS, CARD = "weights.safetensors", "README.md"
+WEIGHTS = "weights.safetensors"
 
 
 def save_converted(model: nn.Module, folder: str | os.PathLike[str]) -> None:

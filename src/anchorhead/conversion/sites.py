@@ -25,8 +25,12 @@ from anchorhead.conversion.activations import (
     formula_of_call,
     is_activation,
     is_elementwise,
+    modules_for,
+    why_unread,
+    why_unread_call,
 )
-from anchorhead.conversion.forward_source import activation_calls, calls, each_call, frozen, held_functions
+from anchorhead.conversion.forward_source import activation_calls, calls, each_call, frozen
+from anchorhead.conversion.held_functions import held_functions, mentioned
 from anchorhead.conversion.norms import NORM_NAMES, norm_call, norm_of
 from anchorhead.conversion.source_calls import source_calls, source_gates
 from anchorhead.conversion.traced_forward import traced
@@ -96,6 +100,7 @@ def find_sites(
     refused: list[tuple[str, str]] = []
     graphs: dict[str, fx.Graph] = {}
     called: dict[type, set[str]] = {}
+    names = mentioned(model)
     more = {id(m) for m in model.modules() if is_elementwise(m)} if pure else set()
     for path, module in model.named_modules():
         if is_activation(module) or id(module) in more:
@@ -110,7 +115,7 @@ def find_sites(
         if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
             own = set()
         else:
-            refused += [(below(path, name), why) for name, why in held_functions(module)]
+            refused += [(below(path, name), why) for name, why in held_functions(module, names)]
         fixed = frozen(module) if children or own else None
         graph = traced(module) if (children or own) and fixed is None else None
         if graph is not None:
@@ -118,8 +123,7 @@ def find_sites(
         for name, child in children.items():
             formula = formula_of(child)
             if formula is None:
-                why = f"{type(child).__name__} is not an elementwise function that can be read"
-                refused.append((below(path, name), why))
+                refused.append((below(path, name), why_unread(child)))
             else:
                 in_place = bool(getattr(child, "inplace", False))
                 read = name in source_gates(module) and graph is None and not in_place
@@ -181,7 +185,7 @@ def _calls(
     said, where = ", ".join(sorted(names)), path or "the model"
     if graph is None:
         why = f"its forward calls {said}, and cannot be rewritten, since {fixed or 'torch.fx cannot trace it'}"
-        return [], [(where, f"{why}; use a module, such as nn.GELU(), instead")]
+        return [], [(where, f"{why}; to have them converted, make them modules: {modules_for(names)}")]
     sites = []
     for node in graph.nodes:
         if node.target is F.glu:
@@ -190,13 +194,15 @@ def _calls(
         elif _is_call(node):
             formula = formula_of_call(node.target, tuple(node.args[1:]), dict(node.kwargs))
             if formula is None:
-                return [], [(where, f"a call of {node.name} inside forward is not an elementwise function")]
+                why = why_unread_call(node.name, node.target, tuple(node.args[1:]), dict(node.kwargs))
+                return [], [(where, why)]
             in_place = _in_place(node)
             gated = _partner(node) is not None and not in_place
             formula = f"{RAMP}**2" if formula == RAMP and not in_place and _squared(node) else formula
             sites.append(Site("call", path, node.name, formula, gated, in_place))
     if not sites:
-        return [], [(where, f"its code calls {said} where torch.fx does not see it; use a module instead")]
+        why = f"its code calls {said} where torch.fx does not see it"
+        return [], [(where, f"{why}; to have them converted, make them modules: {modules_for(names)}")]
     return sites, []
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
-from anchorhead.file.folder import VerifiedFolder, verify
+from anchorhead.file.folder import VerifiedFolder, reported, verify
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -29,3 +30,9 @@ def verified(file: str, *, as_json: bool) -> str:
         return json.dumps({"file": file, "verified": True, name: found.as_dict()})
     assumed = [f"  assuming that {assumption}" for assumption in found.assumptions]
     return "\n".join([f"verified {file}", str(found), *assumed])
+
+
+def shown(folder: Path, *, as_json: bool) -> str:
+    """What was reported of a conversion."""
+    report, text = reported(folder)
+    return json.dumps(report) if as_json else text

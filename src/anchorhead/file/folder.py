@@ -27,7 +27,7 @@ from anchorhead.proof.certificate import Certificate, end_text
 from anchorhead.proof.composed import composed, heads_of
 from anchorhead.proof.head_claim import HeadClaim
 
-RECORD = "anchorhead.json"
+RECORD, CARD = "anchorhead.json", "README.md"
 FORMAT = 3
 MOST_RECORD = 1 << 26
 MOST_ALIKE = 8
@@ -156,6 +156,16 @@ def read_folder(where: Path) -> dict[str, Any]:
     return record
 
 
+def reported(where: Path) -> tuple[dict[str, Any], str]:
+    """What was reported of a conversion, as values and as the text in its card; nothing is proved anew."""
+    record = read_folder(where)
+    report: dict[str, Any] = record["report"]
+    if CARD not in record["files"]:
+        raise FileError(f"{where} has no {CARD} with a report; convert again.")
+    text = (where / CARD).read_text(encoding="utf-8")
+    return report, text.partition("```\n")[2].rpartition("\n```")[0]
+
+
 def _check_files(where: Path, files: Any) -> None:
     """All files that are listed are as they were, and there are no others, but for hidden ones."""
     there = {p.relative_to(where).as_posix() for p in where.rglob("*") if p.is_file()} - {RECORD}
@@ -165,7 +175,9 @@ def _check_files(where: Path, files: Any) -> None:
     for name, digest in files.items():
         if not FILE.fullmatch(name):
             raise FileError(f"{where / RECORD} lists {name[:80]!r}, which is no file of a converted model.")
-        if name not in there or file_digest(where / name) != digest:
+        if name not in there:
+            raise FileError(f"{where / name} is missing, which was saved with the model; convert again.")
+        if file_digest(where / name) != digest:
             raise FileError(
                 f"{where / name} is not the file that was saved, so what is reported of the model does not hold; "
                 "convert again."
