@@ -35,7 +35,7 @@ def size_of(target: Target, tol: float, dtype: str) -> float:
     if not (1 / MOST < width < MOST and scale < most):
         raise InputError(
             f"The domain is {width:.3g} wide and the target as large as {scale:.3g}; in {dtype} widths from "
-            f"{1 / MOST:g} to {MOST:g} and targets up to {most:.3g} can be compiled. Rescale the variable or the "
+            f"{1 / MOST:g} to {MOST:g} and targets up to {most:.3g} can be compiled; rescale the variable or the "
             "target to ordinary sizes, and put the factors into the weights around the model."
         )
     return scale
