@@ -111,7 +111,7 @@ def print_nodes(rows: Sequence[Sequence[str]]) -> None:
 
 def _print_heads(model: ah.CompiledModel) -> None:
     heads = [head for head in model.mechanism.heads if head.kind != "carry"]
-    print("heads: what each computes, by its number in the literal form")
+    print("heads: what each computes, by its number in the literal form; those that carry numbers on are left out")
     for head in heads[:MOST_HEADS]:
         print(plain(f"  layer {head.layer}, head {head.head}  {head.name}: {head.words}"))
     if len(heads) > MOST_HEADS:

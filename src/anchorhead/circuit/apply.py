@@ -19,6 +19,7 @@ its size; literally it is the values constant·v that are rounded, which the hea
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -182,7 +183,7 @@ class FunctionStep(Step):
         return ["u", "v"][: len(self.parts())]
 
     def words(self, lines: Sequence[str], formula: str) -> str:
-        return f"computes {self.function}{_of(u=lines[0])}"
+        return f"computes {formula if _named(lines) else f'{self.function} of u = {lines[0]}'}"
 
     def keys(self, heads: Sequence[ProvedHead], use: Use) -> int:
         return heads[use.head].keys
@@ -251,7 +252,7 @@ class Times(FunctionStep):
 
     def words(self, lines: Sequence[str], formula: str) -> str:
         what = "the product u·v" if self.function is U else f"({self.function})·v"
-        return f"computes {what}{_of(u=lines[0], v=lines[1])}"
+        return f"computes {formula if _named(lines) else f'{what} of u = {lines[0]} and v = {lines[1]}'}"
 
     def wanted(self) -> tuple[str, Node, bool]:
         return ("identity", U, True) if self.function is U else ("plain", self.function, True)
@@ -281,7 +282,6 @@ class Times(FunctionStep):
         return "u·v" if function == "u" else f"({function})·v", method
 
 
-def _of(**lines: str) -> str:
-    """What u and v are, where they are not called so."""
-    said = [f"{role} = {line}" for role, line in lines.items() if line != role]
-    return f" of {' and '.join(said)}" if said else ""
+def _named(lines: Sequence[str]) -> bool:
+    """Whether u or v, the names of what a step reads, are those of something else in it."""
+    return any(re.search(r"\b[uv]\b", line) for line in lines)

@@ -72,7 +72,8 @@ class Pool(Step):
             return Node("mean", (value,))
         parts = [mul(line(q), line(k)) for q, k in zip(self.query, self.key, strict=True)]
         parts += [line(self.offset)] if self.offset.terms or not parts else []
-        return Node("attend", (reduce(add, parts), value))
+        plus = lambda a, b: Node("sub", (a, b.args[0])) if b.op == "neg" else add(a, b)
+        return Node("attend", (reduce(plus, parts), value))
 
     def words(self, lines: Sequence[str], formula: str) -> str:
         if self.is_mean:

@@ -207,9 +207,8 @@ class _Work:
         if not any(getattr(step, "function", None) in INVERSE_ROOTS for step in self.circuit.steps):
             return ""
         return (
-            "; a norm divides by what may be as small as the root of its eps, so that a domain near a point at which "
-            "its entries differ, of an RMS norm are not all near zero, or a larger eps, such as "
-            "nn.LayerNorm(d, eps=1e-2), is what helps"
+            ". A norm divides by what may be as small as the root of its eps: a larger eps, such as 1e-2, helps most, "
+            "or a domain near a point at which a layer norm's entries differ, or an RMS norm's are not all near 0"
         )
 
     def composed(self, choices: list[Choice], sharpness: float) -> Composed:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from anchorhead.errors import DependencyError, InputError
 from anchorhead.export.lens import Hooked, hooked, require_dtype
 from anchorhead.export.named import Named
+from anchorhead.model.mechanism import Mechanism
 
 try:
     from transformer_lens.config import TransformerBridgeConfig
@@ -76,8 +77,12 @@ class NamedBridge(Named, TransformerBridge):
 
     def __init__(self, network: Hooked) -> None:
         super().__init__(Host(network), Adapter(network.cfg), None)
-        self.mechanism, self.own_keys = network.mechanism, network.own_keys
+        self.stated, self.own_keys, self._network = network.stated, network.own_keys, [network]
         self.eval()
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        return self._network[0].mechanism
 
     def _apply(self, fn: Any, recurse: bool = True) -> NamedBridge:
         require_dtype(self, fn)

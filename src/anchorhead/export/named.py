@@ -25,8 +25,8 @@ Hook = tuple[str, Callable[..., Tensor]]
 class Named:
     """What a network with hook points and one with a bridge share. Each head writes entry 0 of its z."""
 
-    mechanism: Mechanism | None
-    """What every head does, of a compiled model whose heads have a meaning each; None for others."""
+    stated: Mechanism | None
+    """What every head does in the network that was made; None where heads have no meaning each."""
     own_keys: Sequence[tuple[int, int]]
     """Of every block, where the keys of the first position begin, and how many lie between those of two positions."""
 
@@ -36,9 +36,15 @@ class Named:
         keys)."""
 
     @property
+    @abstractmethod
+    def mechanism(self) -> Mechanism | None:
+        """What every head does, of a compiled model whose heads have a meaning each; None for others. Its errors are
+        infinite once numbers of the network were changed."""
+
+    @property
     def names(self) -> list[list[str]]:
         """What each head of each block writes, by name."""
-        return [] if self.mechanism is None else [list(names) for names in self.mechanism.states]
+        return [] if self.stated is None else [list(names) for names in self.stated.states]
 
     def where(self, name: str, layer: int | None = None) -> tuple[int, int]:
         """The block and the head that compute a number of that name, or that write it in a layer."""
@@ -87,9 +93,9 @@ class Named:
         return weights.gather(-1, keys.expand(*weights.shape[:-2], -1, -1))
 
     def _head(self, name: str, layer: int | None) -> HeadMechanism:
-        if self.mechanism is None:
+        if self.stated is None:
             raise InputError("The heads of this network have no names: it is not a compiled network of named heads.")
-        return self.mechanism.head(name, layer)
+        return self.stated.head(name, layer)
 
     def _cached(self, cache: Any, block: int, part: str, axis: int) -> Tensor:
         """What a cache holds at a block's z or pattern, whose heads are along that axis."""

@@ -41,6 +41,8 @@ def _form(node: Node, args: list[Form]) -> Form:
         return _whole(("mul", frozenset(args)) if args[0] != args[1] else ("mul", args[0], args[0]))
     if node.op == "power":
         return _power(args[0], number_of(node))
+    if node.op in ("max", "min"):
+        return _whole((node.op, frozenset(args)))
     return _whole((node.op, node.value, *args))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -126,10 +126,20 @@ class Mechanism:
         return found[0]
 
     def _meant(self, name: Any) -> list[HeadMechanism]:
-        """The heads whose names are the same formula, written otherwise."""
-        formulas = {head.name: _form(head.name) for head in self.heads}
+        """The heads whose names are the same formula, written otherwise; of an attention over a prompt also as the
+        target has it, before its score was multiplied out."""
         typed = _form(name)
-        return [head for head in self.heads if typed is not None and formulas[head.name] == typed]
+        if typed is None:
+            return []
+        pools = [head for head in self.heads if head.kind == "pool"]
+        given = {head.name: head.where for head in pools if head.where.startswith("attend(")}
+        formulas = {text: _form(text) for text in {head.name for head in self.heads} | set(given.values())}
+        return [head for head in self.heads
+                if typed in (formulas[head.name], formulas[given.get(head.name, head.name)])]  # fmt: skip
+
+    def unproved(self) -> Mechanism:
+        """The same of numbers that it was not proved for: no error is known."""
+        return replace(self, heads=tuple(replace(head, error=math.inf, rounding=0.0) for head in self.heads))
 
     def _not_found(self, name: Any, layer: Any, layers: list[int]) -> str:
         """Why there is no such head, and which there are; layers: those that write the name."""
@@ -254,9 +264,10 @@ def single_head(function: Node, variable: str, keys: int, certificate: Certifica
     """Of one head for a function of one variable, of which that is certified."""
     text, proved = certificate.expression, certificate.level == "proved"
     in_u = substituted(function, {variable: U})
+    words = f"computes {in_u} of u = {variable}" if variable not in ("u", "v") else f"computes {function}"
     line = Stated(0, {variable: 1})
     found = HeadMechanism(
-        0, 0, "apply", text, f"computes {in_u} of u = {variable}", str(in_u), {"u": line}, text, keys,
+        0, 0, "apply", text, words, str(in_u), {"u": line}, text, keys,
         certificate.bound if proved else math.inf, certificate.domain[0], relative=certificate.relative,
         rounding=0.0 if certificate.bounded or not proved else certificate.rounding,
     )  # fmt: skip

@@ -46,7 +46,8 @@ class Positions(NamedTuple):
 
 def run(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | None, patched: Patches) -> Run:
     """See `Mechanism.run`."""
-    at, wires = _begun(mechanism, x, query, mask)
+    others = [None if part is None else _tensor(part) for part in (query, mask)]
+    at, wires = _begun(mechanism, _tensor(x), *others)
     put = {_place(mechanism, where): value for where, value in patched.items()}
     written: dict[tuple[str, int], Tensor] = {}
     for layer in range(len(mechanism.states)):
@@ -63,13 +64,22 @@ def run(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | No
     return Run(outputs if at is None else outputs[..., at.tokens :, :], written)
 
 
+def _tensor(given: Any) -> Tensor:
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"Inputs are tensors or lists of numbers, and {given!r:.60} is neither.") from error
+
+
 def _begun(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | None
            ) -> tuple[Positions | None, dict[str, Tensor]]:  # fmt: skip
     """The inputs by name."""
-    asked = 0 if query is None else query.shape[-1]
-    if x.shape[-1] + asked != len(mechanism.inputs):
-        raise ShapeError(f"The inputs are {', '.join(mechanism.inputs)}, one number for each is needed, and "
-                         f"{x.shape[-1] + asked} were given.")  # fmt: skip
+    parts = [x] if query is None else [x, query]
+    count, given = len(mechanism.inputs), sum(part.shape[-1] if part.ndim else 1 for part in parts)
+    if given != count or not x.ndim:
+        flat = x.numel() and query is None and not x.numel() % count
+        raise ShapeError(f"The inputs are {', '.join(mechanism.inputs)}, and one number for each is needed, where "
+                         f"{given} were given{f': x.reshape(-1, {count}) has as many' if flat else ''}.")  # fmt: skip
     if not any(head.place for head in mechanism.heads):
         if query is not None or mask is not None:
             raise InputError("query= and mask= are for models of a prompt, and this is none.")

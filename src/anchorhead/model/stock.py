@@ -168,7 +168,7 @@ def _instead(model: Any) -> str:
             "its prompt is a program: model.sequence(program, x) is that as one sequence, and model.layer(sequence) "
             "its layer. The compiled model that a program was made of can have hook points."
         )
-    if isinstance(model, str | PathLike):
+    if isinstance(model, PathLike) or (isinstance(model, str) and model.endswith(".safetensors")):
         return f"give the model itself, ah.load({str(model)!r:.80})."
     return "give a result of ah.compile, of ah.in_context, of ah.theorems, or of a model's as_self_attention."
 

@@ -15,7 +15,7 @@ theorem's (high - low)/p leaves above `two_point_error`, and when every number t
 *The sum itself.* u = w·x + t is a sum of d + 1 terms, and its rounding is ρ times the largest of them, not of u:
 at most (d + 3)ρ(|w_1 x_1| + ... + |t - m|). It moves u, and so the output, by that much. The part that is known
 when the head is built, |t - m|, is checked then; `summand_limit` is the size of the sum of absolute terms up to
-which the bound holds with rounding included.
+which the bound holds with rounding included. It ends where a score may overflow, too: `reach`.
 """
 
 from __future__ import annotations
@@ -89,13 +89,18 @@ class AnchorHead:
         return 2 * self.rounding(dtype) <= self.room
 
     def summand_limit(self, dtype: torch.dtype, features: int) -> float:
-        """The largest |w_1 x_1| + ... + |t - m| at which rounding of the sum still fits below the bound."""
+        """The largest |w_1 x_1| + ... + |t - m| at which rounding of the sum still fits below the bound, and no score
+        overflows."""
         unit = torch.finfo(dtype).eps / 2
-        return max(0.0, (self.room - self.rounding(dtype)) / ((features + 3) * unit))
+        rounded = (self.room - self.rounding(dtype)) / ((features + 3) * unit)
+        return max(0.0, min(rounded, self.reach(dtype)))
 
     def reach(self, dtype: torch.dtype) -> float:
-        """The largest |u - middle| whose logits do not overflow in this dtype."""
-        return torch.finfo(dtype).max / (2 * self.beta * max(self.radius, 1.0))
+        """The largest |u - middle| whose scores, 2βu'L' - βL'² with L' up to a spacing past the range, or 2βu' alone,
+        do not overflow in this dtype, rounded as they are."""
+        limits, furthest = torch.finfo(dtype), self.radius + self.spacing
+        most = limits.max * (1 - 8 * limits.eps) - self.beta * furthest**2
+        return max(0.0, most / (2 * self.beta * max(furthest, 1.0)))
 
     def require(self, dtype: torch.dtype) -> None:
         """Refuses a dtype that cannot hold this head, with the logit range and the way out."""
