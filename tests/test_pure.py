@@ -3,8 +3,10 @@
 
 import copy
 import functools
+import math
 import os
 import pickle
+from fractions import Fraction
 
 import pytest
 import torch
@@ -242,3 +244,46 @@ def test_norms_that_are_called_become_heads(tmp_path):
         assert (pure(x) - model(x)).abs().max() <= 1e-5
         ah.save_converted(pure, tmp_path)
         assert torch.equal(ah.load_converted(tmp_path, Calls())(x), pure(x))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1e10])
+def test_what_is_claimed_of_a_centred_norm_holds_far_from_zero(offset):
+    """Against exact fractions: the share, and what rounding of x - mean in float64 adds."""
+    norm = torch.nn.LayerNorm(64, elementwise_affine=False).double().eval()
+    converted = ah.convert(norm, pure=True, inputs=torch.randn(2, 64, dtype=torch.float64))
+    [row] = converted.report.replaced
+    assert "mean|x| (1 + |y|)/σ" in str(converted.report)
+    x = offset + torch.randn(64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    exact = [Fraction(v) for v in x.tolist()]
+    middle = sum(exact) / 64
+    spread = math.sqrt(sum((v - middle) ** 2 for v in exact) / 64 + Fraction(norm.eps))
+    size = 66 * 2.0**-53 * float(sum(map(abs, exact)) / 64) / spread
+    for found, v in zip(converted(x).tolist(), exact, strict=True):
+        y = float(v - middle) / spread
+        assert abs(found - y) <= row.relative * abs(y) + size * (1 + abs(y)) + 1e-15 * abs(y)
+
+
+def test_claims_are_of_the_dtype_that_was_seen_at_a_place(tmp_path):
+    class Mixed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.act = torch.nn.Linear(8, 16), torch.nn.GELU()
+            self.last = torch.nn.Linear(16, 8).bfloat16()
+
+        def forward(self, x):
+            return self.last(self.act(self.first(x).to(torch.bfloat16)))
+
+    original = Mixed().eval()
+    converted = ah.convert(original, inputs=torch.randn(4, 8))
+    [row] = converted.report.replaced
+    x = torch.linspace(-8, 8, 4001).bfloat16()
+    exact = torch.nn.functional.gelu(x.double())
+    room = row.error + row.rounding * (1 + x.double().abs()) + row.relative * exact.abs() + row.least
+    assert row.dtype == "bfloat16"
+    assert ((converted.act(x).double() - exact).abs() <= room).all()
+    ah.save_converted(converted, tmp_path / "mixed")
+    assert ah.load_converted(tmp_path / "mixed", original).report.replaced[0].dtype == "bfloat16"
+    assert ah.verify(tmp_path / "mixed")
+    for dtype in (torch.bfloat16, torch.float64):
+        alone = ah.convert(torch.nn.Sequential(torch.nn.GELU()), inputs=torch.randn(4, dtype=dtype))
+        assert alone.report.replaced[0].dtype == str(dtype).removeprefix("torch.")

@@ -170,7 +170,8 @@ def _placed(model: nn.Module, site: Site, roles: Roles) -> Placed:
 
 
 def dtype_at(model: nn.Module, site: Site) -> torch.dtype:
-    """The dtype in which the model computes at a site: that of the parameters nearby, or of all."""
+    """The dtype in which the model computes at a site, as far as is known before it runs: that of the parameters
+    nearby, or of all."""
     near = (p for m in (model.get_submodule(site.owner), model) for p in m.parameters() if p.is_floating_point())
     return next((p.dtype for p in near), torch.float32)
 

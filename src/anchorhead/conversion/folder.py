@@ -35,7 +35,9 @@ from anchorhead.conversion.save_folder import WEIGHTS, path_of, require_free, wr
 from anchorhead.conversion.sharing import share, shared
 from anchorhead.conversion.sites import find_sites
 from anchorhead.conversion.trainable import make_trainable
+from anchorhead.dtypes import UNIT
 from anchorhead.errors import FileError, InputError
+from anchorhead.file.entries import one_of
 from anchorhead.file.folder import RECORD, computes, head_file, read_folder
 from anchorhead.model.outside import check_policy
 from anchorhead.progress import Progress, telling
@@ -114,6 +116,7 @@ def load_converted(
             raise _absent(entry)
         roles = {role: heads[index] for role, index in entry["heads"].items()}
         place = placed(model, site, roles, graphs.get(site.owner), outside)
+        place.module.to(getattr(torch, one_of(row, "dtype", list(UNIT))))
         if not computes(site.formula, place.module.bound.function):
             raise _absent(entry)
         places.append(place)

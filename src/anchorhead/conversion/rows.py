@@ -16,6 +16,8 @@ from anchorhead.proof.composed import HeadOf, heads_of
 MOST_ALIKE = 8
 """Rows of one kind that are printed one by one."""
 UNITS = {"gate": " for partners up to 1", "square": " for |x| up to 1"}
+CENTRED = ", but for what rounding of x - mean in float64 adds: (n + 2) 2^-53 mean|x| (1 + |y|)/σ, of n numbers"
+"""What a norm that is centred adds (docs/mathematics.md, 3.10)."""
 BOUNDS = ("error", "rounding", "relative", "least")
 
 
@@ -28,10 +30,12 @@ class Replaced:
     (error + rounding (1 + |u|)) |v| + relative |phi(u) v| of phi(u) v, v = 1 where there is no partner, and `least`,
     for results that are no normal numbers: error is that of the heads' numbers as they are stored, rounding what
     evaluating them adds, relative the rounding of results to `dtype`,
-    which the model has. heads: each by its role. neurons: how many it serves, None if not known. feeds: the linear
-    layers that follow, and output_bound: how far their output moves at most, the largest row sum of their weights times
-    the error, rounding apart; for a gate for partners of size one, for a square for u of that size, and None where
-    something other than dropout stands between.
+    which the model has. Of a norm, relative is a share of the result; where it is centred (layer_norm, group_norm) the
+    rounding of x - mean in float64 comes on top, at most (n + 2) 2^-53 mean|x| (1 + |y|)/σ of a result y, before the
+    weight, for n numbers with deviation σ. heads: each by its role. neurons: how many it serves, None if not known.
+    feeds: the linear layers that follow, and output_bound: how far their output moves at most, the largest row sum of
+    their weights times the error, rounding apart; for a gate for partners of size one, for a square for u of that size,
+    and None where something other than dropout stands between.
     """
 
     place: str
@@ -119,8 +123,8 @@ def _line(r: Replaced) -> str:
     where = "R" if r.domain == WHOLE else f"[{r.domain[0]:.4g}, {r.domain[1]:.4g}]"
     if r.kind == "norm":
         return (
-            f"{what}, proved to {Up(r.relative):.1e} of the result in {r.dtype}, rounding included, mean squares in "
-            f"{where}"
+            f"{what}, proved to {Up(r.relative):.1e} of the result in {r.dtype}, mean squares in {where}, rounding "
+            f"included{'' if r.formula.startswith('rms_norm') else CENTRED}"
         )
     after = f"; {r.feeds} moves by at most {Up(r.output_bound):.2e}{unit}, rounding apart" if r.output_bound else ""
     if r.feeds and r.output_bound is None:

@@ -57,6 +57,7 @@ def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: Conv
     _watched(converted, twin, item, report)
     returned = _outputs(converted, item)
     report.inputs, report.item = _described(item), _fresh(item)
+    _take_dtypes(converted, item)
     report.outside = [place.place for place in twin.report.places if place.module.outside_count]
     pairs = _apart(expected, returned, converted)
     report.difference, report.size = (max(column, default=0.0) for column in zip(*pairs, strict=True))
@@ -202,6 +203,24 @@ def _apart(first: list[Tensor], second: list[Tensor], model: nn.Module) -> list[
             far, size = float(apart.max()), float(x.nan_to_num(0.0, 0.0, 0.0).abs().max())
         found.append((far, size))
     return found
+
+
+def _take_dtypes(model: Any, item: Any) -> None:
+    """Claims at every place are of the dtype that was seen there, the shortest where there were several; a model that
+    mixes dtypes has others there than its parameters near by."""
+    twin, seen = _twin(model), dict[str, list[torch.dtype]]()
+
+    def note(place: str, out: Any) -> None:
+        if isinstance(out, Tensor) and out.is_floating_point():
+            seen.setdefault(place, []).append(out.dtype)
+
+    for place in twin.report.places:
+        place.module.register_forward_hook(lambda m, a, out, place=place.place: note(place, out))
+    with _same_numbers():
+        run(twin, _fresh(item))
+    for place in model.report.places:
+        if found := seen.get(place.place):
+            place.module.to(max(found, key=lambda dtype: torch.finfo(dtype).eps))
 
 
 def _allowed(model: nn.Module, item: Any, plain: list[Tensor]) -> list[float]:
