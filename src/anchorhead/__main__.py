@@ -8,6 +8,7 @@ command then says in a sentence what to install.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -35,6 +36,9 @@ def main() -> None:
             raise _needed(missing) from missing
         except KeyboardInterrupt as stop:
             raise Stopped(str(stop) or "Stopped.") from None
+        except BrokenPipeError:  # who reads has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
     except AnchorheadError as error:
         code = 130 if isinstance(error, Stopped) else 2
         if "--json" in sys.argv:

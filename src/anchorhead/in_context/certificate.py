@@ -170,7 +170,8 @@ def _curvature(algorithm: Algorithm, slope: tuple[float, float], declared: Bound
             f"learning_rate={rate:g} is too large for the declared bounds: gradient descent on {algorithm.loss.name} "
             f"is stable only while the largest eigenvalue of X^T X/n is at most {Down(max(most, 0)):.3g} ({whose}). "
             f"Use a learning rate of at most {Down(2 * (1 + algorithm.momentum) / (slope[1] * wanted + l2)):.3g}, or "
-            f"{Down(2 / (slope[1] * implied + l2)):.3g}, which every prompt with {declared.described} bears."
+            f"{Down(2 / (slope[1] * implied + l2)):.3g}, which every prompt with {declared.described} bears. The "
+            f"gradient's slope reaches {Up(slope[1]):.3g}: smaller bounds, that of s among them, allow larger rates."
         )
     return most
 

@@ -81,7 +81,7 @@ class _Kernel(RegressorMixin, BaseEstimator):
         if others:
             raise InputError(
                 f"{type(self).__name__}.fit takes X and y, and was given {', '.join(others)}: all examples count alike "
-                "here. Leave it out, or use sklearn.kernel_ridge.KernelRidge for weights."
+                "here. Leave it out."
             )
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, multi_output=True)
         X = dense(X)

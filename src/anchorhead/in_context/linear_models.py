@@ -179,9 +179,9 @@ class Linear(BaseEstimator):
             return
         ranges = problem.X.max(0) / 2 - problem.X.min(0) / 2
         size, off = (float(np.abs(values * ranges).max(initial=0.0)) for values in (self.coef_, bounds))
-        if off > COARSE * max(size, COARSE * self._unit(problem)):
+        if size and off > COARSE * max(size, COARSE * self._unit(problem)):
             warn_caller(
-                f"The coefficients are proved to be within {off / size if size else math.inf:.1g} of the largest only, "
+                f"The coefficients are proved to be within {off / size:.1g} of the largest only, "
                 "in units of the columns' ranges, as where columns are nearly dependent; "
                 f"{' or '.join([*self._advice(False), 'leave a column out'])}.",
                 ConvergenceWarning,

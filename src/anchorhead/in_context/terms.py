@@ -45,8 +45,8 @@ FUSED = 1 << 13
 AROUND = 1 + 1e-8
 """Heads are proved a little beyond the bounds, since runs allow a billionth more (`bounds.SLACK`)."""
 
-NEARLY, MOST_BOXES = 0.1, 2000
-"""A least slope above minus this share of the largest may be rounding's, and so many boxes are tried to see it."""
+MOST_BOXES, ORDER = 2000, 8
+"""A least slope below zero may be what ranges lose, and so many boxes of Taylor forms of that order are tried."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def slope_range(function: Node, low: float, high: float) -> tuple[float, float]:
         return 1.0, 1.0
     try:
         found = value_range(derivative(function, "u"), low, high)
-        if found is not None and -NEARLY * found[1] <= found[0] < 0 and _rises(function, low, high):
+        if found is not None and found[0] < 0 and _rises(function, low, high):
             found = 0.0, found[1]
     except InputError:
         found = _slopes_by_boxes(function, low, high)
@@ -173,8 +173,9 @@ def slope_range(function: Node, low: float, high: float) -> tuple[float, float]:
 
 
 def _rises(function: Node, low: float, high: float) -> bool:
-    """Whether function' >= 0 is proved: on a box with middle m it is at least function'(m) - |function''| times half
-    the width, and boxes are halved until that is not negative. Ranges of function' alone lose what cancels in it."""
+    """Whether function' >= 0 is proved: on a box with middle m and half the width h, function' is at least
+    c_1 - sum over k of k |c_k| h^(k-1), the coefficients c_k at m and the last over the whole box, and boxes are halved
+    until that is not negative. Ranges of function' alone lose what cancels in it."""
     todo = [(low, high)]
     with precision():
         for _ in range(MOST_BOXES):
@@ -184,9 +185,13 @@ def _rises(function: Node, low: float, high: float) -> bool:
             middle, box = (a + b) / 2, ball(a, b)
             if not a < middle < b:
                 return False
-            near, at = jet(function, "u", box, 2), jet(function, "u", arb(middle), 1)
-            known = len(near) == 3 and len(at) == 2
-            if not (known and at[1] - 2 * abs(near[2]) * abs(box - middle) >= 0):
+            at, last = jet(function, "u", arb(middle), ORDER - 1), jet(function, "u", box, ORDER)
+            known, half = len(at) == ORDER and len(last) == ORDER + 1, arb(above(abs(box - middle)))
+            if known and at[1] < 0:
+                return False
+            rest = [*at[2:], last[ORDER]] if known else []
+            least = at[1] - sum(k * abs(c) * half ** (k - 1) for k, c in enumerate(rest, 2)) if known else -1
+            if not least >= 0:
                 todo += [(a, middle), (middle, b)]
     return False
 

@@ -21,6 +21,7 @@ from flint import arb
 from torch import Tensor
 
 from anchorhead.compiler.target import expression_of
+from anchorhead.digits import Up
 from anchorhead.enclosure.balls import enclose
 from anchorhead.enclosure.precision import above, below, precision
 from anchorhead.enclosure.tails import tail
@@ -100,8 +101,9 @@ class Sweep:
     def __str__(self) -> str:
         share = 100 * self.misrounded / max(1, self.inputs)
         lines = [
-            f"{self.target} in {self.dtype}: at most {self.largest:.4g} ulp, at x = {self.at:g}; {self.misrounded:,} "
-            f"of {self.inputs:,} values are not correctly rounded ({share:.3g}%), by at most {self.absolute:.3g}"
+            f"{self.target} in {self.dtype}: at most {Up(self.largest):.4g} ulp, at x = {self.at!r}; "
+            f"{self.misrounded:,} of {self.inputs:,} values are not correctly rounded ({share:.3g}%), "
+            f"by at most {Up(self.absolute):.3g}"
         ]
         lines += [f"  x = {r.input:<14g} {r.got:<14g} correct {r.correct:<14g} {r.error:.4g} ulp" for r in self.worst]
         if self.special:
