@@ -51,8 +51,12 @@ def _scientific(number: Decimal, after: int, general: bool) -> str:
     return f"{mantissa}e{int(power):+03d}"
 
 
+def exactly(value: float) -> str:
+    """A float in as few digits as tell it from others: 0, 1e-300, 1.5707963."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))
+
+
 def interval(ends: tuple[float, float]) -> str:
-    """An interval as text, each end in as few digits as tell it from other floats; R where it is all."""
-    short = [f"{end:g}" for end in ends]
-    exact = [text if float(text) == end else repr(float(end)) for text, end in zip(short, ends, strict=True)]
-    return "R" if ends == (-math.inf, math.inf) else f"[{exact[0]}, {exact[1]}]"
+    """An interval as text; R where it is all."""
+    return "R" if ends == (-math.inf, math.inf) else f"[{exactly(ends[0])}, {exactly(ends[1])}]"

@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from anchorhead.digits import Down, Up, interval
+from anchorhead.digits import Down, Up, exactly, interval
 from anchorhead.dtypes import NAMES
 from anchorhead.enclosure.precision import PRECISION, precision
 from anchorhead.errors import AnchorheadError, FileError, InputError, VerificationError
@@ -91,7 +91,7 @@ class Distance:
     def __str__(self) -> str:
         what = f"|({self.f}) - ({self.g})|" + (f" / |{self.g}|" if self.relative else "")
         places = self.at if isinstance(self.at, tuple) else (self.at,)
-        place = ", ".join(f"{name} = {value!r}" for name, value in zip(self.variables, places, strict=True))
+        place = ", ".join(f"{name} = {exactly(value)}" for name, value in zip(self.variables, places, strict=True))
         shown = [interval(pair) for pair in self.domain]
         scale = "" if self.bounded else " (1 + |x|)"
         extra = f", rounding {Up(self.rounding):.2e}{scale}" if self.rounding else ""

@@ -21,7 +21,7 @@ from flint import arb
 from torch import Tensor
 
 from anchorhead.compiler.target import expression_of
-from anchorhead.digits import Up
+from anchorhead.digits import Up, exactly
 from anchorhead.enclosure.balls import enclose
 from anchorhead.enclosure.precision import above, below, precision
 from anchorhead.enclosure.tails import tail
@@ -101,7 +101,7 @@ class Sweep:
     def __str__(self) -> str:
         share = 100 * self.misrounded / max(1, self.inputs)
         lines = [
-            f"{self.target} in {self.dtype}: at most {Up(self.largest):.4g} ulp, at x = {self.at!r}; "
+            f"{self.target} in {self.dtype}: at most {Up(self.largest):.4g} ulp, at x = {exactly(self.at)}; "
             f"{self.misrounded:,} of {self.inputs:,} values are not correctly rounded ({share:.3g}%), "
             f"by at most {Up(self.absolute):.3g}"
         ]
