@@ -470,12 +470,38 @@ def test_the_error_of_a_head_says_to_what_it_is_relative_and_how_rounding_grows(
     assert ("|number|" in head.kept, "(1 + |u|)" in head.kept) == (bool(domain), not domain)
 
 
-def test_inputs_called_u_and_v_are_not_said_twice():
+def test_inputs_called_u_and_v_are_no_roles():
     model = ah.compile("u*v + exp(-v)*u", {"u": (-1, 1), "v": (-1, 1)}, tol=1e-3)
-    assert [head.words for head in model.mechanism.heads] == [
-        "computes the product u·v",
-        "computes (exp(u))·v of u = -v and v = u",
-    ]
+    assert [head.words for head in model.mechanism.heads] == ["computes u*v", "computes exp(-v)*u"]
+
+
+def test_errors_of_an_edited_network_with_hook_points_are_not_known():
+    model = ah.compile("sin(2*a*b) + a", {"a": (-1, 1), "b": (0, 1)}, tol=1e-4)
+    for make in (ah.to_hooked, ah.to_bridge):
+        network = make(model)
+        assert max(head.error for head in network.mechanism.heads) < 1e-3
+        with torch.no_grad():
+            next(iter(network.blocks)).attn.W_V.mul_(1.01)
+        assert min(head.error for head in network.mechanism.heads) == math.inf
+        assert network.where("sin(2*a*b)") == network.where("sin(2*b*a)")
+
+
+def test_a_mechanism_runs_on_lists_and_says_how_to_flatten():
+    model = ah.compile(lambda x: torch.relu(x @ x.transpose(-1, -2)), (-1, 1), shape=(2, 2), tol=1e-3)
+    assert model.mechanism.run([[0.1, 0.2, 0.3, 0.4]]).outputs.shape == (1, 4)
+    with pytest.raises(ah.ShapeError, match=r"x.reshape\(-1, 4\)"):
+        model.mechanism.run(torch.rand(5, 2, 2))
+    with pytest.raises(ah.InputError, match="tensors or lists of numbers"):
+        model.mechanism.run("x")
+
+
+def test_names_are_found_in_any_order_and_as_they_were_written():
+    largest = ah.compile("max(x, y)*x", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-3)
+    assert largest.mechanism.head("max(y, x)").name == "max(x, y)"
+    tokens = {"a": (-1, 1), "b": (0, 2)}
+    prompt = ah.in_context.compile("sin(3*attend(4*q*a - b, b))", tokens, {"q": (-1, 1)}, tol=1e-3)
+    for name in ("attend(4*q*a - b, b)", "attend(-b + 4*a*q, b)"):
+        assert prompt.mechanism.head(name).kind == "pool"
 
 
 @pytest.mark.parametrize(

@@ -263,3 +263,11 @@ def test_nan_gives_nan(causal: bool):
     assert out[1].isnan().all()
     w, t, x = at(torch.tensor([math.nan], dtype=torch.float64), 3)
     assert multi_head(w, t, -2, 3, 2)(x).isnan().all()
+
+
+@pytest.mark.parametrize("choice", [{"beta": 5000.0}, {"selection_error": 1e-100}, {}])
+def test_nothing_overflows_within_the_limit_of_the_bound(choice):
+    head = ah.theorems.single_head([[1.0]], [0.0], 0, 1, anchors=8, dtype=torch.float16, **choice)
+    x = torch.linspace(-0.99, 0.99, 401).mul(head.summand_limit - 0.5).half().reshape(-1, 1, 1)
+    for network in (head, head.literal()):
+        assert ((network(x) - head.exact(x)).abs().double() <= head.bound).all()

@@ -26,7 +26,7 @@ from anchorhead.digits import Up
 from anchorhead.display import page, table
 from anchorhead.enclosure.exact import as_float
 from anchorhead.errors import AnchorheadError, InputError
-from anchorhead.expression.graph import Node, constant, fold, substituted
+from anchorhead.expression.graph import Node, constant, fold, negate, substituted
 from anchorhead.expression.normal import form
 from anchorhead.expression.parse import parse
 from anchorhead.model.stated import Patches, Run, run
@@ -237,7 +237,9 @@ def _form(name: Any) -> Hashable:
 
 
 def _by_means(node: Node, args: list[Node]) -> Node:
-    """Variances, deviations and covariances as the means that heads compute."""
+    """Variances, deviations and covariances as the means that heads compute, differences as sums."""
+    if node.op == "sub":
+        return Node("add", (args[0], negate(args[1])))
     if node.op not in ("var", "std", "cov"):
         return Node(node.op, args, node.value)
     left, right = (Node("sub", (arg, Node("mean", (arg,)))) for arg in (args[0], args[-1]))
