@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import anchorhead as ah
+from anchorhead.digits import Up
 from anchorhead.model.activation import Placed
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -311,7 +312,7 @@ def test_many_places_of_one_kind_are_one_line_of_a_report_and_all_rows_of_its_js
     assert "  1, 3, 5 and 6 more: gelu(x)" in told
     assert "18: tanh(x)" in told
     worst = max(row.output_bound for row in model.report.replaced if row.output_bound)
-    assert f"move by at most {worst:.2e}" in told
+    assert f"move by at most {Up(worst):.2e}" in told
     assert len(model.report.as_dict()["replaced"]) == 10
     ah.save_converted(model, tmp_path)
     checked = ah.verify(tmp_path)

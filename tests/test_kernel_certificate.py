@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anchorhead as ah
+from anchorhead.digits import interval
 from anchorhead.in_context.kernel_certificate import prediction_bounds
 from anchorhead.in_context.kernel_inverse import KernelInverseNetwork
 
@@ -120,7 +121,7 @@ def test_the_domain_is_that_of_the_queries_in_the_units_of_the_data(model):
     proof = model.fit(x + 1e6, 1e4 * np.sin(9 * x[:, 0])).certificate_
     ((low, high),) = proof.domain
     assert low < 1e6 - 0.4 < 1e6 + 1.4 < high
-    assert f"[{low:.9g}, {high:.9g}]" in str(proof)
+    assert f" on {interval((low, high))}, " in str(proof)
     assert "length" not in str(proof)
     network = model.network_
     model.predict([[low], [high]])
