@@ -11,14 +11,13 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal, localcontext
 from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from anchorhead.digits import Down
+from anchorhead.digits import Down, Up
 from anchorhead.errors import InputError, OutsideRangeError, ShapeError
 from anchorhead.head.parameters import check_tensor
 from anchorhead.model.outside import behind_transforms
@@ -229,18 +228,12 @@ def within(value: Tensor, limit: float, name: str, *, clip: bool = False, option
     if not clip:
         raise OutsideBoundsError(
             f"An entry of {name} is {most:.6g} in absolute value, outside the declared {limit:g}. Standardise the "
-            f"data, or declare bounds={{{name.lower().rstrip('0')!r}: {_rounded_up(most)}}}{option}."
+            f"data, or declare bounds={{{name.lower().rstrip('0')!r}: {Up(most):.3g}}}{option}."
         )
     count = behind_transforms(lambda v: int((v.abs() > limit).sum()), value)
     warnings.warn(f"{count} entries of {name} were clipped to [-{limit:g}, {limit:g}], the declared bound.",
                   ClippedWarning, stacklevel=10)  # fmt: skip
     return value.clamp(-limit, limit)
-
-
-def _rounded_up(number: float) -> str:
-    """Three digits that are not below a positive number."""
-    with localcontext(prec=3, rounding=ROUND_CEILING):
-        return f"{float(+Decimal(number)):g}"
 
 
 def check_curvature(X: Tensor, mask: Tensor | None, bounds: Bounds, whose: str, advice: str) -> None:
