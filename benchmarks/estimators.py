@@ -1,8 +1,8 @@
 """Estimators that fit by attention against scikit-learn's, on one thread: seconds, ratios, differences.
 
-Data as they come: unscaled, with columns in units from 1e-3 to 1e3, and large. scikit-learn is asked for 1e-12 where it
-can be, so that what is compared is the minimiser. `python -m benchmarks estimators` writes the table of
-docs/in_context.md, `docs/results/estimators.csv`.
+Data as they come: unscaled, with columns in units from 1e-3 to 1e3, large, and with more columns than examples.
+scikit-learn is asked for 1e-12 where it can be, so that what is compared is the minimiser.
+`python -m benchmarks estimators` writes the table of docs/in_context.md, `docs/results/estimators.csv`.
 """
 
 import csv
@@ -55,14 +55,22 @@ def cases(tiny: bool) -> list[tuple[str, str, np.ndarray, np.ndarray, Any, Any]]
     X, s = large(1000 if tiny else 100_000)
     noisy, s = s + draw.standard_normal(len(s)), (s - s.mean()) / s.std()
     labels, counts = draw.random(len(s)) < 1 / (1 + np.exp(-s)), draw.poisson(np.exp(s))
-    wide = [
+    many = [
         ("LinearRegression", "large", X, noisy, ours.LinearRegression(), theirs.LinearRegression(tol=1e-14)),
         ("Ridge", "large", X, noisy, ours.Ridge(), theirs.Ridge()),
         ("Lasso", "large", X, noisy, ours.Lasso(0.1), theirs.Lasso(0.1, **EXACT)),
         ("LogisticRegression", "large", X, labels, ours.LogisticRegression(), theirs.LogisticRegression(**newton)),
         ("PoissonRegressor", "large", X, counts, ours.PoissonRegressor(), theirs.PoissonRegressor(**newton)),
     ]
-    return wide[:1] + small[:1] if tiny else small + wide
+    beyond = draw.standard_normal((60, 1000))
+    halves, few = beyond[:, :5].sum(1) > 0, draw.poisson(np.exp(0.3 * beyond[:, 0]))
+    wide = [
+        ("LogisticRegression", "wide", beyond[:, :200], halves, ours.LogisticRegression(),
+         theirs.LogisticRegression(**newton)),
+        ("LogisticRegression", "wide", beyond, halves, ours.LogisticRegression(), theirs.LogisticRegression(**newton)),
+        ("PoissonRegressor", "wide", beyond, few, ours.PoissonRegressor(), theirs.PoissonRegressor(**newton)),
+    ]  # fmt: skip
+    return many[:1] + small[:1] if tiny else small + many + wide
 
 
 def timed(run: Callable[[], object]) -> float:

@@ -4,7 +4,7 @@ Examples: each block of `>>>` lines is run, and where it prints something else t
 Tables: what stands between `<!-- numbers: NAME -->` and `<!-- end -->` is written anew by the function NAME of
 `docs/tables.py`. `tests/test_docs.py` fails if this would change a file.
 Notebooks: every cell is run, and what it gave is stored. Whether a notebook changed is told by its text, since the
-bytes of pictures depend on the machine.
+bytes of pictures depend on the machine; one that is named is stored in any case.
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ def _said(output: Any) -> str:
     return "shown" if {"image/png", "text/html"} & set(data) else str(data.get("text/plain", output))
 
 
-def regenerate_notebook(path: Path) -> bool:
-    """Runs a notebook and stores it; whether it said something else than before."""
+def regenerate_notebook(path: Path, always: bool = False) -> bool:
+    """Runs a notebook and stores it if it said something else than before, or always; whether it was stored."""
     import nbformat
 
     stored, again = run_notebook(path)
-    if said(stored) != said(again):
+    if always or said(stored) != said(again):
         nbformat.write(again, path)
         return True
     return False
@@ -116,10 +116,10 @@ def documents() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "docs").rglob("*.ipynb"))]
 
 
-def regenerate(path: Path) -> bool:
+def regenerate(path: Path, always: bool = False) -> bool:
     """Puts a file right; whether that changed it."""
     if path.suffix == ".ipynb":
-        return regenerate_notebook(path)
+        return regenerate_notebook(path, always)
     text = regenerated(path)
     if text == path.read_text(encoding="utf-8"):
         return False
@@ -128,8 +128,9 @@ def regenerate(path: Path) -> bool:
 
 
 def main() -> None:
-    for path in [Path(name) for name in sys.argv[1:]] or documents():
-        if regenerate(path):
+    named = [Path(name) for name in sys.argv[1:]]
+    for path in named or documents():
+        if regenerate(path, bool(named)):
             print(f"{path}: changed")
 
 

@@ -636,8 +636,11 @@ def check_head(
         exact = evaluate(tree, {name: x}, choose)
         return 1 - head(x) / exact if relative else exact - head(x)
 
-    if relative and not all(end.is_finite() for end in domain):
+    unbounded = not all(end.is_finite() for end in domain)
+    if relative and unbounded:
         raise Refused("a relative error is claimed on an unbounded domain")
+    if unbounded and not rounding <= max(*map(abs, head.constants + head.gains), claim, arb(2) ** -100):
+        raise Refused(f"the claimed rounding of {what} is larger than its values")
     for low, high in itertools.pairwise(edges):
         boxes += keeps(error, low, high, claim, what)
     for end, edge, side in ((domain[0], edges[0], -1), (domain[1], edges[-1], 1)):

@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "anchorhead"
-GROUND = ("errors", "dtypes", "digits", "arithmetic", "linear_algebra", "descent", "progress", "display", "drawing",
-          "view")  # fmt: skip
+GROUND = ("errors", "warned", "dtypes", "digits", "arithmetic", "linear_algebra", "descent", "progress", "display",
+          "drawing", "view")  # fmt: skip
 """Beneath everything; files, not folders."""
 SURFACE = ("tables", "options", "cli", "__main__", "__init__")
 """On top of everything."""

@@ -186,6 +186,8 @@ def test_truncated_and_hostile_files(saved, tmp_path):
         for read in (ah.verify, ah.load):
             with pytest.raises(ah.FileError):
                 read(file)
+    with pytest.raises(ah.FileError, match=r"holds no converted model: it has no anchorhead\.json"):
+        ah.verify(tmp_path)
     with pytest.raises(ah.FileError, match="cannot be read"):
         ah.verify(tmp_path / "nothing")
 

@@ -51,8 +51,27 @@ def test_models_are_compared_on_inputs_that_they_take(tmp_path, name):
 
 def test_a_decoder_beside_an_encoder_is_given_the_tokens_of_the_texts(tmp_path):
     source, made = folders(tmp_path, "T5ForConditionalGeneration")
-    (tmp_path / "texts").write_text("one\ntwo words\n", encoding="utf-8")
-    assert compare_folders(source, made, tmp_path / "texts").inputs == 2
+    (tmp_path / "texts").write_text("one\n\ntwo words\n", encoding="utf-8")
+    found = compare_folders(source, made, tmp_path / "texts")
+    assert (found.inputs, found.empty) == (2, 1)
+    assert str(found).startswith("2 inputs (1 empty line left out): ")
+
+
+def test_a_second_folder_that_is_no_conversion_is_refused(tmp_path):
+    source, _ = folders(tmp_path, "ViTForImageClassification")
+    with pytest.raises(ah.InputError, match="holds no conversion; give the original first"):
+        compare_folders(source, source, None)
+
+
+def test_a_converted_folder_is_drawn_and_replaced_with_a_word(tmp_path):
+    source, made = folders(tmp_path, "ViTForImageClassification")
+    command = [sys.executable, "-m", "anchorhead"]
+    for asked, said in ((["convert", source, "-o", made], f"The earlier conversion in {made} was replaced."),
+                        (["show", made, "--plot", tmp_path / "a.svg"], "")):  # fmt: skip
+        done = subprocess.run([*command, *asked], capture_output=True, text=True, check=False)
+        assert done.returncode == 0
+        assert said in done.stderr
+    assert "<svg" in (tmp_path / "a.svg").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("other", ["WhisperForConditionalGeneration", "T5ForConditionalGeneration"])

@@ -239,11 +239,16 @@ REFUSALS = [
     (lambda: ah.compile("sqrt(x - 1)", (0, 2)), ah.SingularityError, "sqrt"),
     (lambda: ah.compile("__import__('os')", (0, 1)), ah.ExpressionError, "column"),
     (lambda: ah.compile("x*y", (0, 1), method="gated"), ah.InputError, "one variable"),
-    (lambda: ah.compile(3.5, (0, 1)), ah.ExpressionError, "formula as text"),
+    (lambda: ah.compile(3.5, (0, 1)), ah.ExpressionError, "formula as text: '3.5'"),
     (lambda: ah.compile("x**2"), ah.AnchorheadError, "bounded domain"),
     (lambda: ah.compile("softsign(x)"), ah.AnchorheadError, "bounded domain"),
     (lambda: ah.compile("sin(x)", (1, 0)), ah.InputError, "low below high"),
-    (lambda: ah.compile("sin(x)", (0, math.nan)), ah.InputError, "low below high"),
+    (lambda: ah.compile("sin(x)", (0, math.nan)), ah.InputError, "not a number; give two numbers, low below high"),
+    (lambda: ah.compile("x*y", {"x": (math.nan, 1), "y": (0, 1)}), ah.InputError, "not a number; give two numbers"),
+    (lambda: ah.compile("elu(x, e/3)", (0, 1)), ah.ExpressionError, "write it in digits"),
+    (lambda: ah.compile("sqrt(x - 0.3)", (0.3, 1)), ah.SingularityError, "give 0.30000000000000004 as the end"),
+    (lambda: ah.compile("sin(x)/x", (1e-300, 1)), ah.ToleranceError, "no bound near x = 1.*e-300.*keeps away"),
+    (lambda: ah.compile("sin(x)/x", (1e-300, 1), relative=True), ah.ToleranceError, "no bound near x = 1.*e-300"),
     (lambda: ah.compile("sin(x)", 5), ah.InputError, "pair"),
     (lambda: ah.compile("sin(x)", {"y": (0, 1)}), ah.InputError, "variable is x"),
     (lambda: ah.compile("sin(x)", (0, 1), tol=0), ah.InputError, "positive"),
@@ -389,3 +394,9 @@ def test_methods_that_give_something_else_are_refused():
     for made in fits:
         with pytest.raises(ah.InputError, match="in place of"):
             ah.compile("sin(x)", (-1, 1), method=Odd(made))
+
+
+@pytest.mark.parametrize("domain", [(-1, 1), None])
+@pytest.mark.parametrize("text", ["x + 1e12*(sqrt(2)**2 - 2)", "x + sin(pi)*1e12", "x + 1e14*(log(8)/log(2) - 3)"])
+def test_constants_that_cancel_are_what_they_are(text, domain):
+    assert ah.compile(text, domain).certificate.approximation <= 1e-16

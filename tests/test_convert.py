@@ -280,7 +280,8 @@ def test_ordinary_activations_are_converted_with_the_defaults(activation):
     assert row.error <= 6e-6
     assert len(row.formula) < 40
     if row.error > 5e-7:
-        assert "with a larger error than tol: 1" in str(converted.report)
+        for said in (str(converted.report), converted.report._repr_html_()):
+            assert "with an error above 5e-07, half of tol, which is what stored numbers are to keep: 1" in said
         with pytest.raises(ah.ToleranceError):
             ah.convert(model.float(), tol=1e-6, inputs=torch.randn(64, 8))
 
@@ -318,3 +319,22 @@ def test_many_places_of_one_kind_are_one_line_of_a_report_and_all_rows_of_its_js
     checked = ah.verify(tmp_path)
     assert "  1, 3, 5 and 6 more, " in str(checked)
     assert len(checked.as_dict()) == 10
+
+
+def test_activations_of_complex_numbers_are_left_with_the_reason():
+    model = nn.Sequential(nn.Linear(3, 4, dtype=torch.complex64), nn.Tanh())
+    report = ah.convert(model).report
+    assert report.refused == [("1", "the model computes in complex64, and heads are of real numbers")]
+    assert report.remaining == [("1", "Tanh (tanh)")]
+
+
+def test_the_forward_of_a_compiled_module_is_no_function_in_an_attribute():
+    report = ah.convert(torch.compile(nn.Sequential(nn.Linear(3, 4), nn.GELU()))).report
+    assert report.refused == []
+    assert [row.place for row in report.replaced] == ["_orig_mod.1"]
+
+
+def test_rounding_to_a_shorter_dtype_is_no_error_above_tol():
+    report = ah.convert(nn.Sequential(nn.Linear(3, 4), nn.ReLU()).to(torch.bfloat16)).report
+    assert report.replaced[0].heads[0].error <= 5e-7 < report.replaced[0].error
+    assert "half of tol" not in str(report)

@@ -3,6 +3,7 @@
 import copy
 import functools
 import pickle
+import traceback
 
 import pytest
 import torch
@@ -294,6 +295,8 @@ def test_a_block_that_is_more_than_two_layers_is_not_shown_as_them(block):
 
 
 def test_blocks_shown_as_attention_want_modules():
+    with pytest.raises(ah.InputError, match="got the class Tanh; give an instance of it"):
+        ah.convert(nn.Tanh)
     with pytest.raises(ah.InputError, match="takes a torch module"):
         ah.feed_forward_as_attention(None)
 
@@ -358,6 +361,7 @@ def test_a_tolerance_that_cannot_be_kept_raises_unless_it_is_accepted():
         ah.convert(model, tol=1e-12)
     assert 1e-12 < refused.value.best < 1e-6
     assert "tol=1e-12, half of it" in str(refused.value)
+    assert "tol=5e-13" not in "".join(traceback.format_exception(refused.value))
     assert f"errs by {refused.value.best:.3g}. Use a larger tol, or accept=True" in str(refused.value)
     assert "domain" not in str(refused.value)
     report = ah.convert(model, tol=1e-12, accept=True).report

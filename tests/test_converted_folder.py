@@ -258,11 +258,38 @@ def test_the_command_shows_the_report_of_a_folder(saved):
     [
         (nn.Sequential(nn.Linear(4, 4), nn.GELU()), False, "1 activation is attention now"),
         (nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Tanh()), False, "2 activations are attention now"),
-        (nn.Sequential(nn.LayerNorm(4), nn.GELU()), True, "1 activation and 1 norm are attention now"),
+        (nn.Sequential(nn.LayerNorm(4), nn.GELU()), True, "1 activation and 1 norm are attention now; at most"),
+        (
+            nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4)),
+            False,
+            "1 activation is attention now, in a feed-forward block with 4 neurons; at most",
+        ),
+        (
+            nn.Sequential(nn.LayerNorm(4), nn.GELU(), nn.Linear(4, 4)),
+            True,
+            "1 activation and 1 norm are attention now, 1 of the activations in feed-forward blocks with 4 neurons; at",
+        ),
+        (nn.Linear(4, 4), False, "nothing was converted, since no activation was found; tol 1e-06"),
+        (nn.LayerNorm(4), True, "1 norm is attention now; at most"),
     ],
 )
 def test_a_report_counts_in_plain_words(model, pure, said):
     assert str(ah.convert(model, pure=pure).report).startswith(said)
+
+
+def test_heads_that_did_not_run_are_counted_in_the_first_line():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.act, self.smooth = nn.Linear(4, 4), nn.GELU(), False
+
+        def forward(self, x):
+            h = self.first(x)
+            return self.act(h) if self.smooth else torch.tanh(h) if self.training else torch.relu(h)
+
+    report = ah.convert(Branches(), inputs=torch.randn(3, 4)).report
+    assert str(report).startswith("3 activations are attention now (2 did not run); at most")
+    assert report.unused == ["act", "tanh"]
 
 
 def test_folders_of_others_are_left_alone_and_earlier_conversions_are_replaced(saved, tmp_path):
@@ -380,3 +407,30 @@ def test_what_is_asked_wrongly_is_refused_before_the_weights_are_loaded(tmp_path
 def test_the_folder_of_a_converted_model_is_no_file_and_says_what_reads_it(saved):
     with pytest.raises(ah.FileError, match=r"README\.md.*anchorhead verify.*load_converted"):
         ah.load(saved[1])
+
+
+def test_weights_of_the_original_load_around_the_heads():
+    def block():
+        return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.GELU())
+
+    converted, other, x = ah.convert(block(), pure=True), block(), torch.randn(5, 3)
+    nn.init.normal_(other[1].weight)
+    missed = converted.load_state_dict(other.state_dict(), strict=False)
+    assert not missed.unexpected_keys
+    assert all(".heads." in name for name in missed.missing_keys)
+    assert (converted(x) - other(x)).abs().max() < 1e-5
+    assert all(place.module.proved for place in converted.report.places)
+
+
+def test_a_report_begins_with_what_it_comes_to():
+    gate = nn.Sequential(nn.Linear(4, 4), nn.GLU(), nn.LayerNorm(2))
+    pure, left = (ah.convert(gate, pure=pure).report for pure in (True, False))
+    assert "\nlargest proved error: " in str(pure)
+    assert " for partners up to 1, rounding apart, at 1; of norms " in str(pure).splitlines()[1]
+    assert str(pure).splitlines()[2].startswith("pure: ")
+    last = "NOT pure: other nonlinear operations remain in LayerNorm, 1 place"
+    assert str(left).splitlines()[2] == last
+    assert last in left._repr_html_()
+    converted = ah.convert(gate)
+    converted[2] = nn.Identity()
+    assert "whether it is pure is not known" in str(converted.report).splitlines()[2]

@@ -224,7 +224,23 @@ def test_values_that_were_changed_are_not_blamed_on_the_beta():
         model.head.constants[2] += 0.1
     found = diagnose(model, points(model))
     assert kinds(found) == [DRIFT]
-    assert "no β mends it" in found.findings[0].evidence
+    assert "its scores are those built, other stored numbers are not" in found.findings[0].evidence
+
+
+@pytest.mark.parametrize("factor", [1.001, 1.03])
+def test_a_beta_is_advised_only_if_it_restores_the_bound(factor: float, tmp_path):
+    """Of a file nobody knows what it was built with."""
+    model = ah.compile("exp(x)", (-2, 2), tol=1e-5)
+    values = edited(model, constants=factor, gains=factor)
+    values.save(tmp_path / "values.safetensors")
+    found = diagnose_file(tmp_path / "values.safetensors")
+    assert kinds(found) == kinds(diagnose(values, points(values))) == [DRIFT]
+    assert "no β that was tried mends it" in found.findings[0].evidence
+    edited(model, slopes=0.3, intercepts=0.3).save(tmp_path / "scores.safetensors")
+    (finding,) = diagnose_file(tmp_path / "scores.safetensors").findings
+    assert finding.kind == UNIFORM
+    said = float(finding.advice.split(" by ")[1].split(", ")[0])
+    assert diagnose(edited(model, slopes=0.3 * said, intercepts=0.3 * said), points(model)).healthy
 
 
 # boundary artefacts
@@ -375,6 +391,32 @@ def test_the_head_that_was_edited_is_named_and_no_other():
     assert kinds(found) == [UNIFORM]
     assert found.findings[0].where == "layer 1, node sin(3*x*y)"
     assert "by 4," in found.findings[0].advice
+
+
+def test_a_map_to_the_heads_that_was_edited_is_not_blamed_on_their_scores():
+    model = ah.compile("x*y", (-1, 1), tol=1e-5)
+    with torch.no_grad():
+        model.network.layered.sequence[0].rows.weight.mul_(1.01)
+    assert "its scores are those built" in diagnose(model, square()).findings[0].evidence
+
+
+@functools.cache
+def bells() -> ah.CompiledModel:
+    return ah.compile("exp(-x**2)*sin(4*y)", {"x": (-2, 2), "y": (-1, 1)}, tol=1e-5)
+
+
+def test_a_dtype_that_is_advised_holds_the_whole_network():
+    x = square() * torch.tensor([2.0, 1.0], dtype=torch.float64)
+    assert not diagnose(bells(), x, dtype="float32").healthy
+    assert diagnose(bells(), x, dtype="float16").findings[0].advice.startswith("Use float64")
+
+
+def test_every_head_that_fails_by_itself_is_named_the_worst_first():
+    found = diagnose(bells(), square() * torch.tensor([2.0, 1.0], dtype=torch.float64), score_factor=1e6)
+    (finding,) = found.findings
+    assert finding.where == "layer 1, node exp(-x**2)*sin(4*y); layer 0, node exp(-x**2)"
+    moved = float(finding.evidence.split("moves the outputs by ")[1].rstrip("."))
+    assert 0.5 * found.error < moved < 2 * found.error
 
 
 @pytest.mark.heavy

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import anchorhead as ah
-from anchorhead.digits import Down, Up, interval
+from anchorhead.digits import Down, Up, above, interval
 
 FORMS = (".1g", ".3g", ".4g", ".6g", ".1e", ".2e", ".3e")
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -63,6 +63,13 @@ def test_zero_and_what_is_not_finite_are_written_as_floats_are(value: float, for
 def test_another_format_is_refused() -> None:
     with pytest.raises(ValueError, match=r"not as ''"):
         f"{Up(1.0)}"
+
+
+@given(NUMBERS)
+def test_a_bound_above_a_claim_is_printed_so_that_it_is(claimed):
+    found, said = above(math.nextafter(claimed, math.inf), claimed).split(", above the claimed ")
+    assert found != said
+    assert above(7.2612e-08, 7.2608e-08) == "7.262e-08, above the claimed 7.261e-08"
 
 
 @given(st.tuples(NUMBERS, st.floats(allow_nan=False)))

@@ -391,3 +391,9 @@ def test_bits_of_a_file_are_a_whole_number_within_limits(bits, tmp_path):
     (tmp_path / "b.distance").write_bytes(attacked.write(parts))
     with pytest.raises(ah.FileError, match="bits"):
         ah.verify(tmp_path / "b.distance")
+
+
+def test_the_end_of_an_arcsine_counts():
+    found = ah.distance("asin(x/3)", "0*x", (-3, 3))
+    assert found.lower <= np.pi / 2 <= found.upper
+    assert abs(found.at) == 3

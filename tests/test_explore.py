@@ -131,6 +131,7 @@ def test_formula_that_no_head_follows_to_infinity_gets_a_window(few_heads: None)
 def test_heads_of_a_network_are_entries(saved_network: Path) -> None:
     entries = page_entries(saved_network)
     assert {entry["node"] for entry in entries} == {"x*y", "exp(x)"}
+    assert {entry["node"] for entry in entries if "they are multiplied by v" in entry["notes"][-1]} == {"x*y"}
     for entry in entries:
         (head,) = entry["heads"]
         x = torch.as_tensor(grid(*entry["window"]))
@@ -520,3 +521,11 @@ def test_address_holds_the_view(browser: Any, presets_page: Path) -> None:
     page.run("location.hash = 'function=nonsense&method=nothing&size=-3&beta=x&query='")
     page.wait("return !location.hash.includes('relu')")
     assert browser.get_log("browser") == []
+
+
+def test_heads_of_a_saved_network_have_the_names_of_its_mechanism(tmp_path):
+    model = ah.gallery.load("layer_norm").model
+    model.save(tmp_path / "model.safetensors")
+    shown = [entry["node"].split(" and ")[0] for entry in gallery.file_entries(tmp_path / "model.safetensors")]
+    assert "rsqrt_0" in shown
+    assert set(shown) <= {head.name for head in model.mechanism.heads if head.kind != "carry"}

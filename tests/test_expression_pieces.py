@@ -72,6 +72,8 @@ SINGULAR = [
     ("x*log(x)", 0, 1, r"^log\(x\) is not finite near x = 0: x is not positive"),
     ("sqrt(x)", -1e-9, 1, r"x is negative"),
     ("x**0.5", -1, 1, r"power of x"),
+    ("x**(2/3)", -1, 1, r"Choose a domain for x where x >= 0, or"),
+    ("log(x - 1)", -1, 3, r"where x - 1 > 0, or"),
     ("asin(x)", -1, 1.1, r"near x = 1: x is not between"),
     ("tan(x)", 0, 3, r"near x = 1.5708"),
     ("1/sin(x)", 1, 4, r"near x = 3.14159"),

@@ -171,6 +171,9 @@ def test_a_refusal_points_at_the_place():
     with pytest.raises(ExpressionError) as caught:
         parse("x + sihn(x)")
     assert str(caught.value).endswith("line 1, column 5:\n  x + sihn(x)\n      ^")
+    with pytest.raises(ExpressionError) as caught:
+        parse("sqrt(1 +\n (s - y) ^2)")
+    assert str(caught.value).endswith("line 2, column 10:\n   (s - y) ^2)\n           ^")
 
 
 def test_variables_keep_the_order_they_are_given_or_appear_in():

@@ -90,6 +90,8 @@ REFUSED = [
     (lambda x: (x == 0) * x, DiscontinuityError, "whether two numbers are equal jumps"),
     (lambda x: torch.where((x > 0) & (x < 1), x, x), DiscontinuityError, "combination of comparisons"),
     (lambda x: torch.heaviside(x, x), DiscontinuityError, "jumps at 0"),
+    (lambda x: x * torch.rand(1), ExpressionError, "torch's rand is random"),
+    (lambda x: x + torch.randn_like(x), ExpressionError, "torch's randn_like is random"),
     (lambda x: x + True, ExpressionError, "this form of torch's add"),
     (lambda x: x * 1j, ExpressionError, "this form of torch's mul"),
     (lambda x: x + math.inf, ExpressionError, "must be finite"),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,8 +14,10 @@ from flint import arb, ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anchorhead.enclosure.arrays import sample, sample_finely
 from anchorhead.enclosure.balls import enclose, gradient_enclosure, jet
-from anchorhead.errors import ExpressionError
+from anchorhead.enclosure.singularities import singularities
+from anchorhead.errors import ExpressionError, SingularityError
 from anchorhead.expression import parse
 from anchorhead.expression.functions import FUNCTIONS
 from anchorhead.expression.graph import Expression, Node, constant, rational, variable
@@ -267,6 +270,32 @@ def test_a_jet_has_as_many_coefficients_as_asked_for_and_leaves_flint_as_it_was(
     assert before == (ctx.cap, ctx.prec)
 
 
+TOUCHING = [
+    ("asin(x/3)", -3, 3), ("acos(x/3)", 0, 3), ("sqrt(1 - x/3)", 0, 3), ("acosh(x/3)", 3, 6), ("asin(0.1*x)", 0, 10),
+    ("sqrt(1 - (x/3)**2)", -3, 3), ("sqrt(2 - (x/3 + 3/x))", 3, 3), ("sqrt(x - 0.1 + 0.3/3)", 0, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "low", "high"), TOUCHING)
+def test_arguments_that_touch_the_end_of_a_function_at_a_point_are_exact_there(text, low, high):
+    node = parse(text).outputs[0]
+    for end in (low, high):
+        value = enclose(node, {"x": arb(end)})
+        assert value.is_finite()
+        assert jet(node, "x", arb(end), 2)[0].overlaps(value)
+    singularities(node, "x", low, high)
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"),
+    [("asin(x/3)", -3, 3.0000000000000004), ("asin(x/3)", -3, 3.0000001), ("log(1 - x/3)", 0, 3), ("atanh(x/3)", 0, 3),
+     ("sqrt(x - 0.3)", 0.3, 1), ("asin(x/pi*pi/3)", 0, 3)],
+)  # fmt: skip
+def test_arguments_that_are_not_proved_to_be_inside_are_refused(text, low, high):
+    with pytest.raises(SingularityError):
+        singularities(parse(text).outputs[0], "x", low, high)
+
+
 def test_precision_is_the_callers():
     node = parse("0.1*x").node
     for bits in (53, 200):
@@ -346,3 +375,20 @@ def test_every_continuous_activation_of_torch_is_known():
     ours = {name.replace("_", "") for name in FUNCTIONS}
     theirs = {name.lower() for name in set(torch.nn.modules.activation.__all__) - not_elementwise - discontinuous}
     assert theirs <= ours
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "f"),
+    [
+        ("8*x*sin(x/7)", 1e5, lambda x: 8 * x * mpmath.sin(x / 7)),
+        ("exp(1000*x - 1e5) - 1", 100 - 1e-9, lambda x: mpmath.exp(1000 * x - 100000) - 1),
+        ("tanh(1e8*(x - 1/3))", 0.33333333, lambda x: mpmath.tanh(100000000 * (x - mpmath.mpf(1) / 3))),
+    ],
+)
+def test_samples_have_the_digits_that_floats_lose(text, low, f):
+    x = np.linspace(low, low + 1e-8, 97)
+    with mpmath.workdps(50):
+        exact = np.array([float(f(mpmath.mpf(float(u)))) for u in x])
+    found = sample_finely(parse(text), x)
+    assert np.max(abs(found - exact)) <= 2.0**-40 * np.max(abs(exact))
+    assert np.max(abs(sample(parse(text), {"x": x})[0] - exact)) > 2.0**-41 * np.max(abs(exact))

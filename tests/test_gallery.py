@@ -274,6 +274,14 @@ def test_hook_points_have_the_names(name):
     assert max(abs(ablated[i, 0, k].item() - v) for i, row in enumerate(meant) for k, v in enumerate(row)) < 2e-3
 
 
+def test_a_notebook_shows_what_a_network_with_hook_points_has():
+    pytest.importorskip("transformer_lens")
+    model = item("formula").model
+    shown = ah.to_hooked(model)._repr_html_().replace("<wbr>", "")
+    for said in (">2, 2<", "blocks.l.attn.hook_z", *(f">{head.kept}<" for head in model.literal_mechanism().heads)):
+        assert said in shown
+
+
 @pytest.mark.parametrize("x", [torch.zeros(2, 2).double(), torch.zeros(2, 3, 2).double(), torch.zeros(1, 1, 2)])
 def test_hook_points_refuse_other_inputs_in_a_sentence(x):
     pytest.importorskip("transformer_lens")
@@ -495,6 +503,33 @@ def test_a_mechanism_runs_on_lists_and_says_how_to_flatten():
         model.mechanism.run("x")
 
 
+def test_a_mechanism_says_which_heads_left_what_they_are_proved_for():
+    model = ah.compile("sin(3*x*y) + exp(-x**2)", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-3)
+    x = torch.tensor([[0.5, 0.5], [1.0, -1.0]])
+    assert not model.mechanism.run(x).outside
+    far = model.mechanism.run(x, patched={"x*y": torch.tensor([9.0, 0.5])}).outside
+    assert {name: where.tolist() for name, where in far.items()} == {("sin(3*(x*y))", 1): [True, False]}
+    prompt = ah.in_context.compile("mean(1/a)", {"a": (1, 2)}, tol=1e-3)  # where 0 would be outside
+    tokens, mask = torch.tensor([[1.0], [2.0], [9.0]]), torch.tensor([True, True, False])
+    assert not prompt.mechanism.run(tokens, mask=mask).outside
+    assert [where.tolist() for where in prompt.mechanism.run(tokens).outside.values()] == [[False, False, True, False]]
+
+
+def test_two_patches_of_one_head_are_refused():
+    model = ah.compile("sin(3*x*y)", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-2)
+    with pytest.raises(ah.InputError, match="another patch was given"):
+        model.mechanism.run(torch.zeros(1, 2), patched={"x*y": 1.0, "y*x": 0.0})
+
+
+def test_words_of_a_mechanism_end_with_its_outputs():
+    mechanism = ah.compile(["sin(3*x)/4 + min(x, y) - 2", "x + 2*y"], {"x": (-1, 1), "y": (-1, 1)}, tol=1e-2).mechanism
+    said = str(mechanism).splitlines()[-2:]
+    assert said == ["output 0: 0.25*sin(3*x) + min(x, y) - 2", "output 1: x + 2*y"]
+    assert all(line.partition(": ")[2] in mechanism.html() for line in said)
+    affine = ah.compile("x + 2*y", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-2).mechanism
+    assert str(affine) == "output 0: x + 2*y"
+
+
 def test_names_are_found_in_any_order_and_as_they_were_written():
     largest = ah.compile("max(x, y)*x", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-3)
     assert largest.mechanism.head("max(y, x)").name == "max(x, y)"
@@ -502,6 +537,52 @@ def test_names_are_found_in_any_order_and_as_they_were_written():
     prompt = ah.in_context.compile("sin(3*attend(4*q*a - b, b))", tokens, {"q": (-1, 1)}, tol=1e-3)
     for name in ("attend(4*q*a - b, b)", "attend(-b + 4*a*q, b)"):
         assert prompt.mechanism.head(name).kind == "pool"
+
+
+def test_a_minimum_is_found_read_and_patched_as_it_is_written():
+    """The head writes -min: the largest of the negatives."""
+    model = ah.compile("x*min(x, y)", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-6)
+    (head, sign), (same, plain) = (model.mechanism.signed(name) for name in ("min(y, x)", "-min(x, y)"))
+    assert (head, head.name, sign, plain) == (same, "-min(x, y)", -1, 1)
+    assert model.mechanism.heads[-1].words == "computes the product u·v of u = x and v = min(x, y)"
+    x = inputs("formula", 6, 1)[:, None]
+    half = {"min(x, y)": 0.5}
+    assert torch.equal(model.mechanism.run(x, patched=half).outputs, x[..., :1] / 2)
+    pytest.importorskip("transformer_lens")
+    hooked = ah.to_hooked(model)
+    _, cache = hooked.run_with_cache(x)
+    for name, factor in (("min(x, y)", 1), ("-min(x, y)", -1)):
+        assert (hooked.written(cache, name) - factor * x.amin(-1)).abs().max() < 1e-6
+        patched = hooked.run_with_hooks(x, fwd_hooks=[hooked.ablation(name, 0.5 * factor)])
+        assert (patched - x[..., :1] / 2).abs().max() < 1e-6
+
+
+def test_attention_of_a_module_is_found_by_its_head_and_token(tmp_path):
+    pytest.importorskip("transformer_lens")
+    torch.manual_seed(0)
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.MultiheadAttention(4, 2, batch_first=True)
+
+        def forward(self, x):
+            return self.inner(x, x, x, average_attn_weights=False)[0]
+
+    module = Attention().double().eval()
+    made = ah.compile(module, (-1, 1), tol=1e-3, shape=(3, 4))
+    made.save(tmp_path / "attention.safetensors")
+    model, x = ah.load(tmp_path / "attention.safetensors"), 2 * torch.rand(5, 3, 4, dtype=torch.float64) - 1
+    _, weights = module.inner(x, x, x, average_attn_weights=False)
+    hooked = ah.to_hooked(model)
+    _, cache = hooked.run_with_cache(x.flatten(1)[:, None])
+    for head in range(2):
+        for token in range(3):
+            name = f"inner: softmax[{head}, {token}], entry 1"
+            assert (hooked.pattern(cache, name)[:, 0] - weights[:, head, token]).abs().max() < 1e-12
+            assert f"attention inner: softmax[{head}, {token}] over" in model.mechanism.head(name).words
+    with pytest.raises(ah.InputError, match="add `, entry 0` or `, entry 1`"):
+        hooked.where("inner: softmax[0, 0]")
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,20 @@ def algorithms():
     ]
 
 
+def test_weights_of_a_learning_algorithm_are_those_of_its_model():
+    model = ah.in_context.gradient_descent("squared", features=1, examples=4, steps=1, learning_rate=0.1)
+    hooked, X = ah.to_hooked(model), torch.tensor([[0.5], [-0.25], [0.125], [0.75]], dtype=torch.float64)
+    before = hooked(X, X[:, 0])
+    for name in ("blocks", "written", "mechanism"):
+        assert not hasattr(hooked, name)
+        with pytest.raises(ah.InputError, match=rf"no {name}: .*hooked\.model\.parameters\(\)"):
+            getattr(hooked, name)
+    with torch.no_grad():
+        next(hooked.model.parameters()).mul_(1.5)
+    assert not torch.equal(hooked(X, X[:, 0]), before)
+    assert model.certificate.level == "unproved"
+
+
 def test_learning_algorithms_have_hook_points_at_every_softmax_and_every_state():
     for network, examples in algorithms():
         made = ah.to_hooked(network)

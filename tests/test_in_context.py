@@ -274,6 +274,17 @@ def test_batches_and_starts():
     assert torch.equal(pickle.loads(pickle.dumps(model))(X, y), model(X, y))
 
 
+def test_a_curve_that_is_zero_throughout_is_named_so_in_the_legend():
+    found = ic.Convergence(torch.zeros(3), *torch.ones(3, 3))
+    (axes,) = found.plot().axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()][:2] == ["measured: 0", "proved"]
+
+
+def test_gradients_of_losses_have_differences_as_one_writes_them():
+    assert ic.Loss.of("exp(s - 2*y)").gradient == "exp(s - 2*y)"
+    assert ic.Loss.of("log(1 + exp(s - y)) - 3*s").gradient == "sigmoid(s - y) - 3"
+
+
 def test_convergence_reports_every_step():
     X, y = (t(a) for a in data("squared", 30, 3))
     model = ic.gradient_descent("squared", features=3, examples=30, steps=300, learning_rate=0.3)
@@ -375,6 +386,8 @@ def test_a_prompt_that_is_too_curved_for_the_learning_rate_is_refused():
     with pytest.raises(ic.OutsideBoundsError, match="learning rate that is"):
         model(5 * GOOD[0], GOOD[1])
     assert "largest eigenvalue" in " ".join(model.certificate.assumptions)
+    assert "where the largest eigenvalue of X^T X/n is at most" in str(model.certificate)
+    assert "where the largest eigenvalue" in model.certificate._repr_html_()
 
 
 def test_iterates_that_leave_the_bounds_are_refused_with_the_step():

@@ -132,13 +132,13 @@ def test_probabilities_and_wrong_labels():
     probabilities = model.predict_proba(X[:5, :3])
     assert np.allclose(probabilities.sum(1), 1)
     assert np.allclose(probabilities[:, 1], 1 / (1 + np.exp(-model.decision_function(X[:5, :3]))))
-    with pytest.raises(ValueError, match="one class"):
+    with pytest.raises(ah.AnchorheadError, match="one class"):
         model.fit(X[:9, :3], np.ones(9))
-    with pytest.raises(ValueError, match="Poisson"):
+    with pytest.raises(ah.AnchorheadError, match="Poisson"):
         ic.PoissonRegressor().fit(X[:9, :3], -np.ones(9))
-    with pytest.raises(ValueError, match="epsilon"):
+    with pytest.raises(ah.AnchorheadError, match="epsilon"):
         ic.HuberRegressor(epsilon=0.5).fit(X[:9, :3], y[:9])
-    with pytest.raises(ValueError, match="alpha"):
+    with pytest.raises(ah.AnchorheadError, match="alpha"):
         ic.Ridge(-1.0).fit(X[:9, :3], y[:9])
 
 
@@ -148,8 +148,18 @@ def test_probabilities_and_wrong_labels():
      ic.HuberRegressor(max_iter=1.5), ic.LogisticRegression(tol=-1.0)],
 )  # fmt: skip
 def test_options_that_are_none_are_refused(model):
-    with pytest.raises(ValueError, match=r"^(tol|max_iter|fit_intercept)=.* must be"):
+    with pytest.raises(ah.AnchorheadError, match=r"^(tol|max_iter|fit_intercept)=.* must be"):
         model.fit([[0.0], [1.0], [2.0]], [0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [(ic.KernelRidge(-1), None), (ic.KernelRidge(1, gamma=0), None), (ic.NadarayaWatson(0), None), (ic.Ridge(), -1.0),
+     (ic.Ridge(), 0.0), (ic.Ridge(), np.nan)],
+)  # fmt: skip
+def test_every_refusal_is_one_of_ours(model, weights):
+    with pytest.raises(ah.AnchorheadError, match=r"must be a|weight"):
+        model.fit([[0.0], [1.0], [2.0]], [0, 1, 1], *([] if weights is None else [np.full(3, weights)]))
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -192,6 +202,19 @@ def test_labels_of_one_column_have_scikit_learns_shapes():
         for part in ("coef_", "intercept_"):
             assert np.shape(getattr(ours, part)) == np.shape(getattr(theirs, part))
         assert ours.predict(X).shape == theirs.predict(X).shape
+
+
+def test_coefficients_that_were_changed_have_no_certificate():
+    X, y = diabetes()
+    model = ic.Ridge().fit(X, y)
+    kept = model.certificate_
+    model.coef_[0] += 1
+    assert model.certificate_ is None
+    assert "changed after the fit" in model.certificate_missing_
+    model.fit(X, y)
+    assert str(model.certificate_) == str(kept)
+    model.intercept_ = 0.0
+    assert model.certificate_ is None
 
 
 def test_a_certificate_of_coefficients_speaks_of_them():

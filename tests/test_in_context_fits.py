@@ -110,6 +110,23 @@ def test_the_lasso_finds_the_same_zeros(seed, power, tall):
         assert np.abs(ours.coef_ - theirs.coef_).max() <= 1e-6 * max(np.abs(theirs.coef_).max(), 1e-3)
 
 
+def test_the_lasso_converges_on_more_columns_than_examples_with_a_small_penalty():
+    draw, X = drawn(0, 30, 80)
+    y, told = X[:, :5] @ [3.0, -2.0, 1.0, 0.5, 4.0] + 0.1 * draw.standard_normal(30), list[str]()
+    ours = ic.Lasso(1e-4, progress=told.append).fit(X, y)
+    theirs = linear_model.Lasso(1e-4, **EXACT).fit(X, y)
+    assert ((ours.coef_ != 0) == (theirs.coef_ != 0)).all()
+    agree(ours.coef_, theirs.coef_, 1e-8)
+    assert ours.certificate_.bound < 1e-8
+    assert not any("inf" in line for line in told)
+    with pytest.warns(ConvergenceWarning, match="increase max_iter"):
+        missing = ic.Lasso(1e-4, max_iter=200).fit(X, y).certificate_missing_
+    assert missing == "the fit has not converged after 200 steps: increase max_iter or increase alpha"
+    wide = ic.Lasso(0.2).fit(X, y)
+    assert wide.prompt_[0].shape[1] < 80
+    agree(wide.replay()[0], wide.coef_, 1e-9)
+
+
 @settings(max_examples=8, deadline=None)
 @given(SEEDS, st.integers(2, 4), st.floats(-2, 2))
 def test_logistic_regression_of_two_classes_and_more(seed, classes, power):

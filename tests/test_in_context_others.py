@@ -47,6 +47,12 @@ def test_no_prompt_breaks_the_bound_of_a_truncated_map(x1, x2, w1, w2, t):
         assert abs(found - expected) <= model.certificate.bound
 
 
+def test_a_truncated_map_states_its_range_with_all_digits():
+    model = ic.truncated_linear(features=1, low=0, high=1 + 2**-30)
+    assert f"clip(w·x + t, 0, {1 + 2**-30!r})" in str(model.certificate)
+    assert f"clip(w·x + t, 0, {1 + 2**-30!r})" in repr(model)
+
+
 def test_truncated_maps_refuse_what_is_wrong():
     wrong = [({"low": 3}, "lower first"), ({"features": 0}, "positive integer"), ({"dtype": torch.int64}, "dtype"),
              ({"bounds": {"q": 1}}, "x, w and t")]  # fmt: skip
@@ -154,4 +160,19 @@ def test_derivatives_agree_with_torch(formula):
 
 def test_derivatives_of_kinks_are_refused():
     with pytest.raises(ah.ExpressionError, match="kink"):
-        derivative(parse("relu(x)**2", ("x",)).outputs[0], "x")
+        derivative(parse("exp(relu(x))", ("x",)).outputs[0], "x")
+
+
+@pytest.mark.parametrize("text", ["relu(1 - y*s)**2", "relu(s - y)**3", "abs(s - y)**3", "min(s, y - y)**2"])
+def test_powers_of_kinks_have_derivatives_that_do_not_jump(text):
+    s = torch.linspace(-3, 3, 601, dtype=torch.float64)
+    f = parse(text, ("s", "y")).outputs[0]
+    for y in (torch.ones_like(s), -torch.ones_like(s)):
+        value = lambda s, y=y: evaluate(f, {"s": s, "y": y})
+        wanted = (value(s + 1e-6) - value(s - 1e-6)) / 2e-6
+        assert (ah.in_context.Loss.of(text).slope(s, y) - wanted).abs().max() < 1e-5
+
+
+def test_a_kink_is_named_as_it_was_written():
+    with pytest.raises(ah.ExpressionError, match=r"^abs\(s - y\) has a kink"):
+        ah.in_context.Loss.of("abs(s-y)")

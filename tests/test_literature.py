@@ -28,6 +28,9 @@ TABLE = [
     (PEAK, UNIT, 1e-10, 70, lambda x: 1 / (1 + 1000 * (x - mp.mpf(3) / 10) ** 2)),
     ("atan(30*x)", UNIT, 1e-6, 24, lambda x: mp.atan(30 * x)),
     ("atan(30*x)", UNIT, 1e-10, 44, lambda x: mp.atan(30 * x)),
+    ("asin(x)", UNIT, 1e-6, 60, mp.asin),
+    ("sqrt(1 - x**2)", UNIT, 1e-6, 60, lambda x: mp.sqrt(1 - x * x)),
+    ("acosh(x)", (1, 2), 1e-6, 36, mp.acosh),
     ("x**-0.5", (0.01, 100), 1e-6, 30, lambda x: 1 / mp.sqrt(x)),
     ("x**-0.5", (0.01, 100), 1e-10, 55, lambda x: 1 / mp.sqrt(x)),
     (
@@ -68,6 +71,24 @@ def test_functions_of_the_literature_are_proved_with_few_keys(index, share):
     x = torch.tensor([min(max(low + share * (high - low), low), high)], dtype=torch.float64)
     with mp.workdps(40):
         assert abs(model(x).item() - exact(mp.mpf(x.item()))) <= model.certificate.bound
+
+
+@pytest.mark.heavy
+@settings(max_examples=100)
+@given(near=st.floats(0, 52), right=st.booleans())
+def test_steep_keys_at_an_end_round_by_no_more_than_is_proved(near, right):
+    model = compiled(next(i for i, row in enumerate(TABLE) if row[0] == "asin(x)"))
+    x = torch.tensor([(1 - 2.0**-near) * (1 if right else -1)], dtype=torch.float64)
+    head = model.claim.head
+    with mp.workprec(200):
+        lines = zip(head.slopes, head.intercepts, head.constants, head.gains, strict=True)
+        at = mp.mpf(x.item())
+        keys = [(s * at + c, v + g * at) for s, c, v, g in lines]
+        top = max(score for score, _ in keys)
+        weights = [mp.exp(score - top) for score, _ in keys]
+        exact = mp.fdot(weights, [value for _, value in keys]) / mp.fsum(weights)
+        for found in (model(x), model.literal()(x)):
+            assert abs(found.item() - exact) <= model.certificate.rounding
 
 
 @functools.cache

@@ -17,19 +17,22 @@ FUNCTIONS = {name: getattr(mpmath, name) for name in ("sin", "exp", "tanh", "cos
     "abs": abs,
     "relu": lambda u: max(u, mpmath.mpf(0)),
     "max": max,
+    "min": min,
 }
 
 
-def formulas():
-    """Short texts over x, y and small numbers."""
+def formulas(*of_two):
+    """Short texts over x, y and small numbers; of_two: functions of two arguments, max where none is given."""
     leaf = st.sampled_from(["x", "y", "2", "3", "0.5", "1"])
     return st.recursive(
         leaf,
         lambda inner: st.one_of(
             st.tuples(inner, st.sampled_from("+-*/"), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
-            st.tuples(st.sampled_from([f for f in FUNCTIONS if f != "max"]), inner).map(lambda t: f"{t[0]}({t[1]})"),
+            st.tuples(st.sampled_from([f for f in FUNCTIONS if f not in ("max", "min")]), inner).map(
+                lambda t: f"{t[0]}({t[1]})"
+            ),
             st.tuples(inner, st.sampled_from(["2", "3", "-1", "0.5", "-2"])).map(lambda t: f"({t[0]})**({t[1]})"),
-            st.tuples(inner, inner).map(lambda t: f"max({t[0]}, {t[1]})"),
+            st.tuples(st.sampled_from(of_two or ["max"]), inner, inner).map(lambda t: f"{t[0]}({t[1]}, {t[2]})"),
             inner.map(lambda t: f"-({t})"),
         ),
         max_leaves=5,
@@ -53,7 +56,7 @@ def read(text):
         return None
 
 
-@given(st.lists(formulas(), min_size=6, max_size=12, unique=True))
+@given(st.lists(formulas("max", "min"), min_size=6, max_size=12, unique=True))
 @settings(max_examples=150)
 def test_formulas_of_one_form_are_one_function(texts):
     forms = [(text, read(text)) for text in texts]
@@ -80,6 +83,12 @@ def test_order_and_brackets_do_not_matter(a, b, c):
             assert read(one) == read(other), (one, other)
 
 
+@given(formulas(), formulas(), formulas())
+def test_minima_and_sizes_have_one_form(a, b, c):
+    assert read(f"abs({a} - {b})") == read(f"abs({b} - {a})")
+    assert read(f"min({a}, {b}, {c})") == read(f"-max(-({c}), -min({a}, {b}))") == read(f"min({c}, {b}, {a})")
+
+
 @pytest.mark.parametrize(
     ("formula", "typed"),
     [
@@ -93,6 +102,22 @@ def test_a_head_is_found_by_what_was_typed(formula, typed):
     found = ah.compile(formula, BOX, tol=1e-3, method="graph").mechanism
     for name in typed:
         assert read(found.head(name).name) == read(name)
+
+
+@pytest.mark.parametrize(
+    ("formula", "typed", "sign"),
+    [
+        ("min(x, 2*y) + exp(x)", ["min(x, 2*y)", "min(2*y, x)"], -1),
+        ("min(x, 2*y) + exp(x)", ["-min(x, 2*y)", "max(-x, -2*y)"], 1),
+        ("min(x, y, 0.5) + exp(x)", ["min(x, y, 0.5)", "min(0.5, y, x)"], -1),
+        ("abs(x - y) + exp(x)", ["abs(x - y)", "abs(y - x)"], 1),
+    ],
+)
+def test_minima_and_sizes_are_found_by_their_names_in_any_order(formula, typed, sign):
+    found = ah.compile(formula, BOX, tol=1e-3).mechanism
+    (head,) = {found.head(name).name for name in typed}
+    assert head.removeprefix("-").startswith(("min", "abs"))
+    assert {found.signed(name)[1] for name in typed} == {sign}
 
 
 def test_another_function_is_not_found():

@@ -162,3 +162,18 @@ def _frozen(row):
 def _off(row, size, draw):
     terms, bias = row
     return Row({w: c * (1 + draw.choice((-size, size))) for w, c in terms}, bias * (1 + draw.choice((-size, size))))
+
+
+def test_a_domain_too_wide_for_a_norm_is_refused_before_heads_are_searched_for(monkeypatch):
+    searched = lambda *given, **named: pytest.fail("a head was searched for")
+    monkeypatch.setattr("anchorhead.compiler.compose.choose", searched)
+    for tol, dtype in ((0.5, torch.float64), (1e-3, torch.float64), (0.5, torch.float32)):
+        with pytest.raises(ah.ToleranceError, match=r"a smaller domain.*larger eps, such as 1e-2") as refusal:
+            ah.compile(nn.LayerNorm(4).double(), (-100, 100), tol=tol, dtype=dtype)
+        advice, wide = str(refusal.value), dtype == torch.float64
+        assert ("or dtype=torch.float64" in advice) != wide
+        assert not (wide and ("larger tol" in advice or "smaller tol" in advice or "wider" in advice))
+
+
+def test_the_larger_eps_that_is_advised_is_enough():
+    assert ah.compile(nn.LayerNorm(2, eps=1e-2).double(), (-100, 100), tol=0.5).certificate.bound <= 0.5

@@ -142,7 +142,7 @@ def test_large_inputs_are_fused_and_gradients_follow():
 
 def test_what_leaves_the_interval_is_said():
     head = norm("float64", False, 0.0)
-    with pytest.warns(ah.OutsideRangeWarning, match="mean square"):
+    with pytest.warns(ah.OutsideRangeWarning, match=r"mean square.*off by any amount.*said once, and outside_count"):
         head(torch.zeros(1, 8, dtype=torch.float64))
     head.outside = "error"
     with pytest.raises(ah.AnchorheadError, match="outside"):
@@ -150,6 +150,14 @@ def test_what_leaves_the_interval_is_said():
     with pytest.raises(ah.AnchorheadError, match="up to"):
         head(torch.ones(1, 10_000, dtype=torch.float64))
     head.outside = "warn"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_norm_without_an_eps_has_that_of_the_dtype_in_which_torch_computes(dtype):
+    layer = nn.RMSNorm(16, dtype=dtype)
+    (head,) = (place.module for place in ah.convert(layer, pure=True).report.places)
+    x = (1e-3 * torch.randn(64, 16, generator=torch.Generator().manual_seed(0))).to(dtype)
+    assert (head(x) - layer(x)).abs().max() <= 2 * torch.finfo(dtype).eps * layer(x).abs().max() + 1e-6
 
 
 class Centred(nn.Module):
@@ -221,3 +229,10 @@ def test_norms_of_the_transformers_library_round_where_they_do(name, dtype):
         if dtype != torch.float32:
             assert (ours == theirs).double().mean() > 0.99
         assert F.cosine_similarity(ours.double(), theirs.double()).min() > 1 - 1e-4
+
+
+def test_the_line_of_a_norm_has_what_underflows() -> None:
+    norm = nn.RMSNorm(8, eps=1e-6, elementwise_affine=False)
+    converted = ah.convert(nn.Sequential(nn.Linear(8, 8), norm).half(), pure=True)
+    row = converted.report.replaced[0]
+    assert f"and {Up(row.least):.1e} where that underflows" in str(converted.report)

@@ -179,6 +179,17 @@ def test_a_converted_bert_takes_any_batch_and_length(dtype, tmp_path):
     assert found["last_hidden_state"] == ["batch", "length", 24]
 
 
+def test_bfloat16_is_written_with_a_warning_and_half_runs(tmp_path):
+    x = torch.randn(3, 4)
+    model = ah.convert(nn.Sequential(nn.Linear(4, 4), nn.GELU()).to(torch.bfloat16))
+    with pytest.warns(UserWarning, match=r"model\.float\(\) or model\.half\(\)"):
+        ah.export_onnx(model, tmp_path / "m.onnx", x.bfloat16())
+    with pytest.raises(ah.FileError, match=r"model\.half\(\)"):
+        ah.check_onnx(model, tmp_path / "m.onnx", x.bfloat16())
+    ah.export_onnx(model.half(), tmp_path / "h.onnx", x.half())
+    assert ah.check_onnx(model, tmp_path / "h.onnx", x.half()) < 1e-2
+
+
 def test_refusals(tmp_path, monkeypatch):
     path = tmp_path / "none.onnx"
     head = ah.compile("relu(x)")
@@ -187,10 +198,12 @@ def test_refusals(tmp_path, monkeypatch):
         export_onnx(nn.Linear(2, 2), path, torch.zeros(1, 2))
     with pytest.raises(ah.InputError, match="give an example"):
         export_onnx(converted, path)
-    with pytest.raises(ah.InputError, match="must be tensors"):
+    with pytest.raises(ah.InputError, match="must be tensors, and input is a list"):
         export_onnx(converted, path, {"input": [1.0, 2.0]})
-    with pytest.raises(ah.InputError, match="does not take the example"):
+    with pytest.raises(ah.InputError, match=r"does not take the example, which is input \(1, 3\): "):
         export_onnx(converted, path, torch.zeros(1, 3))
+    with pytest.raises(ah.InputError, match=r"'x'\. Its forward takes input\.$"):
+        export_onnx(converted, path, {"x": torch.zeros(1, 2)})
     with pytest.raises(ah.InputError, match="1 different names"):
         export_onnx(head, path, names=["x", "y"])
     with pytest.raises(ah.DtypeError, match="float32"):

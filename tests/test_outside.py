@@ -48,8 +48,9 @@ def test_leaving_the_domain_warns_once_and_says_where_and_how_far(model, kind):
         warnings.simplefilter("error")
         model(inside(kind))
         model(inside(kind)[:0])
-    with pytest.warns(ah.OutsideRangeWarning, match=r"is 1\.5, outside \[-(1|inf), 1\] by 0\.5"):
+    with pytest.warns(ah.OutsideRangeWarning, match=r"is 1\.5, outside \[-(1|inf), 1\] by 0\.5") as said:
         model(beyond(kind))
+    assert said[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model(beyond(kind))
@@ -177,3 +178,11 @@ def test_the_largest_floats_have_the_right_answer(expression, dtype):
         else:
             room = model.certificate.approximation + model.certificate.rounding * (1 + abs(x.item()))
             assert abs(found - value) <= room + 2e-15 * abs(value)
+
+
+def test_a_prompt_outside_is_warned_of_at_the_line_that_called():
+    model = ah.in_context.compile("q*mean(x)", tokens={"x": (-1, 1)}, query={"q": (-1, 1)})
+    query = torch.zeros(1, 1, dtype=torch.float64)
+    with pytest.warns(ah.OutsideRangeWarning) as said:
+        model(torch.full((3, 1), 2.0, dtype=torch.float64), query)
+    assert said[0].filename == __file__

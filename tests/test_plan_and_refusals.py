@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -51,11 +52,17 @@ def test_plan_is_what_gets_built(theorem, low, width, tol, tokens, features, cau
                 build(getattr(torch, name))
 
 
-@pytest.mark.parametrize("theorem", ["two_layer", "attention_then_softmax"])
-def test_universal_plan_is_what_gets_built(theorem):
-    found = plan(theorem, tol=0.3, tokens=2, features=1, lipschitz=3.0)
-    model = getattr(ah.theorems, theorem)(torch.sin, 2, 1, found.levels, selection_error=found.selection_error)
-    assert model.bound_for(lipschitz=3.0) <= found.bound <= 0.3
+@pytest.mark.parametrize("metric", ["euclidean", "sup"])
+@pytest.mark.parametrize(
+    ("theorem", "columns"),
+    [("two_layer", "appended"), ("attention_then_softmax", "appended"), ("attention_then_softmax", "own")],
+)
+def test_universal_plan_is_what_gets_built(theorem, columns, metric):
+    found = plan(theorem, tol=0.3, tokens=2, features=1, lipschitz=3.0, metric=metric, columns=columns)
+    model = getattr(ah.theorems, theorem)(torch.sin, 2, 1, found.levels, selection_error=found.selection_error,
+                                          columns=columns)  # fmt: skip
+    assert model.bound_for(lipschitz=3.0, metric=metric) <= found.bound <= 0.3
+    assert math.isclose(model.resources.logit_range, found.logit_range)
     assert model.resources.parameters == found.parameters
     assert model.grid.points == found.grid_points
     assert math.isclose(model.beta, found.beta)
@@ -122,8 +129,14 @@ REFUSALS = [
     (lambda: single_head(W, T, "a", 1, 9), "two numbers"),
     (lambda: single_head(W, T, 0, 1, 9, beta="hot"), "positive finite"),
     (lambda: single_head(W, T, 0, 1, 9, beta=9.0, selection_error=1e-3), "Give one of the two"),
-    (lambda: single_head(W, T, -1, 1, 5000, dtype=torch.float32), "as its range is wide, 2, where"),
-    (lambda: single_head(W, T, 0, 1, 9, dtype="float32"), "'float32' must be a floating dtype of torch"),
+    (lambda: single_head(W, T, -1, 1, 5000, dtype=torch.float32), "as its range is wide, 2, of which twice must"),
+    (
+        lambda: single_head(W, T, -20, 20, 18, dtype=torch.float16),
+        r"0\.749, of which twice must fit into the 1\.36 that",
+    ),
+    (lambda: two_layer(torch.sin, 1, 1, 2, dtype=torch.bfloat16), r"0\.0313, and 0\.00195 is allowed for"),
+    (lambda: two_layer(torch.sin, 3, 1, 32, columns="own", dtype=torch.float32), r"and 0\.125 is allowed"),
+    (lambda: single_head(W, T, 0, 1, 9, dtype="float32"), "write dtype=torch.float32"),
     (lambda: ah.compile("sin(x)", (-1, 1), dtype="float32"), "'float32' must be a dtype of torch"),
     (lambda: ah.in_context.compile("mean(x)", {"x": (-1, 1)}, dtype="float32"), "'float32' must be a dtype of torch"),
     (lambda: single_head(W, T, 0, 1, 9, dtype="float32"), "floating dtype"),
@@ -140,6 +153,12 @@ REFUSALS = [
     (lambda: plan("single_head", tol=0, tokens=3, features=1), "positive"),
     (lambda: plan("two_layer", tol=0.1, tokens=3, features=1), "lipschitz"),
     (lambda: plan("multi_head", tol=0.1, tokens=2, features=1), "at least 3"),
+    (lambda: plan("two_layer", tol=0.1, tokens=2, features=1, lipschitz=1, metric="taxi"), "metric='taxi' must be"),
+    (lambda: plan("attention_then_softmax", tol=0.1, tokens=1, features=1, lipschitz=1, columns="own"), "2 tokens"),
+    (lambda: plan("single_head", tol=0.1, tokens=1, features=1, columns="own"), "cannot be planned for single_head"),
+    (lambda: two_layer(torch.sin, 1, 1, 3).bound_for(lipschitz="1"), "lipschitz='1' must be a finite number"),
+    (lambda: two_layer(torch.sin, 1, 1, 3).bound_for(lipschitz=None), "lipschitz=None must be a finite number"),
+    (lambda: ah.distance(two_layer(torch.sin, 1, 1, 3), "x"), r"sequences.*scalar_heads\(\)\[0\]"),
 ]
 
 
@@ -167,6 +186,18 @@ def test_plan_of_the_papers_sequences_is_a_number():
     table = anchorhead(*"plan --theorem two_layer --tol 1e-3 --tokens 20 --features 5 --lipschitz 1".split())
     assert table.returncode == 0, table.stderr
     assert "e+" in table.stdout
+
+
+def test_plan_command_takes_the_metric_and_the_columns():
+    arguments = "plan --theorem attention_then_softmax --tokens 2 --features 1 --lipschitz 2 --metric sup --columns own"
+    same = plan("attention_then_softmax", tol=1e-2, tokens=2, features=1, lipschitz=2.0, metric="sup", columns="own")
+    assert json.loads(anchorhead(*arguments.split(), "--json").stdout) == same.as_dict()
+
+
+def test_an_unknown_theorem_is_the_first_thing_said():
+    assert "There is no theorem 'foo'" in anchorhead(*"plan --theorem foo".split()).stderr
+    with pytest.raises(ah.InputError, match="There is no theorem 'foo'"):
+        plan("foo", low=3, high=2, tol=-1, tokens=0, features=0, norm=2)
 
 
 def test_command_refuses_in_one_sentence():
@@ -210,8 +241,18 @@ def test_odd_arguments_are_refused_with_a_sentence(value):
 
 @pytest.mark.parametrize("asked", [{"columns": "own"}, {"shifts": 6}, {"norm": 2}])
 def test_what_is_not_planned_is_said(asked):
-    with pytest.raises(ah.InputError, match="cannot be planned"):
+    ((name, value),) = asked.items()
+    with pytest.raises(ah.InputError, match=f"^{name}={value!r} cannot be planned"):
         ah.theorems.plan("two_layer", tol=0.1, tokens=3, features=1, lipschitz=1.0, **asked)
+
+
+def test_what_takes_other_row_maps_is_said_where_theorems_do_not():
+    map_, networks = ah.row_maps.Sparsemax(), [single_head(W, T, -1, 1, 9), two_layer(torch.sin, 1, 1, 4)]
+    for network in networks:
+        with pytest.raises(ah.InputError, match="of softmax") as refused:
+            network.with_row_map(map_)
+        advised = re.search(r"ah\.compile\(.*with_row_map", str(refused.value))
+        assert eval(advised[0])(map_).certificate.level == "proved"
 
 
 def test_a_theorems_file_is_not_diagnosed_without_inputs(tmp_path):

@@ -304,5 +304,5 @@ def test_turns_that_spread_errors_over_the_domain_are_said_to_be_known_by_it_alo
 def test_an_algorithm_has_a_program_without_a_tol_and_refusals_speak_of_the_one_given() -> None:
     descent = ah.in_context.gradient_descent("squared", features=2, examples=16, steps=10, learning_rate=0.2)
     assert ah.program(descent).code.turns == 10
-    with pytest.raises(ah.ToleranceError, match=r"tol=1e-09, 1e-10 in each of 10 turns.* takes .* of it"):
-        ah.program(descent, tol=1e-9)
+    with pytest.raises(ah.ToleranceError, match=r"tol=1e-11, 1e-12 in each of 10 turns"):
+        ah.program(descent, tol=1e-11)

@@ -130,6 +130,26 @@ def test_a_pure_folder_is_saved_verified_and_loaded(name, tmp_path):
     with torch.no_grad():
         assert torch.equal(again(**given).logits, model(**given).logits)
     assert again.report == model.report
+    assert again.report.neurons == model.report.neurons == 64 * len(model.report.blocks) > 0
+
+
+def test_blocks_are_layers_that_took_what_an_activation_made():
+    """Softcaps follow the layers of keys, and feed none; nor are scores neurons, nor what enters a convolution."""
+    _, model = converted("Gemma2")
+    assert [(r.feeds, r.neurons) for r in model.report.blocks] == [("model.layers.0.mlp.down_proj", 64)]
+    assert {r.feeds for r in model.report.replaced if r.formula == "tanh(x)"} == {None}
+
+    class Capped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.o = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.o(torch.tanh(self.q(x) @ x.mT).softmax(-1) @ x)
+
+    assert not ah.convert(Capped(), inputs=torch.randn(2, 8, 8)).report.blocks
+    rows = nn.Sequential(nn.Conv1d(2, 2, 1), nn.ReLU(), nn.Conv1d(2, 2, 1), nn.GELU(), nn.Flatten(), nn.Linear(8, 1))
+    assert [r.place for r in ah.convert(rows, inputs=torch.randn(3, 2, 4)).report.blocks] == ["3"]
 
 
 def test_a_class_with_another_eps_is_not_filled(tmp_path):
@@ -287,3 +307,11 @@ def test_claims_are_of_the_dtype_that_was_seen_at_a_place(tmp_path):
     for dtype in (torch.bfloat16, torch.float64):
         alone = ah.convert(torch.nn.Sequential(torch.nn.GELU()), inputs=torch.randn(4, dtype=dtype))
         assert alone.report.replaced[0].dtype == str(dtype).removeprefix("torch.")
+
+
+def test_a_model_that_is_one_norm_has_a_name_in_its_report(tmp_path):
+    converted = ah.convert(nn.LayerNorm(8), pure=True)
+    assert "  the model: layer_norm(" in str(converted.report)
+    assert ">the model<" in converted.report._repr_html_()
+    ah.save_converted(converted, tmp_path / "norm")
+    assert "  the model, square: " in str(ah.verify(tmp_path / "norm"))

@@ -12,6 +12,7 @@ from ramp_cases import RampCase, at, ramps
 
 import anchorhead as ah
 from anchorhead.theorems import multi_head, single_head
+from anchorhead.theorems.portrait import view
 
 
 def sup_error(model, x):
@@ -137,40 +138,6 @@ def test_shapes_are_the_papers():
     assert many.matrices()["W_V"].shape == (6, 1, 11)
 
 
-def lifted(x: np.ndarray, named: dict[str, np.ndarray], *, front: bool) -> np.ndarray:
-    """The lift, from its matrices."""
-    z = x * named["lift.gain"] + named.get("lift.bias", 0)
-    if "lift.columns" in named:
-        z = np.concatenate([named["lift.columns"], z] if front else [z, named["lift.columns"]])
-    return np.concatenate([z, named["lift.rows"]], axis=1)
-
-
-@pytest.mark.parametrize("build", ["single", "causal", "multi"])
-def test_the_printed_matrices_are_the_network(build: str):
-    """The paper's formula in NumPy, from `matrices()` alone, tokens as columns."""
-    generator = torch.Generator().manual_seed(3)
-    w, t = torch.randn(5, 2, generator=generator).double(), torch.randn(5, generator=generator).double()
-    x = 3 * torch.randn(5, 2, generator=generator).double()
-    if build == "multi":
-        model = multi_head(w, t, -2, 3, 4)
-    else:
-        model = single_head(w, t, -2, 3, 9, causal=build == "causal")
-    named = {k: v.numpy() for k, v in model.matrices().items()}
-    z = lifted(x.numpy(), named, front=build == "causal").T
-    assert np.array_equal(z, model.lift(x).numpy().T)
-    named = {k: v for k, v in named.items() if k.startswith("W")}
-    if build != "multi":
-        named = {k: v[None] for k, v in named.items()}
-    out = 0
-    for w_q, w_k, w_v, w_o in zip(*(named[k] for k in ("W_Q", "W_K", "W_V", "W_O")), strict=True):
-        scores = (w_k @ z).T @ (w_q @ z)
-        if build == "causal":
-            scores[np.tril_indices_from(scores, -1)] = -np.inf
-        weights = np.exp(scores - scores.max(0))
-        out = out + w_v @ z @ (weights / weights.sum(0)) @ w_o
-    np.testing.assert_allclose(out.T, model(x).numpy(), atol=1e-11)
-
-
 @given(st.floats(-4, 5), st.integers(2, 30))
 def test_agrees_with_fifty_digits(u: float, p: int):
     """The head against its formula in mpmath: anchors, squared distances, exponentials."""
@@ -271,3 +238,9 @@ def test_nothing_overflows_within_the_limit_of_the_bound(choice):
     x = torch.linspace(-0.99, 0.99, 401).mul(head.summand_limit - 0.5).half().reshape(-1, 1, 1)
     for network in (head, head.literal()):
         assert ((network(x) - head.exact(x)).abs().double() <= head.bound).all()
+
+
+def test_a_range_is_printed_with_the_digits_that_it_takes():
+    model = single_head(torch.ones(2, 1), torch.zeros(2), 1e12, 1e12 + 1, 5, dtype=torch.float64)
+    assert "1e+12, 1000000000001.0)" in str(model)
+    assert "1e+12, 1000000000001.0)" in view(model).title

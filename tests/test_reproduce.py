@@ -21,12 +21,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from lab_cases import CASE, RUNS, Contrary
+from matplotlib.figure import Figure
 
 import anchorhead as ah
 from anchorhead.lab import experiments
 from anchorhead.lab.experiment import Experiment, Rows, Task
 from anchorhead.lab.experiments import ALL, beta, boundaries, cost, length, maps, named, rates, sequences, training
 from anchorhead.lab.experiments.rates import fitted_slope
+from anchorhead.lab.figures import Figures
 from anchorhead.lab.folder import results_folder
 from anchorhead.lab.ledger import Ledger
 from anchorhead.lab.published import HELD_OUT, PublishedLayer, in_first_feature, ramp_data, train
@@ -326,6 +328,16 @@ def test_an_error_that_is_no_number_keeps_no_bound() -> None:
     assert not Rows([*rows, {"sup": math.nan, "bound": 2.0}]).within_bounds()
 
 
+def test_bands_of_distance_are_named_by_both_ends() -> None:
+    rows = boundaries.run({"place": "seam", "sharpness": 10, "how": "one head"}, 0)
+    assert [row["from_distance"] for row in rows[1:]] == [row["to_distance"] for row in rows[:-1]]
+    seam = [{"place": "seam", "sharpness": 40, "how": how, **row} for how in ("gated", "smooth") for row in rows]
+    figure, *_ = boundaries.figures(Rows({**row, "sup": 0.0} for row in seam)).values()
+    gated, smooth = figure.axes[0].lines
+    assert min(gated.get_ydata()) == 1e-17  # zero, as the text says
+    assert gated.get_linewidth() > smooth.get_linewidth()  # which is drawn over it
+
+
 def test_numbers_that_someone_changed_into_words_are_refused(tmp_path: Path) -> None:
     with results_folder(tmp_path):
         found = Ledger(tmp_path, named("length"), length.tasks(True))
@@ -369,6 +381,29 @@ def test_every_experiment_reports(experiment: Experiment, tmp_path: Path, monkey
         (width,) = re.findall(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / name).read_bytes())
         assert float(width) <= 72 * 3.5
     assert len(re.findall(r"<table>", page)) >= 1
+    for figure in experiment.figures(Rows(found.rows())).values():
+        assert labels(figure) >= 2
+
+
+def labels(figure: Figure) -> int:
+    """The fewest labels that any axis has."""
+    figure.draw_without_rendering()
+    counts = []
+    shown = (axes for axes in figure.axes if axes.get_label() != "<colorbar>")
+    for axis in (axis for axes in shown for axis in (axes.xaxis, axes.yaxis)):
+        low, high = sorted(axis.get_view_interval())
+        found = [*axis.get_ticklabels(minor=False), *axis.get_ticklabels(minor=True)]
+        places = [*axis.get_ticklocs(minor=False), *axis.get_ticklocs(minor=True)]
+        counts.append(sum(low <= at <= high and bool(t.get_text()) for at, t in zip(places, found, strict=True)))
+    return min(counts)
+
+
+@given(low=st.floats(-9, 9), decades=st.floats(0.01, 12))
+def test_every_logarithmic_axis_has_two_labels(low: float, decades: float) -> None:
+    drawn = Figures()
+    with drawn.panel("a", "", "", "", ticks=[1.0, 4.0]) as axes:
+        axes.plot([1, 4], [10**low, 10 ** (low + decades)])
+    assert labels(drawn["a"]) >= 2
 
 
 def reproduced(folder: Path, experiment: Experiment) -> Path:

@@ -185,6 +185,8 @@ EDITS: list[tuple[str, str, Edit]] = [
     ("relu on R", "the bound", says("certificate", "approximation", by=halved)),
     ("relu on R", "the sizes of pieces", says("sizes", by=lambda sizes: [2])),
     ("relu on R", "a tensor more", another_tensor),
+    ("relu on R", "a rounding beyond its values", says("certificate", "rounding", by=lambda rounding: 2.0)),
+    ("a product", "an end of the domain", says("domain", 0, 0, by=lambda low: "-inf")),
     ("tanh on R", "a constant", times("constants", 1, 1.01)),
     ("tanh on R", "a constant, a little", times("constants", 1, 1 + 1e-7)),
     ("tanh on R", "a slope", times("slopes", 0, 1.01)),

@@ -164,6 +164,18 @@ def test_errors_are_drawn_as_they_are_and_zeros_are_gaps() -> None:
     assert shown.count("<polyline") == 2, "before and after the gap"
 
 
+def test_figures_say_what_is_zero_and_what_is_left_out() -> None:
+    said = lambda figure: [axes.get_ylabel() + axes.get_xlabel() for axes in figure.axes]
+    figure = ah.gallery.load("recall").model.plot()
+    (panel,) = (axes for axes in figure.axes if axes.get_ylabel() == "|error|")
+    assert [line.get_label() for line in panel.lines] == [*(f"x{i}: zero" for i in range(8)), "proved bound"]
+    assert not any("first" in text for text in said(figure))
+    wide = ah.compile(nn.Sequential(nn.Linear(9, 2), nn.ReLU()).double(), (-1, 1), tol=1e-3)
+    assert any(text.endswith("the first 8 of 9 inputs, from end to end, others resting") for text in said(wide.plot()))
+    many = ah.compile("sin(3*x)", (-1, 1), method="nearest", keys=200)
+    assert any(text.startswith("key (128 of 200)") for text in said(many.plot()))
+
+
 def test_what_was_only_measured_is_said_to_be_about_so_much() -> None:
     model = ah.compile("sin(3*x)", (-1, 1), tol=1e-3).with_row_map(ah.row_maps.Hardmax())
     assert model.certificate.level == "measured"

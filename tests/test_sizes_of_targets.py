@@ -47,3 +47,23 @@ def test_target_that_is_undefined_on_a_sliver_is_bounded_where_it_is_defined():
     model = ah.compile("sqrt(x**2 - 1e-20)", (-1, 2), tol=1e-3)
     x = torch.linspace(-1, 2, 1001, dtype=torch.float64)
     assert (model(x) - (x**2 - 1e-20).sqrt()).abs().max() <= model.certificate.bound
+
+
+@pytest.mark.parametrize(("text", "tol"), [("1e15*relu(x)", 1e9), ("1e50*tanh(x)", 1e44), ("1e20*gelu(x)", 1e14)])
+def test_claims_on_the_line_are_measured_by_the_sizes_of_their_heads(text, tol, tmp_path):
+    model = ah.compile(text, tol=tol)
+    model.save(tmp_path / "model.safetensors")
+    checked = ah.verify(tmp_path / "model.safetensors")
+    assert checked.bound <= tol
+    assert checked.rounding < 1e-10 * model.largest_value
+
+
+def test_rounding_without_a_bound_is_named_as_that():
+    with pytest.raises(ah.ToleranceError, match=r"may round by has no bound .* Use a smaller, bounded") as found:
+        ah.compile("log(x)", (2, 1e30), tol=1e-6, relative=True, method="gamma")
+    assert found.value.best > 1e-6
+
+
+def test_a_peak_that_no_fit_sees_is_named():
+    with pytest.raises(ah.ToleranceError, match=r"err by .* at x = 0\.1234567"):
+        ah.compile("x + exp(-((x - 0.1234567)/1e-9)**2)", (0, 1), tol=1e-3, method="pieces")

@@ -64,6 +64,19 @@ def test_heads_of_the_library():
     assert ah.sweep(converted, "tanh(x)", torch.bfloat16).largest < 1
 
 
+def test_models_say_that_inputs_are_outside_their_domain():
+    model = ah.compile("tanh(x)", (-2, 2), tol=1e-3)
+    with pytest.warns(ah.OutsideRangeWarning, match="nothing is proved"):
+        found = ah.sweep(model, "tanh(x)", torch.float16)
+    assert found.domain == (-2, 2)
+    assert found.outside == sum(abs(found.places) > 2) > 20_000
+    assert "proved on [-2, 2]" in str(found)
+    assert found.as_dict()["domain"] == [-2, 2]
+    model.outside = "error"
+    with pytest.raises(ah.OutsideRangeError):
+        ah.sweep(model, "tanh(x)", torch.float16)
+
+
 def test_it_says_what_it_found():
     found = ah.sweep(F.gelu, "gelu(x)")
     text = str(found)

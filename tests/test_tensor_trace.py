@@ -343,7 +343,8 @@ def test_a_transformer_layer_is_attention_and_its_mlp(first):
     layer = seeded(lambda: nn.TransformerEncoderLayer(4, 2, 6, batch_first=True, norm_first=first))
     circuit = check(layer, (3, 4))
     assert len(steps_of(circuit, Attend)) == 6
-    assert {step.label for step in steps_of(circuit, Attend)} == {"self_attn: scaled_dot_product_attention"}
+    rows = {f"self_attn: softmax[{head}, {token}]" for head in range(2) for token in range(3)}
+    assert {step.label for step in steps_of(circuit, Attend)} == rows
     assert torch.backends.mha.get_fastpath_enabled()
 
 

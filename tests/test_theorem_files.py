@@ -197,12 +197,28 @@ def test_functions_of_measures(dtype, tmp_path):
         model.cells.levels[0] += 1e-3
     model.save(tmp_path / "one")
     assert ah.load(tmp_path / "one").certificate.level == "unproved"
+    with pytest.raises(ah.VerificationError, match="construction"):
+        ah.load(tmp_path / "one", verify=True)
 
 
 def test_verify_says_that_there_is_no_proof_in_the_file(files):
     for path in files:
-        with pytest.raises(ah.VerificationError, match="proved on paper"):
+        with pytest.raises(ah.VerificationError, match=r"proved on paper.*ah\.load\(path, verify=True\)"):
             ah.verify(path)
+
+
+def test_loading_with_verify_refuses_numbers_that_are_not_the_construction_s(files, tmp_path):
+    for path in files:
+        ah.load(path, verify=True)
+        record, tensors = parts(path)
+        if record["theorem"] == "universal":
+            continue
+        query = tensors["stages.1.query"].copy()
+        query[query != 0] *= 1.01
+        forged = rewrite(tmp_path / "one", record, tensors | {"stages.1.query": query})
+        assert ah.load(forged).edited
+        with pytest.raises(ah.VerificationError, match="not those of its theorem's construction"):
+            ah.load(forged, verify=True)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -63,7 +63,9 @@ def test_declared_lipschitz_constant_bounds_the_error(shape, levels, seed, dtype
     volume = (box[1] - box[0]) ** (n * d)
     for p in (1, 2, 4):
         mean = (error.double() ** p).sum((-1, -2)).mean().item() * volume
-        assert mean ** (1 / p) <= model.bound_for(lipschitz=euclidean, norm=p)
+        bound = model.bound_for(lipschitz=euclidean, norm=p)
+        assert mean ** (1 / p) <= bound
+        assert bound <= (2 * n * volume) ** (1 / p) * model.bound_for(lipschitz=euclidean) * (1 + 1e-12)
 
 
 def test_bound_holds_on_the_slopes_themselves():
@@ -201,11 +203,32 @@ def test_formulas_that_touch_no_singularity_are_built(build):
         assert build(formula, 1, 2, 4, low=-1).grid.points == 16
 
 
-def test_matrices_between_the_layers_are_what_is_done_there() -> None:
-    model = ah.theorems.two_layer(torch.sin, 2, 1, 5)
-    named, x = model.matrices(), torch.rand(7, 2, 1, dtype=torch.float64)
-    ramps = model.layer1(model.lift(x))
-    bumps = ramps.reshape(7, 2, 4) @ named["between.weight"].mT + named["between.bias"]
-    torch.testing.assert_close(bumps, model.stages[2](ramps), rtol=0, atol=1e-15)
-    z = torch.cat([x, named["lift.columns"].expand(7, -1, -1)], 1)
-    assert torch.equal(torch.cat([z, named["lift.rows"].expand(7, -1, -1)], 2), model.lift(x))
+@pytest.mark.parametrize("levels", [2, 4, 8])
+def test_inputs_outside_the_box_are_its_nearest_point_as_far_as_is_said(levels):
+    network = ah.theorems.two_layer("x1", 1, 1, levels, low=-1, slope=0.5, dtype=torch.float16)
+    assert 1 < network.reach < 100
+    assert "outside of the box" in str(network)
+    ends = torch.tensor([[[-1.0]], [[1.0]]]).half()
+    assert torch.equal(network(ends * (1 + 0.99 * network.reach)), network(ends))
+    assert "outside of the box" not in str(ah.theorems.two_layer("x1", 1, 1, levels))
+
+
+def test_a_map_of_two_outputs_says_which_are_drawn_and_what_was_only_seen():
+    figure = two_layer(["x1*x2", "abs(x1-x2)"], 2, 1, levels=5).plot()
+    said = " ".join(text.get_text() for text in figure.findobj(Text))
+    assert "output 0 of 2" in said
+    assert "|error|, the largest of 2 outputs" in said
+    assert "largest error seen: " in said
+    assert "at most" not in said
+
+
+@BOTH
+def test_inputs_outside_the_box_warn_once(build, tmp_path):
+    model, x = build("x1*x2", 1, 2, 4, low=-1.0, high=2.0), torch.tensor([[-1.0, 2.5]]).double()
+    model(x.clamp(-1, 2))
+    with pytest.warns(ah.OutsideRangeWarning, match=r"2\.5, outside \[-1, 2\] by 0\.5.*low= and high="):
+        model(x)
+    model(x)  # said once
+    model.save(tmp_path / "m.safetensors")
+    with pytest.raises(ah.OutsideRangeError):
+        ah.load(tmp_path / "m.safetensors", outside="error")(x)

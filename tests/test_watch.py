@@ -560,3 +560,52 @@ def test_two_keys_are_enough_for_attention_and_one_constant_column_is_still_foun
             ah.walk(converted, X[:1, :2])
     else:
         assert ah.walk(converted, X[:1, :2]).softmax == 1
+
+
+class Clamped(nn.Module):
+    def forward(self, x):
+        return torch.clamp(x, max=1.0)
+
+
+class Chosen(nn.Module):
+    def forward(self, x):
+        return torch.where(x > 0, x, 0.1 * x)
+
+
+class Overwritten(nn.Sequential):
+    def forward(self, x):
+        return F.relu_(self[0](x))
+
+
+LEFT = {
+    "sin: left, since of calls": lambda u, v: torch.sin(u),
+    "erf: left, since of calls": lambda u, v: u * 0.5 * (1 + torch.erf(u / 2**0.5)),
+    "mul: left, since a product of two signals is": lambda u, v: u * v,
+    "topk: left, since conversion has no head": lambda u, v: u * u.topk(1).values,
+    "native_layer_norm: a norm, which pure=True converts": lambda u, v: F.layer_norm(u, (4,)),
+}
+
+
+@pytest.mark.parametrize("said", LEFT)
+def test_everything_that_remains_has_its_reason(said):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 4), nn.Linear(3, 4)
+
+        def forward(self, x):
+            return LEFT[said](self.a(x), self.b(x))
+
+    report = str(ah.convert(Block(), inputs=torch.randn(2, 3)).report)
+    assert f"\n  {said}" in report
+    assert sum("left, since" in line or "a norm, which" in line for line in report.splitlines()) == 1
+
+
+def test_what_to_write_is_said_of_functions_that_are_left_and_is_converted():
+    inside = nn.Sequential(nn.Linear(3, 4), Clamped(), Chosen())
+    said = "clamp, where: left, since of calls in a forward only torch's activations are converted"
+    assert said in str(ah.convert(inside).report)
+    assert ah.convert(inside, pure=True).report.pure
+    ((_, why),) = ah.convert(Overwritten(nn.Linear(3, 4))).report.refused
+    assert why.startswith("relu_ overwrites its argument, and is not replaced; to have them converted, make them ")
+    assert why.endswith("nn.ReLU()")

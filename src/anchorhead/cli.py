@@ -14,15 +14,22 @@ from typer.core import TyperGroup
 import anchorhead as ah
 from anchorhead.errors import FileError, InputError, Stopped
 from anchorhead.file.command import shown, verified
+from anchorhead.file.folder import RECORD
 from anchorhead.options import (
+    Causal,
+    Columns,
     Domain,
     Dtype,
     Json,
     LargestValue,
+    Lipschitz,
     MethodName,
+    Metric,
+    Plot,
     Query,
     Relative,
     RowMapName,
+    Theorem,
     Tokens,
     read_domain,
     read_dtype,
@@ -132,27 +139,22 @@ def verify(
 @app.command()
 def show(
     file: Annotated[Path, typer.Argument(help="A saved model or theorem, or a folder of `anchorhead convert -o`.")],
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            help="Draw function, error under its bound and attention to this file, in the format that its name ends "
-            "with: .png, .pdf, .svg or any other that matplotlib writes."
-        ),
-    ] = None,
+    plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """What a saved model is: its certificate, its cost, its keys; of a converted one the report."""
-    if file.is_dir() and plot is None:
-        print(shown(file, as_json=as_json))
-        return
-    model: Any = ah.load(file)
+    said = shown(file, as_json=as_json) if file.is_dir() else ""
+    model: Any = ah.load(file) if not said else ah.load_converted(file) if plot is not None else None
     if plot is not None:
         from anchorhead.drawing import write
 
-        if not hasattr(model, "plot"):
+        drawn = model.report if said else model
+        if not hasattr(drawn, "plot"):
             raise InputError(f"{file} holds a network of whole prompts, of which there is no figure; leave out --plot.")
-        write(model.plot(), plot)
-    if not isinstance(model, ah.CompiledModel):
+        write(drawn.plot(), plot)
+    if said:
+        print(said)
+    elif not isinstance(model, ah.CompiledModel):
         print_theorem(model, as_json, str(file))
     else:
         print_model(model, as_json, str(file))
@@ -169,24 +171,18 @@ def plan(
     ] = None,
     domain: Domain = None,
     dtype: Dtype = "float64",
-    theorem: Annotated[
-        str | None, typer.Option(help="Of the paper: single_head, multi_head, two_layer or attention_then_softmax.")
-    ] = None,
+    theorem: Theorem = None,
     low: Annotated[float, typer.Option(help="Theorem: lower end of the clipping range, or of the input box.")] = 0.0,
     high: Annotated[float, typer.Option(help="Theorem: upper end.")] = 1.0,
-    tol: Annotated[
-        float | None, typer.Option(help="The error to keep: 1e-6 for a formula, 1e-2 for a theorem.")
-    ] = None,
+    tol: Annotated[float | None, typer.Option(help="The error: 1e-6 for a formula, 1e-2 for a theorem.")] = None,
     relative: Relative = False,
-    largest_value: Annotated[
-        list[float] | None, typer.Option(help="Heads with values up to this, too; may be given several times.")
-    ] = None,
+    largest_value: Annotated[list[float] | None, typer.Option(help="Heads of values up to this; repeatable.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Theorem: length of the sequence, n.")] = None,
     features: Annotated[int | None, typer.Option(help="Theorem: features of a token, d.")] = None,
-    lipschitz: Annotated[float | None, typer.Option(help="Theorem: Lipschitz constant of f, for the last two.")] = None,
-    causal: Annotated[
-        bool, typer.Option("--causal", help="Theorem: single_head, anchors in their own columns.")
-    ] = False,
+    lipschitz: Lipschitz = None,
+    metric: Metric = "euclidean",
+    columns: Columns = "appended",
+    causal: Causal = False,
     as_json: Json = False,
 ) -> None:
     """What a formula or a theorem costs at a wanted error: keys or anchors, beta, logit range, bound."""
@@ -199,11 +195,11 @@ def plan(
                         progress=not as_json)  # fmt: skip
     else:
         if tokens is None or features is None:
+            ah.theorems.sizes.read_theorem(theorem)
             raise InputError(f"Planning {theorem} needs --tokens and --features: the theorem's size depends on both.")
-        found = ah.theorems.plan(
-            theorem, low=low, high=high, tol=1e-2 if tol is None else tol, tokens=tokens, features=features,
-            lipschitz=lipschitz, causal=causal,
-        )  # fmt: skip
+        found = ah.theorems.plan(theorem, low=low, high=high, tol=1e-2 if tol is None else tol, tokens=tokens,
+                                 features=features, lipschitz=lipschitz, causal=causal, metric=metric,
+                                 columns=columns)  # fmt: skip
     if as_json:
         print(json.dumps(found.as_dict()))
     elif expression:
@@ -218,7 +214,7 @@ def convert(
         Path,
         typer.Argument(help="A folder of the transformers library, config.json and safetensors, or a GGUF file."),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="An empty folder for the converted model.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="A folder: empty, or a conversion to replace.")],
     tol: Annotated[
         float | None, typer.Option(help="The error of an activation; 1e-6, or what its dtype holds, if not given.")
     ] = None,
@@ -233,7 +229,9 @@ def convert(
     """Turn every activation of a pretrained model into attention, run it, and report what changed and what remains."""
     from anchorhead.conversion.folder import convert_folder
 
+    again = f"The earlier conversion in {output} was replaced.\n" if (output / RECORD).is_file() else ""
     found = convert_folder(model, output, tol, not as_json, pure=pure, accept=accept)
+    sys.stderr.write(again)
     print(json.dumps(found.as_dict()) if as_json else found)
 
 
@@ -242,7 +240,7 @@ def compare(
     original: Annotated[Path, typer.Argument(help="The folder of the original model.")],
     converted: Annotated[Path, typer.Argument(help="The folder that `anchorhead convert` wrote.")],
     texts: Annotated[
-        Path | None, typer.Option(help="A file with one text a line; left out, random inputs are used.")
+        Path | None, typer.Option(help="A file, one text a line, empty ones left out; if not given, random inputs.")
     ] = None,
     as_json: Json = False,
 ) -> None:

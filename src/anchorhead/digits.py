@@ -51,6 +51,15 @@ def _scientific(number: Decimal, after: int, general: bool) -> str:
     return f"{mantissa}e{int(power):+03d}"
 
 
+def above(found: float, claimed: float) -> str:
+    """A bound that was found and the smaller one that is claimed, in as many digits as tell them apart, or more."""
+    for digits in range(3, 18):
+        texts = [f"{Up(value):.{digits}g}" for value in (found, claimed)]
+        if texts[0] != texts[1]:
+            break
+    return f"{texts[0]}, above the claimed {texts[1]}"
+
+
 def exactly(value: float) -> str:
     """A float in as few digits as tell it from others: 0, 1e-300, 1.5707963."""
     short = f"{value:g}"

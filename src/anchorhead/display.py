@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -53,9 +54,10 @@ def facts(rows: Iterable[tuple[str, object]]) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], said: str = "") -> str:
-    """A table, words to the left and numbers to the right; folded away under what is `said` if it is long."""
+    """A table, words to the left and numbers to the right; folded away under what is `said` if it is long. Numbers stay
+    on one line, names of modules may be broken behind a dot."""
     right = [all(_number(row[i]) for row in rows) for i in range(len(rows[0]))] if rows and header else []
-    cell = lambda tag, i, text: f'<{tag} style="{_cell(right, i)}">{_text(text)}</{tag}>'
+    cell = lambda tag, i, text: f'<{tag} style="{_cell(right, i)}">{_broken(_text(text))}</{tag}>'
     head = "".join(cell("th", i, name) for i, name in enumerate(header))
     lines = ("".join(cell("td", i, text) for i, text in enumerate(row)) for row in rows)
     body = "".join(f'<tr style="background:none">{line}</tr>' for line in lines)
@@ -138,7 +140,11 @@ def _label(x: float, y: float, text: str, colour: str = "currentColor", anchor: 
 
 
 def _cell(right: Sequence[bool], i: int) -> str:
-    return CELL.format("right" if right and right[i] else "left")
+    return CELL.format("right;white-space:nowrap" if right and right[i] else "left")
+
+
+def _broken(text: str) -> str:
+    return re.sub(r"\.(?=[A-Za-z_])", ".<wbr>", text)
 
 
 def _number(text: str) -> bool:

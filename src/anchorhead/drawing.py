@@ -11,8 +11,9 @@ from typing import Any, cast
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
+from matplotlib.ticker import LogFormatterSciNotation, ScalarFormatter
 
 from anchorhead.display import plain
 from anchorhead.errors import FileError
@@ -21,10 +22,13 @@ COLUMN = 3.4
 """Inches: the width of a column of a paper in two columns."""
 SMALL, USUAL = 7, 8
 TARGET, NETWORK, ERROR = "0.75", "#c8384a", "#1f5fa8"
-CYCLE = ("#1f5fa8", "#d1495b", "#2a9d6f", "#c9831f", "#7a4fbf", "#5b6770")
+CYCLE = ("#1f5fa8", "#d1495b", "#2a9d6f", "#c9831f", "#7a4fbf", "#5b6770", "#17a2b8", "#a0522d")
 NOTEBOOK_DPI = 130
 LISTED = 0.75
 """The share of a figure's width that is left beside names."""
+LABELLED = (2.0, 0.53)
+"""Decades of a logarithmic axis: beyond the first there are two powers of ten, and beyond the second two numbers with a
+first digit of 1, 2, 3 or 6, so that these are enough of labels; below, every mark has one."""
 
 
 class Drawing(Figure):
@@ -32,6 +36,13 @@ class Drawing(Figure):
 
     def __init__(self, height: float, width: float = COLUMN) -> None:
         super().__init__(figsize=(width, height), layout="constrained")
+
+    def draw(self, renderer: RendererBase) -> None:
+        """As matplotlib's, with two labels or more on every logarithmic axis, however few decades it has."""
+        for axis in (axis for axes in self.axes for axis in (axes.xaxis, axes.yaxis) if axis.get_scale() == "log"):
+            axis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=LABELLED))
+            axis.set_tick_params(which="minor", labelsize=SMALL)
+        super().draw(renderer)
 
     def savefig(self, fname: Any, *, transparent: bool | None = None, **options: Any) -> None:
         """As matplotlib's, with fonts that journals take (Type 42) in PDF and PostScript."""
@@ -100,10 +111,12 @@ def error_axis(error: np.ndarray, allowed: np.ndarray | None) -> tuple[float, fl
 
 def errors(axes: Axes, x: np.ndarray, error: np.ndarray, allowed: np.ndarray | None, names: Sequence[str],
            bound: str) -> None:  # fmt: skip
-    """Errors (points, curves) on a logarithmic axis, and the bound that they keep; zeros are gaps."""
+    """Errors (points, curves) on a logarithmic axis, and the bound that they keep; zeros are gaps, and a
+    curve of nothing else says so by its name."""
     least, most = error_axis(error, allowed)
     for i, (curve, name) in enumerate(zip(error.T, names, strict=True)):
-        axes.semilogy(x, np.where(curve > 0, curve, np.nan), color=CYCLE[i % len(CYCLE)], lw=0.9, label=name)
+        said = name if curve.any() else f"{name}: zero"
+        axes.semilogy(x, np.where(curve > 0, curve, np.nan), color=CYCLE[i % len(CYCLE)], lw=0.9, label=said)
     if allowed is not None:
         axes.semilogy(x, allowed, color=NETWORK, lw=1.1, ls="--", label=bound)
     axes.set_ylim(0.6 * least, 3 * most)

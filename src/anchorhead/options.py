@@ -1,7 +1,8 @@
-"""Options that several commands share, and how their texts are read."""
+"""Options of the commands, and how their texts are read."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,20 @@ Tokens = Annotated[list[str] | None, typer.Option(help="Of a function of a promp
                    "of a token, over which formulas may say mean, var, std, cov, attend(score, value).")]  # fmt: skip
 Query = Annotated[list[str] | None, typer.Option(help="With --tokens: q=LOW:HIGH, for each variable of a query.")]
 Dtype = Annotated[str, typer.Option(help="float64 or float32.")]
+Theorem = Annotated[
+    str | None, typer.Option(help="Of the paper: single_head, multi_head, two_layer or attention_then_softmax.")
+]
+Metric = Annotated[str, typer.Option(help="Theorem: the distance that --lipschitz is of, euclidean or sup.")]
+Columns = Annotated[str, typer.Option(help="Theorem: appended; or own, of attention_then_softmax.")]
+Lipschitz = Annotated[float | None, typer.Option(help="Theorem: Lipschitz constant of f, for the last two.")]
+Causal = Annotated[bool, typer.Option("--causal", help="Theorem: single_head, anchors in their own columns.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Draw function, error under its bound and attention, or the errors of a converted model's places, to "
+        "this file, in the format that its name ends with: .png, .pdf, .svg or any other that matplotlib writes."
+    ),
+]
 Relative = Annotated[bool, typer.Option("--relative", help="--tol is a multiple of the function's own size.")]
 
 MethodName = Annotated[

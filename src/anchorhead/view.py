@@ -42,8 +42,8 @@ MOST_WEIGHTS = 2e7
 """Attention weights that are computed for a figure; of a network with more there is no panel."""
 SPAN = 16.0
 """How much of an unbounded domain is drawn."""
-MOST_INPUTS, MOST_OUTPUTS, MOST_HEADS, MOST_KEYS = 6, 4, 12, 128
-"""How many are drawn, the first ones."""
+MOST_INPUTS, MOST_OUTPUTS, MOST_HEADS, MOST_KEYS = 8, 4, 12, 128
+"""How many are drawn, the first ones; of more the labels say how many there are."""
 MOST_KINKS = 24
 """On one line that are looked at closely; of more, evenly chosen ones."""
 ACROSS = "a line through the box on which every input moves"
@@ -184,7 +184,8 @@ class View:
         share = self._places([partial(self._inputs, i) for i in shown], POINTS)
         lines = [self._along(i, share) for i in shown]
         t = lines[0].x if alone else share
-        xlabel = label(self.names[0]) if alone else "one input from end to end, others resting"
+        part = f"the first {MOST_INPUTS} of {len(self.box)} inputs," if len(self.box) > MOST_INPUTS else "one input"
+        xlabel = label(self.names[0]) if alone else f"{part} from end to end, others resting"
         dress(axes["values"], ylabel=_output(lines[0], self.outputs if alone else 1))
         for i, line in enumerate(lines):
             _curves(axes["values"], t, line, self, i)
@@ -217,8 +218,9 @@ class View:
             return
         bound = "" if line.allowed is None else "\n" + self.bound(line.allowed.max())
         largest = max(np.nanmax(found.error) for found in (line, self.along(0), self.along(1), self.through()))
-        dress(axes["error"], f"computed: at most {largest:.2e}{bound}", **sides)
-        image(figure, axes["error"], x, y, line.error.reshape(SIDE, SIDE), self._error(), colours="magma_r")
+        dress(axes["error"], f"largest error seen: {largest:.2e}{bound}", **sides)
+        said = self._error() + (f", the largest of {line.values.shape[1]} outputs" if several else "")
+        image(figure, axes["error"], x, y, line.error.reshape(SIDE, SIDE), said, colours="magma_r")
 
     def bound(self, value: float | None = None) -> str:
         """What the bound is called, with its number where there is one."""
@@ -239,7 +241,7 @@ class View:
             alone = len(self.box) == 1
             t = np.linspace(0, 1, ATTENDED)
             heads = self.attention(self.across(t))
-            dress(axes, ylabel="key", xlabel=label(self.names[0]) if alone else f"along {ACROSS}")
+            dress(axes, xlabel=label(self.names[0]) if alone else f"along {ACROSS}")
             axes.xaxis.label.set_fontsize(SMALL)
             x = self.across(t)[:, 0] if alone else t
             _attention(figure, axes, x, heads, self.heads if len(self.heads) == len(heads) else ())
@@ -286,10 +288,12 @@ def _near(places: Array, step: float) -> Array:
 def _attention(figure: Drawing, axes: Axes, x: Array, heads: list[Array], names: Sequence[str]) -> None:
     """Keys in the order in which the query meets them, head above head, with lines between."""
     rows: list[Array] = []
+    most = 0
     for weights in heads[:MOST_HEADS]:
         own = weights[:, weights.max(axis=0) > 0]  # of heads side by side some have fewer keys
         met = np.where(own.max(axis=0) > 1e-3, own.argmax(axis=0), len(x))
         rows.append(own[:, np.argsort(met, kind="stable")[:MOST_KEYS]].T)
+        most = max(most, own.shape[1])
     shown = np.concatenate(rows)
     image(figure, axes, x, np.arange(len(shown)), shown, "attention weight", colours="magma_r", most=1.0)
     sizes = np.array([len(row) for row in rows])
@@ -300,9 +304,11 @@ def _attention(figure: Drawing, axes: Axes, x: Array, heads: list[Array], names:
         axes.set_yticks(middles, [label(name, 24) for name in names[:MOST_HEADS]], fontsize=SMALL - 2)
     else:
         axes.set_yticks(range(0, len(shown), max(1, math.ceil(len(shown) / 6))))
+    part = "" if most <= MOST_KEYS else f" ({MOST_KEYS} of {'up to ' * (len(heads) > 1)}{most:,})"
+    axes.set_ylabel(f"key{part}")
     if len(heads) > 1:
         said = f"{len(heads)} heads" if len(heads) <= MOST_HEADS else f"the first {MOST_HEADS} of {len(heads)} heads"
-        axes.set_ylabel(f"keys of {said}", fontsize=SMALL)
+        axes.set_ylabel(f"keys{part} of {said}", fontsize=SMALL)
 
 
 def _output(line: Line, drawn: int) -> str:

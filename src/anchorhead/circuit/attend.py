@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from anchorhead.circuit.program import Reader
 
 Rows = tuple[tuple[Line, ...], ...]
-MOST_SAID = 24
-"""Lines that words say."""
+MOST_SAID = 400
+"""Letters of words that say every line."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,9 @@ class Attend(Step):
         return "attention"
 
     def words(self, lines: Sequence[str], formula: str) -> str:
-        own = f"is the target's own softmax attention over {len(self.offsets)} keys"
-        if len(lines) > MOST_SAID:
+        which = f" {self.label}" if self.label.endswith("]") else ""
+        own = f"is the target's own softmax attention{which} over {len(self.offsets)} keys"
+        if sum(map(len, lines)) > MOST_SAID:
             return own
         query, keys, offsets, values = self._split(lines)
         scores = [f"({', '.join(key)})·({', '.join(query)})" for key in keys] if query else [""] * len(keys)

@@ -20,7 +20,8 @@ from flint import arb
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.step import Computed, Pair, ProvedHead, Step, Use, Valued, Values, gamma, size
 from anchorhead.enclosure.precision import upper
-from anchorhead.expression.graph import Node, negate
+from anchorhead.expression.graph import Node, negate, number_of
+from anchorhead.expression.primitives import minus
 
 if TYPE_CHECKING:
     from anchorhead.circuit.program import Reader
@@ -69,8 +70,8 @@ class Largest(Step):
     def formula(self, line: Callable[[Line], Node]) -> Node:
         """Minus a minimum where all arguments have a minus."""
         parts = [line(part) for part in self.arguments]
-        if all(part.op == "neg" for part in parts):
-            return negate(Node("min", [part.args[0] for part in parts]))
+        if all(map(_falls, parts)):
+            return negate(Node("min", list(map(minus, parts))))
         return Node("max", parts)
 
     def words(self, lines: Sequence[str], formula: str) -> str:
@@ -91,6 +92,12 @@ class Largest(Step):
 
     def described(self, heads: Sequence[ProvedHead], use: Use) -> tuple[str, str]:
         return "max", "maximum"
+
+
+def _falls(node: Node) -> bool:
+    """Whether a formula begins with a minus."""
+    front = node.args[0] if node.op == "mul" else node
+    return node.op == "neg" or (front.op == "constant" and number_of(front) < 0)
 
 
 def shortfall(count: int) -> float:

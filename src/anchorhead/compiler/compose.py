@@ -24,6 +24,8 @@ from anchorhead.proof.network_claim import NetworkClaim, flows, output_errors, w
 from anchorhead.proof.sensitivity import sensitivities
 
 ROUNDS = 6
+QUARTERS = 40
+"""How often what heads may err is quartered until every head's argument stays inside its domain."""
 SQUEEZES = tuple(2.0**-k for k in range(12, 52, 4))
 SHARPEST = 2.0**60
 SPARE = 1.05
@@ -71,7 +73,7 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
         try:
             composed = work.composed(choices, sharpness)
         except OutsideDomain as reached:  # errors too large for a head further on: smaller ones stay inside
-            aim, refusal = aim / 4, work.outside(reached)
+            aim, refusal = work.inside(aim), work.outside(reached)
             continue
         if max(composed.total, default=0.0) <= tol:
             return work.spent(composed, sharpness)
@@ -96,6 +98,7 @@ def _prepared(circuit: Circuit, box: tuple[Pair, ...], found: Sequence[Flow], to
         if not wanted.squeezed or tried[-1].rounding < tol / 2:
             break
     best = min(tried, key=lambda work: work.rounding)
+    best.check_inside()
     best.check_rounding()
     return best
 
@@ -132,6 +135,33 @@ class _Work:
                 top = wanted.get(len(self.wanted.requests), math.inf)
                 return found, self._sharpness(top)
         raise self.refusal(self._spending(fixed), math.inf)
+
+    def inside(self, aim: float) -> float:
+        """A smaller aim, at which errors as large as heads are asked to keep leave every argument where its head is
+        proved, by quarters, without a search for heads."""
+        spare = SPARE * self.rounding
+        budget = aim - spare
+        for _ in range(QUARTERS):
+            budget = budget / 4
+            try:
+                self._follow(shares(self.arrives, self.costs, budget, {}), 1.0)
+                break
+            except OutsideDomain:
+                continue
+        return spare + budget
+
+    def check_inside(self) -> None:
+        """Refuses where rounding alone leads past where a head is proved, so that no heads would help."""
+        try:
+            self._follow({}, 0.0)
+        except OutsideDomain as reached:
+            raise self.outside(reached, "Rounding", ", however little heads err") from None
+
+    def _follow(self, errors: dict[int, float], other: float) -> None:
+        """Follows errors by request, and another of the rest, through the circuit."""
+        facts = [HeadFacts(r.low, r.high, min(errors.get(g, other), LARGEST_ERROR), 0.0, r.odd)
+                 for g, r in enumerate(self.wanted.requests)]  # fmt: skip
+        flows(Tracker(self.circuit, self.dtype, self.wiring.sharpened(self.wanted.sharp, SHARPEST), facts), self.box)
 
     def _choose_all(self, wanted: dict[int, float], fixed: dict[int, float],
                     held: dict[int, Choice]) -> list[Choice] | None:  # fmt: skip
@@ -188,7 +218,7 @@ class _Work:
         if SPARE * self.rounding >= self.tol:
             raise ToleranceError(
                 f"tol={self.tol:g} is below what {self.dtype} can hold for this target: rounding in its affine maps "
-                f"alone may reach {Up(self.rounding):.3g}. Use a larger tol or a wider dtype."
+                f"alone may reach {Up(self.rounding):.3g}. {self._advice('Use a larger tol or a smaller domain')}"
             )
 
     def _unbounded(self, tracker: Tracker) -> ToleranceError:
@@ -198,17 +228,19 @@ class _Work:
         name = "an output" if wire is None else self.circuit.wire_name(wire)
         return ToleranceError(
             f"The errors before {name} have no finite bound there: the intervals of what it depends on are too wide "
-            "for composition. Choose a smaller domain, or rewrite the target so that they stay narrower"
-            f"{self._norms()}."
+            "for composition. "
+            + self._advice("Choose a smaller domain, or rewrite the target so that they stay narrower")
         )
 
-    def _norms(self) -> str:
-        """What to do about norms, where there are any."""
+    def _advice(self, first: str) -> str:
+        """What to do: first that, then a dtype that is wider, where there is one, and what helps norms."""
+        wider = "" if self.dtype == "float64" else ", or dtype=torch.float64"
         if not any(getattr(step, "function", None) in INVERSE_ROOTS for step in self.circuit.steps):
-            return ""
+            return f"{first}{wider}."
         return (
-            ". A norm divides by what may be as small as the root of its eps: a larger eps, such as 1e-2, helps most, "
-            "or a domain near a point at which a layer norm's entries differ, or an RMS norm's are not all near 0"
+            f"{first}{wider}. A norm divides by what may be as small as the root of its eps: a larger eps, such as "
+            "1e-2, helps most, or a domain near a point at which a layer norm's entries differ, or an RMS norm's are "
+            "not all near 0."
         )
 
     def composed(self, choices: list[Choice], sharpness: float) -> Composed:
@@ -263,8 +295,8 @@ class _Work:
         if reached <= self.tol:
             why = f"what cannot be made smaller takes {reached:.3g} of it, {name} {share:.3g}, and heads need the rest"
         return ToleranceError(
-            f"tol={self.tol:g} cannot be reached in {self.dtype} by composition: {why}. Use a larger tol or a smaller "
-            "domain" + (", or dtype=torch.float64." if self.dtype == "float32" else ".")
+            f"tol={self.tol:g} cannot be reached in {self.dtype} by composition: {why}. "
+            + self._advice("Use a larger tol or a smaller domain")
         )
 
     def _dominating(self, contributions: Sequence[float]) -> tuple[str, float]:
@@ -285,9 +317,9 @@ class _Work:
             f"{error:.3g}, and: {refusal}"
         )
 
-    def outside(self, reached: OutsideDomain) -> ToleranceError:
+    def outside(self, reached: OutsideDomain, what: str = "The errors", when: str = "") -> ToleranceError:
         step, (low, high) = self.circuit.steps[reached.step], reached.needed
         return ToleranceError(
-            f"The errors before {step.label} may push its argument out to [{low:.6g}, {high:.6g}], past where its head "
-            f"is proved. Use a smaller tol, which keeps it inside{self._norms()}."
+            f"{what} before {step.label} may push its argument out to [{low:.6g}, {high:.6g}], past where its head is "
+            f"proved{when}. {self._advice('Use a smaller domain')}"
         )

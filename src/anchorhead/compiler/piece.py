@@ -55,6 +55,7 @@ class Layout:
         self.known: dict[tuple[Crowd, ...], tuple[int, Array]] = {}
         """Sizes and layouts of large heads that were found, by where they crowd."""
         self.likely: list[Sequence[Crowd]] = []
+        self.learnt = False
         self.best_cells: dict[tuple[Crowd, ...], list[int]] = {}
 
     def family(self, keys: int, goal: Goal, crowds: Sequence[Crowd]) -> Uniform | Warped:
@@ -110,13 +111,18 @@ class Layout:
     def _glances(self, keys: int, goal: Goal) -> list[tuple[float, Sequence[Crowd]]]:
         """What keys that crowd cost at a glance, by where they do, cheapest first.
 
-        Many keys are looked at only where fewer were best: each glance takes its time.
+        Many keys are looked at only where fewer were best: each glance takes its time. Several places together are
+        not given up, and the fewer are then as many as are looked at in full: a dozen keys do not serve two ends.
         """
         places = self.likely if keys > MANY and self.likely else self.places(goal)
+        for crowds in places if keys > MANY and not self.learnt else ():
+            self.learnt = True
+            if len(crowds) > 1:
+                self._glance(MANY, goal, crowds)
         found = [(self._glance(keys, goal, crowds), crowds) for crowds in places]
         found.sort(key=lambda pair: pair[0])
         if keys <= MANY:
-            self.likely = [crowds for _, crowds in found[:LIKELY]]
+            self.likely = [crowds for i, (_, crowds) in enumerate(found) if i < LIKELY or len(crowds) > 1]
         return found
 
 

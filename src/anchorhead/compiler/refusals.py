@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from anchorhead.compiler.target import Target
@@ -13,15 +14,15 @@ if TYPE_CHECKING:
     from anchorhead.compiler.search import Search
 
 PATIENCE = 3
-"""How many sizes whose heads keep the goal on samples may fail to be proved: rounding is then what prevents it. A size
-after one of them that does not keep it counts as half of one."""
+"""How many sizes whose heads keep the goal on samples may fail to be proved: more keys do not help then. A size after
+one of them that does not keep it counts as half of one."""
 
 NEAR_UNIT = 16.0
 """A search whose best error is at most so many times what float64 tells of the target ends for that reason."""
 
 
 class BelowDtype(ToleranceError):
-    """Rounding in the dtype is what prevents a tolerance, so that no other route would keep it."""
+    """Rounding in the dtype, or a place that no proof gets past, prevents a tolerance: no other route would keep it."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -43,15 +44,28 @@ def _refusal(search: Search) -> ToleranceError:
     what = f"tol={search.tol:g} for {search.target.expression} in {search.dtype}"
     what = f"A relative {what}" if search.target.relative else what
     what += "" if search.largest is None else f" with values of at most {search.largest:g}"
+    wider = f"Use a larger tol or a {'smaller domain' if search.dtype == 'float64' else 'wider dtype'}."
     if search.rounding >= search.tol:
         return BelowDtype(
-            f"{what} is below what the dtype can hold: evaluating alone may round by {Up(search.rounding):.3g}. Use a "
-            "larger tol or a wider dtype."
+            f"{what} is below what the dtype can hold: evaluating alone may round by {Up(search.rounding):.3g}. "
+            + wider
+        )
+    if search.unproved >= PATIENCE and search.stuck is not None:
+        return BelowDtype(
+            f"{what} could not be proved: heads keep it on samples, but boxes as small and many as there may be give "
+            f"no bound near {search.target.variable} = {search.stuck:.6g}. {best_so_far(search)} Use a larger "
+            "tol, a domain that keeps away from there, or another form of the formula."
+        )
+    if search.unproved >= PATIENCE and search.rounds is not None:
+        advice = wider if search.target.bounded and search.rounds < math.inf else "Use a smaller, bounded domain."
+        return BelowDtype(
+            f"{what} could not be proved: heads keep it on samples, but {_rounds(search, search.rounds)}. "
+            + (f"{best_so_far(search)} {advice}" if search.best_keys else advice)
         )
     if search.unproved >= PATIENCE:
         return BelowDtype(
-            f"{what} could not be proved: heads keep it on samples, but evaluating them may round by more than is "
-            f"left. {best_so_far(search)} Use a larger tol or a wider dtype."
+            f"{what} could not be proved: heads come near it on samples, and do not keep it everywhere. "
+            f"{best_so_far(search)} {wider}"
         )
     if search.needed:
         return ToleranceError(
@@ -75,8 +89,20 @@ def _refusal(search: Search) -> ToleranceError:
     )
 
 
+def _rounds(search: Search, rounds: float) -> str:
+    """What is wrong with the rounding of heads that are near enough."""
+    if rounds == math.inf:
+        return "what evaluating them may round by has no bound on so wide a domain, where scores are as large"
+    if search.target.bounded:
+        return f"evaluating them may round by {Up(rounds):.3g}"
+    return f"evaluating them may round by {Up(rounds):.3g} (1 + |{search.target.variable}|), and they are no larger"
+
+
 def best_so_far(search: Search) -> str:
     """The best head that was found, for a sentence."""
+    if not search.best_keys and search.missed is not None:
+        where = f"{search.target.variable} = {search.missed.place:.9g}"
+        return f"Heads that keep it elsewhere err by {search.missed.error:.3g} at {where}, as by a narrow peak."
     if not search.best_keys:
         return "No head came close."
     return f"The best found is {Up(search.best):.3g} with {search.best_keys} keys."

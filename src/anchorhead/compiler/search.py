@@ -78,6 +78,12 @@ class Search:
         self.unproved, self.hurried = 0.0, hurried
         self.most = fit.most if most is None else min(fit.most, most)
         self.needed = 0
+        self.stuck: float | None = None
+        """A place that the last proof did not get past."""
+        self.missed: Refutation | None = None
+        """Where the last head that kept the goal on samples did not."""
+        self.rounds: float | None = None
+        """The least that evaluating a head rounds by which keeps the goal on samples, if there was one."""
         self.best = math.inf
         self.best_keys = 0
 
@@ -236,12 +242,16 @@ class Search:
             found = self._examined(head, cuts, self.errors[keys])
             if isinstance(found, Refutation):
                 if not found.certain or not math.isfinite(found.place):
+                    self.stuck = found.place if math.isfinite(found.place) else self.stuck
                     break
                 self._include(found)
                 continue
             lost = found if isinstance(found, float) else found.rounding
-            self._note(self.errors[keys] + lost if isinstance(found, float) else found.bound, head)
-            if isinstance(found, HeadClaim) and found.bound <= self.tol and (found.bounded or lost < 1):
+            self.rounds = min(lost, math.inf if self.rounds is None else self.rounds)
+            telling = isinstance(found, float) or found.telling
+            if telling:
+                self._note(self.errors[keys] + lost if isinstance(found, float) else found.bound, head)
+            if isinstance(found, HeadClaim) and telling and found.bound <= self.tol:
                 proved = found
                 break
             # rounding does not fall with the values, or is not theirs: scores round where slopes are steep
@@ -300,7 +310,7 @@ class Search:
 
     def _include(self, missed: Refutation) -> None:
         """Samples around a point that the fit missed: a spike between two samples is no longer between them."""
-        span = self.target.window[1] - self.target.window[0]
+        self.missed, span = missed, self.target.window[1] - self.target.window[0]
         around = missed.place + span * np.concatenate([s * geometric(1e-2, 1e-9, 29) for s in (-1, 1)])
         self.goal.extra = np.concatenate([self.goal.extra, around, [missed.place]])
         self.errors = dict.fromkeys(self.errors, math.inf)  # they were of another sample

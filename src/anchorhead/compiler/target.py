@@ -13,9 +13,10 @@ from flint import arb
 
 from anchorhead.arithmetic import Array, geometric, log_of
 from anchorhead.compiler.places import Places
-from anchorhead.enclosure.arrays import sample
+from anchorhead.enclosure.arrays import sample_finely
 from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.pieces import Piece, pieces, singularities
+from anchorhead.enclosure.precision import precision
 from anchorhead.enclosure.tails import tail
 from anchorhead.enclosure.zeros import zero
 from anchorhead.errors import ExpressionError, InputError
@@ -103,8 +104,8 @@ class Target:
         None where the target has no affine asymptote. Its rule may hold only from far out on, so starts are tried.
         """
         for start in (30.0, 300.0, 3e4, 3e6, 3e8):
-            found = tail(self.node, self.variable, sign, start)
-            later = tail(self.node, self.variable, sign, 2 * start)
+            with precision():  # its constants may cancel
+                found, later = (tail(self.node, self.variable, sign, place) for place in (start, 2 * start))
             if found is not None and later is not None:
                 rates = [abs(float(t.rate.mid())) for t in (found, later)]
                 exact = rates[0] if math.isclose(*rates, rel_tol=1e-9) and 0 < rates[0] < 1e12 else None
@@ -139,7 +140,7 @@ class Target:
 @lru_cache(maxsize=64)
 def _sampled(expression: Expression, points: bytes) -> Array:
     """The values at float64 numbers; a search asks for the same ones again and again."""
-    (values,) = sample(expression, {expression.variables[0]: np.frombuffer(points)})
+    values = sample_finely(expression, np.frombuffer(points))
     values.flags.writeable = False
     return values
 
@@ -218,6 +219,10 @@ def expression_of(target: Any) -> Expression:
 
         traced = trace(target)
         return parse(traced.text, traced.variables)  # what a file can say, and a checker can read
+    if isinstance(target, int | float):
+        raise ExpressionError(
+            f"The target is the number {target!r}; give a constant, too, as a formula as text: '{target!r}'."
+        )
     raise ExpressionError(
         f"The target is a {type(target).__name__}; give a formula as text, such as 'sin(3*x)', or a Python function or "
         "module made of torch operations."
@@ -249,6 +254,8 @@ def read_interval(domain: Domain, variable: str) -> tuple[float, float]:
         raise InputError(
             f"An end of the domain {shown(domain)} is too large for floating point; use infinity, or rescale."
         ) from None
-    if math.isnan(low) or math.isnan(high) or low >= high:
+    if math.isnan(low) or math.isnan(high):
+        raise InputError(f"An end of the domain ({low}, {high}) is not a number; give two numbers, low below high.")
+    if low >= high:
         raise InputError(f"The domain ({low}, {high}) must have low below high; swap them, or widen it.")
     return low, high

@@ -79,7 +79,7 @@ def is_elementwise(module: nn.Module) -> bool:
         if len(inspect.signature(module.forward).parameters) != 1:
             return False
         with torch.no_grad():
-            x = torch.tensor([[-2.0, -1.0, 0.0, 1.0], [1.0, 2.0, 3.0, 4.0]], dtype=torch.float64)
+            x = torch.arange(-8.0, 8.0, dtype=torch.float64) * torch.tensor([[1.0], [64.0]])  # bends lie near or far
             y = module(x)
         bent = isinstance(y, torch.Tensor) and y.shape == x.shape and bool((y.diff(n=2).abs() > 1e-6).any())
     except Exception:  # whatever a module does with numbers that are not its own

@@ -26,7 +26,9 @@ def check_flags(**flags: Any) -> None:
 def check_convertible(module: Any) -> None:
     """A module of Python, with its tensors in memory and in a dtype that heads have."""
     if not isinstance(module, nn.Module):
-        raise InputError(f"convert takes a torch module, and got a {type(module).__name__}.")
+        kind = isinstance(module, type)
+        got = f"the class {module.__name__}; give an instance of it" if kind else f"a {type(module).__name__}"
+        raise InputError(f"convert takes a torch module, and got {got}.")
     if any(isinstance(m, Placed) for m in module.modules()):
         raise InputError("This model is converted already; convert the original, with the tolerance that you want.")
     for name, part in module.named_modules():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from anchorhead.conversion.folder import load_folder
 from anchorhead.conversion.inputs import example, run
 from anchorhead.conversion.pretrained import first_line
+from anchorhead.conversion.rows import counted
 from anchorhead.errors import AnchorheadError, FileError, InputError
+from anchorhead.file.folder import RECORD
 from anchorhead.progress import Progress, telling
 
 REPEATS = 7
@@ -29,7 +31,7 @@ class Comparison:
     """Over all inputs: the largest difference of outputs, the smallest cosine of corresponding vectors, and times.
 
     difference is between outputs as they are, which are up to `size`, `normalised` between mean-pooled unit vectors,
-    one for each text. Positions that the attention mask hides are left out.
+    one for each text. Positions that the attention mask hides are left out, and `empty` lines of a file of texts.
     """
 
     inputs: int
@@ -39,17 +41,19 @@ class Comparison:
     seconds: float
     converted_seconds: float
     size: float
+    empty: int = 0
 
     @property
     def ratio(self) -> float:
-        """The converted model's time over the original's."""
+        """The second model's time over the first's."""
         return self.converted_seconds / self.seconds
 
     def __str__(self) -> str:
+        left = f" ({counted(self.empty, 'empty line')} left out)" if self.empty else ""
         return (
-            f"{self.inputs} inputs: outputs differ by at most {self.difference:.2e}, where they are up to "
+            f"{self.inputs} inputs{left}: outputs differ by at most {self.difference:.2e}, where they are up to "
             f"{self.size:.3g}, unit vectors by {self.normalised:.2e}, smallest cosine {self.cosine:.9f}; time "
-            f"{self.ratio:.3f} of the original's ({self.converted_seconds:.4f} s against {self.seconds:.4f} s)"
+            f"{self.ratio:.3f} of the first's ({self.converted_seconds:.4f} s against {self.seconds:.4f} s)"
         )
 
 
@@ -57,6 +61,10 @@ def compare_folders(
     original: Path, converted: Path, texts: Path | None, progress: bool | Progress = True
 ) -> Comparison:
     """Loads both and compares them on a file of texts, or on random inputs."""
+    if converted.is_dir() and not (converted / RECORD).is_file():
+        raise InputError(
+            f"{converted} holds no conversion; give the original first, and then what it was converted to."
+        )
     with telling(f"comparing {original} and {converted}", progress) as tell:
         tell("loading")
         first, second = load_folder(original), load_folder(converted)
@@ -65,9 +73,11 @@ def compare_folders(
             raise InputError(
                 f"{original} holds a {kinds[0]} and {converted} a {kinds[1]}; give a model and its own conversion."
             )
-        batches = _tokenized(original, first, texts) if texts is not None else _random(first)
+        lines = [] if texts is None else _lines(texts)
+        said = [line for line in lines if line]
+        batches = _random(first) if texts is None else _tokenized(original, first, said)
         tell("running both")
-        return compare(first, second, batches)
+        return replace(compare(first, second, batches), empty=len(lines) - len(said))
 
 
 def compare(first: nn.Module, second: nn.Module, batches: list[dict[str, Tensor]]) -> Comparison:
@@ -141,14 +151,18 @@ def _pooled(values: Tensor, mask: Tensor | None) -> Tensor:
     return nn.functional.normalize(values.reshape(len(values), -1).double(), dim=-1)
 
 
-def _tokenized(folder: Path, model: nn.Module, texts: Path) -> list[dict[str, Tensor]]:
-    """Batches of texts; a decoder that stands beside an encoder is given the same tokens."""
+def _lines(texts: Path) -> list[str]:
     try:
-        lines = [line.strip() for line in texts.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [line.strip() for line in texts.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"{texts} cannot be read: {error}.") from error
-    if not lines:
+    if not any(lines):
         raise InputError(f"{texts} has no texts; write one a line.")
+    return lines
+
+
+def _tokenized(folder: Path, model: nn.Module, lines: list[str]) -> list[dict[str, Tensor]]:
+    """Batches of texts; a decoder that stands beside an encoder is given the same tokens."""
     from transformers import AutoTokenizer
 
     parts = [lines[i : i + BATCH] for i in range(0, len(lines), BATCH)]

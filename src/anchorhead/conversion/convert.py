@@ -29,7 +29,7 @@ from anchorhead.conversion.linear import Around, around
 from anchorhead.conversion.place_heads import PLACED, put
 from anchorhead.conversion.pretrained import forbid_saving
 from anchorhead.conversion.report import ConversionReport
-from anchorhead.conversion.rows import Place
+from anchorhead.conversion.rows import Place, said
 from anchorhead.conversion.sharing import shared
 from anchorhead.conversion.sites import Site, find_sites
 from anchorhead.conversion.trainable import make_trainable
@@ -123,7 +123,8 @@ def _converted(module: nn.Module, wished: list[float], tell: Progress, inputs: A
     forbid_saving(model)
     model.report = found
     tell("watching it run")
-    try_out(module, model, inputs, found)
+    fed = try_out(module, model, inputs, found)
+    found.places = [place.seen(fed) for place in found.places]
     converted: nn.Module = model
     return converted
 
@@ -132,18 +133,22 @@ def _heads_for(
     site: Site, heads: _Heads, dtype: torch.dtype, report: ConversionReport, *, accept: bool
 ) -> Roles | None:
     """The heads for a site, or None where there are none, with the reason in the report."""
+    if dtype.is_complex:
+        name = str(dtype).removeprefix("torch.")
+        report.refused.append((said(site.place), f"the model computes in {name}, and heads are of real numbers"))
+        return None
     try:
         return heads.at(site, dtype)
     except ToleranceError as error:
         why = _beyond(site, heads.tols[-1], dtype, error)
         if not accept:
             advice = "Use a larger tol, or accept=True (--accept), which leaves it as it was, and lists it."
-            refusal = ToleranceError(f"{site.place}: {why} {advice}")
+            refusal = ToleranceError(f"{said(site.place)}: {why} {advice}")
             refusal.best = error.best
-            raise refusal from error
+            raise refusal from None  # the cause names another number, half of tol
     except InputError as error:
         why = f"{site.formula} has no head on all of R: {str(error).removesuffix(BOUNDED)}"
-    report.refused.append((site.place, why))
+    report.refused.append((said(site.place), why))
     return None
 
 
@@ -171,9 +176,10 @@ def _placed(model: nn.Module, site: Site, roles: Roles) -> Placed:
 
 def dtype_at(model: nn.Module, site: Site) -> torch.dtype:
     """The dtype in which the model computes at a site, as far as is known before it runs: that of the parameters
-    nearby, or of all."""
-    near = (p for m in (model.get_submodule(site.owner), model) for p in m.parameters() if p.is_floating_point())
-    return next((p.dtype for p in near), torch.float32)
+    nearby, or of all; complex where none are real."""
+    near = [p for m in (model.get_submodule(site.owner), model) for p in m.parameters()]
+    found = [p.dtype for p in near if p.is_floating_point()] or [p.dtype for p in near if p.is_complex()]
+    return (found or [torch.float32])[0]
 
 
 class _Heads:

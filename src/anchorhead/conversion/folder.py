@@ -119,7 +119,7 @@ def load_converted(
         place.module.to(getattr(torch, one_of(row, "dtype", list(UNIT))))
         if not computes(site.formula, place.module.bound.function):
             raise _absent(entry)
-        places.append(place)
+        places.append(place.seen({(site.place, path) for path in str(row.get("feeds")).split(", ")}))
         made.append((site, place.module))
     model = put(model, made, graphs)
     forbid_saving(model)

@@ -72,8 +72,9 @@ def held_functions(module: nn.Module, names: set[str]) -> Iterator[tuple[str, st
     """Attributes that hold functions, or containers of functions or of activations that torch does not register; of a
     module whose code can be read those that are among names."""
     readable = bool(sources(module)) and "forward" not in vars(module)
+    compiled = {"forward"} if "_orig_mod" in module._modules else set()  # what torch.compile makes of its one child's
     for name, value in vars(module).items():
-        if name.startswith("_") or name == "training" or (readable and name not in names):
+        if name in compiled or name.startswith("_") or name == "training" or (readable and name not in names):
             continue
         parts = value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else [value]
         for part in parts:

@@ -108,7 +108,9 @@ class _Draw:
     def __init__(self, model: nn.Module, rows: int, length: int) -> None:
         self.rows, self.length = rows, length
         self.generator = torch.Generator().manual_seed(0)
-        first = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+        held = list(model.parameters())
+        real = [p for p in held if p.is_floating_point()]
+        first = next(iter(real or [p for p in held if p.is_complex()]), torch.zeros(()))
         self.dtype, self.device = first.dtype, first.device
 
     def numbers(self, *shape: int) -> Tensor:

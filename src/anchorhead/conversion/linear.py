@@ -1,13 +1,15 @@
 """The linear layers around an activation: which one feeds it, which one it feeds, and their row sums.
 
 Where the forward of the module that holds the activation can be traced, its graph says so. Where the next layer is in
-another module, as in BERT, it is the nearest one around that takes as many inputs as there are neurons. A bound on that
-layer's output is claimed only if nothing but dropout, which does nothing in evaluation, and views stand between.
+another module, as in BERT, or the forward cannot be traced, it is guessed by its size, and the guess is dropped unless
+the layer took what the activation made when the model ran (`trial.py`). A bound on that layer's output is claimed only
+if nothing but dropout, which does nothing in evaluation, and views stand between.
 """
 
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +23,8 @@ from anchorhead.conversion.sites import Site, below
 from anchorhead.conversion.traced_forward import traced
 
 VIEWS = ("view", "reshape", "contiguous", "flatten", "unflatten", "transpose", "permute", "squeeze", "unsqueeze", "to")
+MIXING = ("matmul", "bmm", operator.matmul, torch.matmul, torch.bmm, torch.einsum, F.scaled_dot_product_attention)
+"""Products after which numbers are no neurons of the activation any more: scores meet values there."""
 
 
 def sizes(module: nn.Module) -> tuple[int, int] | None:
@@ -42,11 +46,15 @@ def row_sum(module: nn.Module) -> float:
 
 @dataclass(frozen=True)
 class Around:
-    """How many neurons an activation serves, the linear layers that follow it, and whether nothing stands between."""
+    """How many neurons an activation serves, the linear layers that follow it, and whether nothing stands between.
+
+    guessed: by sizes alone, so that it holds if it was seen.
+    """
 
     neurons: int | None
     feeds: tuple[tuple[str, nn.Module], ...] = ()
     direct: bool = False
+    guessed: bool = False
 
 
 def around(model: nn.Module, site: Site, graph: fx.Graph | None) -> Around:
@@ -66,7 +74,7 @@ def _by_size(owner: nn.Module, site: Site) -> Around:
     linears = [(name, child) for name, child in owner.named_children() if sizes(child) is not None]
     for (_, first), (name, second) in itertools.pairwise(linears):
         if (sizes(first) or (0, 0))[1] == _inputs(second):
-            return Around(_inputs(second), ((below(site.owner, name), second),), False)
+            return Around(_inputs(second), ((below(site.owner, name), second),), guessed=True)
     return Around(None)
 
 
@@ -76,13 +84,16 @@ def _inputs(module: nn.Module) -> int | None:
 
 
 def _in_row(owner: nn.Sequential, site: Site) -> Around:
-    """The next linear layer in a row of modules, with nothing but dropout between."""
+    """The next linear layer in a row of modules, and whether nothing but dropout is between; none beyond other weights,
+    as of a convolution."""
     names = list(owner._modules)
     between = True
     for name in names[names.index(site.name) + 1 :]:
         module = owner.get_submodule(name)
         if sizes(module) is not None:
             return Around(_inputs(module), ((below(site.owner, name), module),), between)
+        if any(p.ndim > 1 for p in module.parameters()):
+            break
         between = between and isinstance(module, PASSIVE)
     before = [m for n, m in owner.named_children() if names.index(n) < names.index(site.name)]
     width = next((found[1] for m in reversed(before) if (found := sizes(m)) is not None), None)
@@ -108,7 +119,8 @@ def _in_graph(model: nn.Module, owner: nn.Module, site: Site, graph: fx.Graph) -
                 direct = False
     if feeds:
         return Around(_inputs(next(iter(feeds.values()))), tuple(feeds.items()), direct)
-    later = _first_linear(owner, starts[0], lambda n: list(n.users)) if starts else None
+    on = lambda n: [] if n.target in MIXING else list(n.users)
+    later = _first_linear(owner, starts[0], on) if starts else None
     if later is not None:
         module = owner.get_submodule(later)
         return Around(_inputs(module), ((below(site.owner, later), module),), False)
@@ -155,7 +167,7 @@ def _outside(model: nn.Module, site: Site, width: int | None) -> Around:
             break
         feeding = [(below(owner, name), m) for name, m in near.named_modules() if _inputs(m) == width]
         if len(feeding) == 1:
-            return Around(width, tuple(feeding), _comes_first(model, feeding[0][0]))
+            return Around(width, tuple(feeding), _comes_first(model, feeding[0][0]), guessed=True)
         if feeding:
             break
     return Around(width)

@@ -3,9 +3,9 @@
 Noted when a conversion ends, by path: the class of every module, which head it is, which layer a bound was computed
 from, how many forward hooks it has, functions that stand in its attributes, and plain settings; the values of the
 configurations that modules hold (`configured.py`), the functions that forwards call (`called_code.py`), and the hooks
-that torch has for all modules. Weights may
-be trained and moved, dtypes changed, heads proved again. Settings that a forward assigns are its state and not noted;
-nor are numbers of a module that is hooked, or whose forward or decorators assign by names that they make.
+that torch has for all modules. Weights may be trained and moved, dtypes changed, heads proved again. Settings that a
+forward assigns are its state and not noted; nor are numbers of a module that is hooked, or whose forward or decorators
+assign by names that they make.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import functools
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from torch.nn.modules import module as module_hooks
@@ -24,10 +24,8 @@ from anchorhead.conversion.code_digest import ASIDE, PLAIN, function_text, hook_
 from anchorhead.conversion.configured import LONG, Configured, config_changes, configured
 from anchorhead.conversion.forward_source import assigned
 from anchorhead.conversion.holdings import tensors
+from anchorhead.conversion.rows import Place, said
 from anchorhead.model.activation import Placed
-
-if TYPE_CHECKING:
-    from anchorhead.conversion.rows import Place
 
 CLASS, HOOKS, PART = "its class", "its hooks", "which one it is"
 FREE = ASIDE | set(
@@ -150,26 +148,22 @@ def _changes(now: Modules, before: Modules) -> Iterator[str]:
     for path, row in before.items():
         if path not in now:
             if path.rpartition(".")[0] in now or "." not in path:
-                yield f"{_said(path)} is gone"
+                yield f"{said(path)} is gone"
             continue
         new = now[path]
         if new[CLASS] != row[CLASS]:
             names = (_name(new), _name(row)) if _name(new) != _name(row) else (new[CLASS], row[CLASS])
-            yield f"{_said(path)} is of the class {names[0]} now, and was of {names[1]}"
+            yield f"{said(path)} is of the class {names[0]} now, and was of {names[1]}"
         elif new[PART] != row[PART]:
-            yield f"{_said(path)} is not {row[PART] or 'what it was'} any more"
+            yield f"{said(path)} is not {row[PART] or 'what it was'} any more"
         elif new[HOOKS] != row[HOOKS]:
-            yield f"{_said(path)} has other forward hooks"
+            yield f"{said(path)} has other forward hooks"
         else:
             for name in sorted(n for n in {*row, *new} if row.get(n) != new.get(n)):
-                yield f"{_said(path)}: {name} {_other(row.get(name, ''), new.get(name, ''))}"
+                yield f"{said(path)}: {name} {_other(row.get(name, ''), new.get(name, ''))}"
     for path, row in now.items():
         if path not in before:
-            yield f"{_said(path)} was added, of the class {_name(row)}"
-
-
-def _said(path: str) -> str:
-    return path or "the model"
+            yield f"{said(path)} was added, of the class {_name(row)}"
 
 
 def _other(was: str, now: str) -> str:

@@ -77,7 +77,10 @@ def norm_of(module: nn.Module) -> tuple[NormForm, int] | None:
     ):
         return None
     bare = _bare(module)
-    dtype = torch.float64 if getattr(module, "eps", 0.0) is not None else _dtype(module)
+    held = (
+        getattr(module, "eps", 0.0) is not None
+    )  # else that of the dtype in which torch computes: float32 for shorter
+    dtype = torch.float64 if held or _dtype(module) == torch.float64 else torch.float32
     try:
         with torch.no_grad():
             form = next((f for f in _forms(module, shape, dtype) if _fits(f, bare.to(dtype), shape)), None)

@@ -10,9 +10,10 @@ from weakref import ref
 from torch import nn
 
 from anchorhead.conversion.configured import computed, configured, functions_named
+from anchorhead.conversion.instead import instead
 from anchorhead.conversion.makeup import Makeup, changes, makeup, standing
-from anchorhead.conversion.rows import Place, Replaced, counted, lines, some
-from anchorhead.digits import Up
+from anchorhead.conversion.rows import UNITS, Place, Replaced, counted, lines, said, some
+from anchorhead.digits import Up, exactly
 from anchorhead.display import gauge, page, sentence, table
 
 if TYPE_CHECKING:
@@ -141,6 +142,12 @@ class ConversionReport:
         return sum(r.neurons or 0 for r in self.blocks)
 
     @property
+    def unused(self) -> list[str]:
+        """Places whose heads did not run when the model was watched."""
+        idle = tuple(f"{name}." for name in self.idle) if self.watched else ()
+        return [r.place for r in self.replaced if f"{r.place}.".startswith(idle) or f"{r.place}_head." in idle]
+
+    @property
     def keys(self) -> int:
         """The most keys that a head has."""
         return max((r.keys for r in self.replaced), default=0)
@@ -178,35 +185,63 @@ class ConversionReport:
         errors = [(formula, max(r.error for r in rows if r.formula == formula)) for formula in
                   dict.fromkeys(r.formula for r in rows if r.kind != "norm")]  # fmt: skip
         columns = ("place", "formula", "kind", "keys", "error", "dtype")
-        cells = [(r.place, r.formula, r.kind, str(r.keys), f"{Up(r.error):.2e}", r.dtype) for r in rows]
-        refused = [f"NOT converted, {place}: {why}" for place, why in self.refused]
-        return page("Converted to attention", sentence(self._first()),
+        cells = [(said(r.place), r.formula, r.kind, str(r.keys), f"{Up(r.error):.2e}", r.dtype) for r in rows]
+        return page("Converted to attention", sentence("\n".join(self._summary())),
                     gauge([*errors[:4], ("tol", self.tol)], "the largest proved error by formula, and the tolerance"),
                     table(columns, cells, f"{len(rows)} places") if rows else "",
-                    sentence("\n".join([*refused, *self._seen()])))  # fmt: skip
+                    sentence("\n".join([*self._beyond(), *self._seen()])))  # fmt: skip
 
     def __str__(self) -> str:
-        found = [self._first(), *(f"  {line}" for line in lines(self.replaced))]
-        beyond = [row.place for row in self.replaced if row.kind != "norm" and self.tol / 2 < row.error < math.inf]
-        found += [f"  with a larger error than tol: {some(beyond)}"] if beyond else []
-        found += [f"  NOT converted, {place}: {why}" for place, why in self.refused]
-        return "\n".join([*found, *self._seen()])
+        found = [*self._summary(), *(f"  {line}" for line in lines(self.replaced))]
+        return "\n".join([*found, *self._beyond(), *self._seen()])
 
     __repr__ = __str__
 
+    def _summary(self) -> list[str]:
+        """What was replaced, the worst that is proved of it, and what is left, in a line each."""
+        found = [self._first()]
+        norms = [row.relative for row in self.replaced if row.kind == "norm"]
+        errors = {row.place: row.error for row in self.replaced if row.kind != "norm"}
+        units = " and".join({UNITS[row.kind]: None for row in self.replaced if row.kind in UNITS})
+        if not all(map(math.isfinite, [*norms, *errors.values()])):
+            found.append("numbers of heads were changed after their proof, so that not all of them is proved")
+        elif norms or errors:
+            worst = max(errors, key=errors.__getitem__, default="")
+            parts = [f"{Up(errors[worst]):.2e}{units}, rounding apart, at {said(worst)}"] if errors else []
+            parts += [f"of norms {Up(max(norms)):.1e} of the result, as their lines say"] if norms else []
+            found.append(f"largest proved error: {'; '.join(parts)}")
+        kinds = list(dict.fromkeys(what.partition(" (")[0] for _, what in self.remaining))
+        left = f"NOT pure: other nonlinear operations remain in {some(kinds)}, {counted(len(self.remaining), 'place')}"
+        seen = left if self.remaining else "pure: affine maps, softmax attention and heads, as far as it was watched"
+        return [*found, seen if self.watched else "whether it is pure is not known, since it was not watched"]
+
     def _first(self) -> str:
-        norms = sum(row.kind == "norm" for row in self.replaced)
-        activations = len(self.replaced) - norms
-        also = f" and {counted(norms, 'norm')}" if norms else ""
-        return (
-            f"{counted(activations, 'activation')}{also} {'is' if (activations, norms) == (1, 0) else 'are'} attention "
-            f"now, {len(self.blocks)} of them in feed-forward blocks with {counted(self.neurons, 'neuron')}; at most "
-            f"{self.keys} keys; tol {self.tol:g}"
-        )
+        rows, blocks, idle = self.replaced, len(self.blocks), len(self.unused)
+        if not rows:
+            why = "for the reasons below" if self.refused else "since no activation was found"
+            return f"nothing was converted, {why}; tol {self.tol:g}"
+        norms = sum(row.kind == "norm" for row in rows)
+        counts = {"activation": len(rows) - norms, "norm": norms}
+        what = " and ".join(counted(count, kind) for kind, count in counts.items() if count)
+        of = f"{blocks} of {'the activations' if norms else 'them'} in feed-forward blocks"
+        of = "in a feed-forward block" if len(rows) == 1 else of
+        ran = f" ({'it' if len(rows) == 1 else idle} did not run)" if idle else ""
+        now = f"{what} {'is' if len(rows) == 1 else 'are'} attention now{ran}"
+        now += f", {of} with {counted(self.neurons, 'neuron')}" if blocks else ""
+        return f"{now}; at most {self.keys} keys; tol {self.tol:g}"
+
+    def _beyond(self) -> list[str]:
+        """Places that do not keep the tolerance, and activations that were left, as lines."""
+        half = self.tol / 2
+        kept = [row for row in self.replaced if row.kind != "norm" and row.error < math.inf]
+        beyond = [row.place for row in kept if row.heads[0].error > half]
+        above = f"above {exactly(half)}, half of tol, which is what stored numbers are to keep"
+        found = [f"  with an error {above}: {some(beyond)}"]
+        return found * bool(beyond) + [f"  NOT converted, {place}: {why}" for place, why in self.refused]
 
     def _seen(self) -> list[str]:
         """What watching gave, or that the model was not watched."""
-        found = [f"  outside its interval on these inputs: {place}" for place in self.outside]
+        found = [f"  outside its interval on these inputs: {said(place)}" for place in self.outside]
         changed = self.changed
         if changed:
             what = (
@@ -222,7 +257,7 @@ class ConversionReport:
             advice = advice if self.unwatched else "; report.watch() looks again"
             unknown = f"what else in it is nonlinear is not known{compared}{advice}"
             return [*found, f"  NOT watched, since {why}: {unknown}"]
-        found += _by_kind("remains", self.remaining)
+        found += _by_kind("remains", self.remaining) + instead(self.remaining, {place for place, _ in self.refused})
         found += _by_kind("softmax attention of its own", self.attention)
         found += [f"  did not run, and was not seen: {some(self.idle)}"] if self.idle else []
         pure = (

@@ -33,9 +33,9 @@ class Replaced:
     which the model has. Of a norm, relative is a share of the result; where it is centred (layer_norm, group_norm) the
     rounding of x - mean in float64 comes on top, at most (n + 2) 2^-53 mean|x| (1 + |y|)/σ of a result y, before the
     weight, for n numbers with deviation σ. heads: each by its role. neurons: how many it serves, None if not known.
-    feeds: the linear layers that follow, and output_bound: how far their output moves at most, the largest row sum of
-    their weights times the error, rounding apart; for a gate for partners of size one, for a square for u of that size,
-    and None where something other than dropout stands between.
+    feeds: the linear layers that follow, as the forward says or the run showed, and output_bound: how far their output
+    moves at most, the largest row sum of their weights times the error, rounding apart; for a gate for partners of size
+    one, for a square for u of that size, and None where something other than dropout stands between.
     """
 
     place: str
@@ -77,6 +77,11 @@ class Place:
     module: Placed
     near: Around
 
+    def seen(self, fed: set[tuple[str, str]]) -> Place:
+        """Without layers that were guessed to follow, and were not seen to; fed: places with layers that were."""
+        kept = not self.near.guessed or all((self.place, path) in fed for path, _ in self.near.feeds)
+        return self if kept else replace(self, near=Around(None))
+
     @property
     def row(self) -> Replaced:
         """The report's row, from the heads, weights and dtype that the model has now."""
@@ -99,11 +104,11 @@ def lines(rows: list[Replaced]) -> list[str]:
     """Rows for people; those that differ in their places and outputs only in one line, where they are many."""
     kinds: dict[str, list[Replaced]] = {}
     for row in rows:
-        kinds.setdefault(_line(replace(row, place="", feeds=None, output_bound=None)), []).append(row)
+        kinds.setdefault(_after(replace(row, feeds=None, output_bound=None)), []).append(row)
     found: list[str] = []
     for line, alike in kinds.items():
         if len(alike) <= MOST_ALIKE:
-            found += map(_line, alike)
+            found += (f"{said(row.place)}{_after(row)}" for row in alike)
             continue
         bounds = [row.output_bound for row in alike if row.output_bound]
         after = f"; outputs of the layers that follow move by at most {Up(max(bounds)):.2e}" if bounds else ""
@@ -112,35 +117,41 @@ def lines(rows: list[Replaced]) -> list[str]:
     return found
 
 
-def _line(r: Replaced) -> str:
-    """A row for people."""
+def _after(r: Replaced) -> str:
+    """A row for people, after its place."""
     gate, unit = " times its partner" if r.gated else "", UNITS.get(r.kind, "")
-    what = f"{r.place}: {r.formula}{gate}, {' + '.join(str(head.keys) for head in r.heads)} keys"
+    what = f": {r.formula}{gate}, {' + '.join(str(head.keys) for head in r.heads)} keys"
     if not math.isfinite(r.error):
         return (
             f"{what}, unproved: numbers were changed after their proof; ah.recertify(model) proves trained heads again"
         )
     where = "R" if r.domain == WHOLE else f"[{r.domain[0]:.4g}, {r.domain[1]:.4g}]"
+    least = f", and {Up(r.least):.1e} where that underflows" if r.least > 0 else ""
     if r.kind == "norm":
         return (
             f"{what}, proved to {Up(r.relative):.1e} of the result in {r.dtype}, mean squares in {where}, rounding "
-            f"included{'' if r.formula.startswith('rms_norm') else CENTRED}"
+            f"included{least}{'' if r.formula.startswith('rms_norm') else CENTRED}"
         )
     after = f"; {r.feeds} moves by at most {Up(r.output_bound):.2e}{unit}, rounding apart" if r.output_bound else ""
     if r.feeds and r.output_bound is None:
-        after = f"; {r.feeds} follows, not directly, so no bound on its output is claimed"
+        after = f"; {r.feeds} follows, no bound on its output is claimed, since something may stand between"
     parts = [f"{Up(r.rounding):.1e} (1 + |x|)"] * (r.rounding > 0)
-    parts += [f"{Up(r.relative):.1e} of the result"] * (r.relative > 0)
+    parts += [f"{Up(r.relative):.1e} of the result{least}"] * (r.relative > 0)
     return (
         f"{what}, proved {Up(r.error):.2e} on {where} for the stored numbers{unit}, "
         f"{r.dtype} rounding adds at most {' and '.join(parts)}{after}"
     )
 
 
+def said(place: str) -> str:
+    """A path in the model, for people: that of the model itself is empty."""
+    return place or "the model"
+
+
 def some(places: list[str]) -> str:
     """Three names of many."""
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
-    return f"{', '.join(places[:3])}{more}"
+    return f"{', '.join(map(said, places[:3]))}{more}"
 
 
 def counted(count: int, what: str) -> str:

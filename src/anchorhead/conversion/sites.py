@@ -201,7 +201,9 @@ def _calls(
             formula = f"{RAMP}**2" if formula == RAMP and not in_place and _squared(node) else formula
             sites.append(Site("call", path, node.name, formula, gated, in_place))
     if not sites:
+        written = [n for n in graph.nodes if _name(n).removesuffix("_") in names and _name(n).endswith("_")]
         why = f"its code calls {said} where torch.fx does not see it"
+        why = f"{_name(written[0])} overwrites its argument, and is not replaced" if written else why
         return [], [(where, f"{why}; to have them converted, make them modules: {modules_for(names)}")]
     return sites, []
 
@@ -210,6 +212,11 @@ def _is_call(node: fx.Node) -> bool:
     return (node.op == "call_function" and node.target in FUNCTIONS) or (
         node.op == "call_method" and node.target in METHODS
     )
+
+
+def _name(node: fx.Node) -> str:
+    """Of the function or method that a node calls."""
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
 def _in_place(node: fx.Node) -> bool:

@@ -27,6 +27,7 @@ from anchorhead.conversion.activations import PASSIVE
 from anchorhead.conversion.configured import configured, functions_named
 from anchorhead.conversion.inputs import example, run, tried
 from anchorhead.conversion.report import ConversionReport
+from anchorhead.conversion.rows import some
 from anchorhead.conversion.states import Event, storage_of, tensors_in
 from anchorhead.conversion.watch import Watched, watch_twice
 from anchorhead.digits import Up
@@ -41,35 +42,36 @@ WRITES = "its forward writes to its own parameters, which watching must not chan
 NONE_KNOWN = "No inputs are known that this model takes; give some: report.watch(inputs)."
 
 
-def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: ConversionReport) -> None:
-    """Completes the report by a run of the model."""
+def try_out(original: nn.Module, converted: nn.Module, inputs: Any, report: ConversionReport) -> set[tuple[str, str]]:
+    """Completes the report by a run of the model, and returns which guessed layers were seen to follow which place."""
     given = inputs is not None
     with torch.compiler.set_stance("force_eager"), _Untouched(original) as guard:
         compute = lambda item: _outputs(original, item)
         found = (inputs, compute(inputs)) if given else example(original, compute)
     if found is None:
         report.unwatched = WRITES if guard.refused else report.unwatched
-        return
+        return set()
     (item, expected), twin = found, _twin(converted)
     if not any(bool(t.isfinite().any()) for t in expected if t.numel() and _is_real(t)):
         report.unwatched = f"on {_described(item)} it returns no tensor with a finite number"
-        return
+        return set()
     _watched(converted, twin, item, report)
     returned = _outputs(converted, item)
     report.inputs, report.item = _described(item), _fresh(item)
-    _take_dtypes(converted, item)
+    fed = _take_what_ran(converted, item)
     report.outside = [place.place for place in twin.report.places if place.module.outside_count]
     pairs = _apart(expected, returned, converted)
     report.difference, report.size = (max(column, default=0.0) for column in zip(*pairs, strict=True))
     wrong = [(far, most) for (far, _), most in zip(pairs, _allowed(converted, item, returned), strict=True)
              if not far <= most]  # fmt: skip
     for difference, allowed in wrong[:1]:
-        left = f" Arguments left the intervals of {', '.join(report.outside[:3])}." if report.outside else ""
+        left = f" Arguments left the intervals of {some(report.outside)}." if report.outside else ""
         raise ConversionError(
             f"The converted model differs from the original by {difference:.3g} on {report.inputs}, where the "
             f"proved errors of its heads explain {Up(allowed):.2g}.{left} Give inputs= like those that the model is "
             "for; else its forward does something that conversion misunderstands."
         )
+    return fed
 
 
 def watch_again(report: ConversionReport, inputs: Any) -> None:
@@ -205,22 +207,33 @@ def _apart(first: list[Tensor], second: list[Tensor], model: nn.Module) -> list[
     return found
 
 
-def _take_dtypes(model: Any, item: Any) -> None:
+def _take_what_ran(model: Any, item: Any) -> set[tuple[str, str]]:
     """Claims at every place are of the dtype that was seen there, the shortest where there were several; a model that
-    mixes dtypes has others there than its parameters near by."""
-    twin, seen = _twin(model), dict[str, list[torch.dtype]]()
+    mixes dtypes has others there than its parameters near by. Returns places with layers that took what they made, of
+    those that were guessed to do so."""
+    twin, seen, made, fed = _twin(model), dict[str, list[torch.dtype]](), dict[int, str](), set[tuple[str, str]]()
+    kept = []  # so that no other tensor gets their memory
 
     def note(place: str, out: Any) -> None:
         if isinstance(out, Tensor) and out.is_floating_point():
             seen.setdefault(place, []).append(out.dtype)
+            name, held = storage_of(out)
+            made[name] = place
+            kept.append(held)
+
+    def take(path: str, args: tuple[Any, ...]) -> None:
+        fed.update((made[name], path) for t in tensors_in(args) if (name := storage_of(t)[0]) in made)
 
     for place in twin.report.places:
         place.module.register_forward_hook(lambda m, a, out, place=place.place: note(place, out))
+        for path, layer in place.near.feeds if place.near.guessed else ():
+            layer.register_forward_pre_hook(lambda m, args, path=path: take(path, args))
     with _same_numbers():
         run(twin, _fresh(item))
     for place in model.report.places:
         if found := seen.get(place.place):
             place.module.to(max(found, key=lambda dtype: torch.finfo(dtype).eps))
+    return fed
 
 
 def _allowed(model: nn.Module, item: Any, plain: list[Tensor]) -> list[float]:

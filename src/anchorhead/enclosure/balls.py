@@ -3,12 +3,13 @@
 `enclose` gives a ball that holds f at every point of the box. `jet` gives c_0, c_1, .. such that c_j encloses
 f^(j)(v)/j! for every v in the ball x; where a kink may lie in x it is cut to c_0, c_1 with all slopes in c_1, where the
 slopes are not finite it is cut to c_0, and where f is not known to be defined it is [nan]. Neither raises for the
-latter, so a caller bisects. Precision is flint.ctx.prec at the time of the call.
+latter, so a caller bisects. At a point, a box of exact numbers, the rational parts are exact where that matters: x/3 at
+3 is 1, of which there is an arcsine, and no ball around 1. Precision is flint.ctx.prec at the time of the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import lru_cache
@@ -20,10 +21,14 @@ from anchorhead.enclosure import ranges, series
 from anchorhead.enclosure.series import Series
 from anchorhead.enclosure.taylor import TAYLOR, powers
 from anchorhead.errors import ExpressionError
-from anchorhead.expression.graph import Expression, Node, ordered
+from anchorhead.expression.graph import Expression, Node, fold, ordered, rational_part
 from anchorhead.expression.primitives import primitive
 
 NAN = arb("nan")
+MOST_BITS = 1 << 14
+"""Of exact numbers, and of the precision to which a formula is evaluated where its terms cancel."""
+CANCELLED = 10
+"""Bits of a constant that may be lost."""
 
 
 class Step(NamedTuple):
@@ -56,16 +61,28 @@ def steps(outputs: tuple[Node, ...]) -> tuple[tuple[Step, ...], tuple[int, ...]]
 
 @lru_cache(maxsize=4096)
 def _constant(node: Node, precision: int) -> arb:
-    """The ball of a part without variables at the precision, which is the working one."""
-    balls: dict[Node, arb] = {}
-    for part in ordered([node]):
-        if isinstance(part.value, int | Fraction) and part.op == "constant":
-            balls[part] = ranges.exact(part.value)
-        else:
-            balls[part] = _range(
-                Step(part.op, tuple(range(len(part.args))), part.value), [balls[a] for a in part.args], {}
-            )
-    return balls[node]
+    """The ball of a part without variables at the precision, which is the working one; where its terms cancel, as in
+    sqrt(2)**2 - 2, from more bits."""
+    found, bits = _at_point(node, {}), precision
+    while found.rel_accuracy_bits() < precision - CANCELLED and bits < MOST_BITS:
+        bits *= 2
+        with ctx.workprec(bits):
+            found = _at_point(node, {})
+    return found
+
+
+def _at_point(node: Node, values: Mapping[str, arb]) -> arb:
+    """The ball of a node in primitives at exact values; of every part that is rational, the number itself."""
+
+    def rule(part: Node, args: list[tuple[Fraction | None, arb]]) -> tuple[Fraction | None, arb]:
+        step = Step(part.op, tuple(range(len(args))), part.value)
+        if part.op == "variable":
+            point = _given(values, step.value)
+            return Fraction(int(point.fmpq().p), int(point.fmpq().q)), point
+        exact = rational_part(part, [number for number, _ in args])
+        return exact, _range(step, [ball for _, ball in args], values) if exact is None else ranges.exact(exact)
+
+    return fold(node, rule)[1]
 
 
 def _given(values: Mapping[str, arb], name: str) -> arb:
@@ -88,7 +105,17 @@ def enclose(target: Expression | Node, values: Mapping[str, arb], *, ends: bool 
     for step in listed:
         balls.append(_range(step, balls, values, ends))
     results = [balls[place] if balls[place].is_finite() else NAN for place in places]
+    if not all(result.is_finite() for result in results) and _may_be_defined(listed, balls, values):
+        results = [_at_point(primitive(output), values) for output in outputs]
     return results[0] if len(results) == 1 else results
+
+
+def _may_be_defined(listed: Sequence[Step], balls: Sequence[arb], values: Mapping[str, arb]) -> bool:
+    """Whether what is not finite at a point may be so by rounding alone: functions end at whole numbers."""
+    if not all(value.is_exact() and value.is_finite() for value in (_given(values, name) for name in values)):
+        return False
+    first = next((step for step, ball in zip(listed, balls, strict=True) if not ball.is_finite()), None)
+    return first is not None and any(balls[arg].contains_integer() and not balls[arg].is_exact() for arg in first.args)
 
 
 def _range(step: Step, balls: list[arb], values: Mapping[str, arb], ends: bool = False) -> arb:
@@ -140,7 +167,7 @@ def jet(node: Node, variable: str, x: arb, order: int, others: Mapping[str, arb]
     coefficients = results[place].padded()
     for j, c in enumerate(coefficients):
         if not c.is_finite():
-            return coefficients[:j] or [NAN]
+            return coefficients[:j] or [enclose(node, {variable: x, **(others or {})})]
     return coefficients
 
 

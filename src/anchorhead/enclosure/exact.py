@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from flint import arb, ctx, fmpq
 
-from anchorhead.enclosure.balls import enclose
+from anchorhead.enclosure.balls import MOST_BITS, enclose
 from anchorhead.errors import PrecisionError, SingularityError
 from anchorhead.expression.graph import Node, constant, is_short, number_of
 
@@ -22,8 +22,6 @@ Number = int | Fraction | float | Node
 
 DIGITS = 128
 """Bits to which a closed formula is known, however much cancels in it."""
-MOST_BITS = 1 << 14
-"""Of exact numbers, and of the precision to which a formula is evaluated where its terms cancel."""
 
 
 def simplified(number: Number) -> Number:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 
 from flint import arb, ctx
 
@@ -38,6 +39,19 @@ _REASONS = {
     "tan": "{0} passes an odd multiple of pi/2 there",
     "pow": "the power of {0} is not defined or not finite there",
 }
+_WHERE = {
+    "log": "{0} > 0",
+    "log2": "{0} > 0",
+    "log10": "{0} > 0",
+    "rsqrt": "{0} > 0",
+    "log1p": "{0} > -1",
+    "sqrt": "{0} >= 0",
+    "asin": "-1 <= {0} <= 1",
+    "acos": "-1 <= {0} <= 1",
+    "atanh": "-1 < {0} < 1",
+    "acosh": "{0} >= 1",
+}
+"""Where functions are defined that are so on a part of the line."""
 
 
 def singularities(node: Node, variable: str, low: float, high: float) -> None:
@@ -112,9 +126,21 @@ def _offender(node: Node, where: Mapping[str, arb]) -> tuple[Node, str]:
 
 def _check_ends(node: Node, variable: str, low: float, high: float) -> None:
     """A ball may hang over an end of the domain by a sliver that is forgiven; a point may not."""
-    for end in (low, high):
+    for end, other in ((low, high), (high, low)):
         if math.isfinite(end) and not enclose(node, {variable: arb(end)}).is_finite():
+            inside = math.nextafter(end, other)
+            if enclose(node, {variable: arb(inside)}).is_finite():
+                _report_next(node, variable, end, inside)
             _report(node, variable, end, end)
+
+
+def _report_next(node: Node, variable: str, end: float, inside: float) -> None:
+    """An end that is outside by its last digit, as the float 0.3 is below three tenths."""
+    offender, reason = _offender(node, {variable: arb(end)})
+    raise SingularityError(
+        f"{_short(offender)} is not finite at {variable} = {end!r}, which as a float is {Decimal(end):.20g}: {reason}. "
+        f"Decimals in a formula are exact; give {inside!r} as the end of the domain, the next float inside."
+    )
 
 
 def _report(node: Node, variable: str, left: float, right: float) -> None:
@@ -122,8 +148,18 @@ def _report(node: Node, variable: str, left: float, right: float) -> None:
     place = 0.0 if left <= 0 <= right else left
     raise SingularityError(
         f"{_short(offender)} is not finite near {variable} = {place:.6g}: {reason}. "
-        f"Choose a domain for {variable} that keeps away from {place:.6g}, or rewrite the formula."
+        f"Choose a domain for {variable} {_defined(offender) or f'that keeps away from {place:.6g}'}, or rewrite the "
+        "formula."
     )
+
+
+def _defined(part: Node) -> str:
+    """On which values a function, or a power that is not whole, is defined; nothing where that is all but points."""
+    where = _WHERE.get(part.op, "")
+    if part.op == "pow" and not variables_of([part.args[1]]):
+        exponent = enclose(part.args[1], {})
+        where = "" if exponent.contains_integer() else "{0} >= 0" if exponent > 0 else "{0} > 0"
+    return f"where {where.format(_short(part.args[0]))}" if where else ""
 
 
 def _short(node: Node) -> str:

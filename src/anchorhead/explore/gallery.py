@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from anchorhead.circuit.apply import Times
 from anchorhead.circuit.largest import Largest
+from anchorhead.circuit.names import wire_names
 from anchorhead.circuit.step import Computed
 from anchorhead.compiler.compile import compile_formula
 from anchorhead.compiler.head_methods import usual
@@ -254,11 +256,13 @@ def _maximum_entry(model: CompiledModel, core: LayeredCore, steps: list[int], no
     head = head_numbers(keys, "maximum", stated) | {"saved": True}
     said = "u is how far one argument of the maximum is above the others, which are alike; scores are β times both."
     target = read_target(parse("relu(u)", ["u"]), (-end, end))
-    return entry(target, [head], [*notes, said], 0) | _node([core.circuit.steps[i].label for i in steps])
+    return entry(target, [head], [*notes, said], 0) | _node(core, steps)
 
 
-def _node(labels: list[str]) -> dict[str, str]:
-    known = list(dict.fromkeys(labels))
+def _node(core: LayeredCore, steps: list[int]) -> dict[str, str]:
+    """What the steps of a head write, by the names of the mechanism."""
+    names, _ = wire_names(core.circuit)
+    known = [names[core.circuit.starts[i]] for i in steps]
     more = f" and {len(known) - 1} more" if len(known) > 1 else ""
     return {"node": f"{known[0]}{more}" if known else ""}
 
@@ -266,9 +270,11 @@ def _node(labels: list[str]) -> dict[str, str]:
 def _node_entry(model: CompiledModel, core: LayeredCore, index: int, notes: list[str]) -> dict[str, Any]:
     known, wiring = core.placed.claim.heads[index], core.placed.claim.wiring
     target = read_target(parse(str(known.function), ["u"]), (known.low, known.high))
-    uses = zip(wiring.uses, model.circuit.steps, strict=True)
-    labels = [step.label for use, step in uses if use.head == index]
     bounds = (model.certificate.level, *known.absolute, model.certificate.dtype)
     stated = claim((target.low, target.high), *bounds)
-    shown = entry(target, [head_numbers(core.heads()[index], known.method, stated) | {"saved": True}], notes, 0)
-    return shown | _node(labels)
+    steps = [i for i, use in enumerate(wiring.uses) if use.head == index]
+    gated = [i for i in steps if isinstance(core.circuit.steps[i], Times)]
+    said = [f"Values are drawn for v = 1: of {_node(core, gated)['node']} they are multiplied by v, a number that the "
+            "head reads beside u, so that it writes this function times v."] if gated else []  # fmt: skip
+    shown = entry(target, [head_numbers(core.heads()[index], known.method, stated) | {"saved": True}], notes + said, 0)
+    return shown | _node(core, steps)

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from anchorhead.errors import DependencyError, InputError, ShapeError
+from anchorhead.errors import DependencyError, InputError, MissingPartError, ShapeError
 from anchorhead.in_context.bounds import OutsideBoundsError
 from anchorhead.in_context.matrices import Calls
 from anchorhead.in_context.network import InContextNetwork, State, in_double
@@ -36,6 +36,8 @@ except ImportError as error:
 
 EXAMPLES = 2
 """Of the prompt on which calls are counted."""
+OF_BLOCKS = ("blocks", "cfg", "mechanism", "names", "where", "written", "pattern", "ablation")
+"""What networks of blocks have, and algorithms do not."""
 
 
 class Points(nn.Module):
@@ -92,7 +94,8 @@ def _through(point: nn.Module, value: Tensor, touched: list[str]) -> Tensor:
 class HookedAlgorithm(HookedRootModule):
     """`hooked(...)` takes what the model takes and checks it as the model does; the result is one tensor, in float64.
 
-    begin, steps, end: where its points are. `hook_dict` has all of them by name.
+    begin, steps, end: where its points are. `hook_dict` has all of them by name. It has no weights of its own: it runs
+    `model`, whose parameters they are.
     """
 
     def __init__(self, model: InContextNetwork, tokens: int | None = None) -> None:
@@ -111,6 +114,20 @@ class HookedAlgorithm(HookedRootModule):
         self.steps = nn.ModuleList(Phase(len(step.shapes), after) for _ in range(model.steps))
         self.setup()
         self.eval()
+
+    @property
+    def model(self) -> InContextNetwork:
+        """The algorithm that is run: what is changed in its parameters is changed here."""
+        return self._model[0]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in OF_BLOCKS:
+            raise MissingPartError(
+                f"A learning algorithm with hook points has no {name}: it is steps, whose heads have no names and "
+                "whose weights are in hooked.model. hooked.model.parameters() are those to edit, "
+                "hooked.model.as_self_attention(examples) has them as matrices, and hooked.hook_dict all hook points."
+            )
+        return super().__getattr__(name)
 
     def forward(self, *prompt: Any, **named: Any) -> Tensor:
         [model] = self._model

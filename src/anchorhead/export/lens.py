@@ -26,6 +26,7 @@ the same blocks into its TransformerBridge.
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,6 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anchorhead.display import facts, page
 from anchorhead.errors import DependencyError, InputError, PrecisionError, ShapeError
 from anchorhead.export.named import Named
 from anchorhead.head.parameters import constant
@@ -134,6 +136,14 @@ class Hooked(Named, HookedRootModule):
     def attentions(self) -> list[HookedAttention]:
         """The attention layers."""
         return [block.attn for block in self.blocks if isinstance(block, Block)]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: sizes, hook points, and what every head writes, to which proved error."""
+        points = list(dict.fromkeys(re.sub(r"^blocks\.\d+", "blocks.l", name) for name in self.hook_dict))
+        rows = [("layers, heads in each", f"{len(self.attentions)}, {self.cfg.n_heads}"), ("dtype", self.cfg.dtype),
+                ("hook points", ", ".join(points))]  # fmt: skip
+        stated = self.mechanism
+        return page(type(self).__name__, facts(rows), "" if stated is None else stated.html())
 
     def _apply(self, fn: Any, recurse: bool = True) -> Hooked:
         require_dtype(self, fn)

@@ -48,16 +48,17 @@ class Named:
 
     def where(self, name: str, layer: int | None = None) -> tuple[int, int]:
         """The block and the head that compute a number of that name, or that write it in a layer."""
-        found = self._head(name, layer)
+        found, _ = self._signed(name, layer)
         return found.layer, found.head
 
     def ablation(self, name: str, value: float | Tensor | np.ndarray = 0.0, layer: int | None = None) -> Hook:
-        """A hook that puts a value in the place of what a head writes, zero unless given: for `run_with_hooks`.
+        """A hook that puts a value in the place of what a head writes, zero unless given: for `run_with_hooks`. Of a
+        head that writes minus what the name says, minus the value.
 
         value: a number, or a tensor or array (batch, positions), such as what the head wrote for other inputs.
         layer: where the number is written, if not by the head that computes it.
         """
-        block, head = self.where(name, layer)
+        found, sign = self._signed(name, layer)
         value = torch.as_tensor(value) if isinstance(value, np.ndarray) and value.dtype.kind in "fiu" else value
         if isinstance(value, bool) or not isinstance(value, Real | Tensor):
             raise InputError(f"A head writes numbers, and {value!r:.60} is neither a number nor a tensor of them.")
@@ -69,21 +70,22 @@ class Named:
                     f"{tuple(z.shape[:2])}, and a number for each is needed."
                 )
             z = z.clone()
-            z[:, :, head, 0] = value if isinstance(value, Tensor) else float(value)
+            z[:, :, found.head, 0] = sign * (value if isinstance(value, Tensor) else float(value))
             return z
 
-        return self.point(block, "z"), ablate
+        return self.point(found.layer, "z"), ablate
 
     def written(self, cache: Any, name: str, layer: int | None = None) -> Tensor:
-        """What a head wrote, (batch, positions), in a cache of `run_with_cache`; without a batch (positions)."""
-        block, head = self.where(name, layer)
-        found: Tensor = self._cached(cache, block, "z", -2)[..., head, 0]
-        return found
+        """What a head wrote, (batch, positions), in a cache of `run_with_cache`; without a batch (positions). Of a head
+        that writes minus what the name says, minus that: the number of the name."""
+        head, sign = self._signed(name, layer)
+        found: Tensor = self._cached(cache, head.layer, "z", -2)[..., head.head, 0]
+        return found if sign > 0 else -found
 
     def pattern(self, cache: Any, name: str, layer: int | None = None) -> Tensor:
         """The weights of a head over its own keys, (batch, positions, keys), in a cache of `run_with_cache`; of one
         that looks at the tokens of a prompt over all positions, (batch, positions, positions)."""
-        found = self._head(name, layer)
+        found, _ = self._signed(name, layer)
         weights = self._cached(cache, found.layer, "pattern", -3).select(-3, found.head)
         start, apart = self.own_keys[found.layer]
         at = start + apart * torch.arange(weights.shape[-2], device=weights.device)
@@ -92,10 +94,10 @@ class Named:
         keys = at[:, None] + torch.arange(found.keys, device=weights.device)
         return weights.gather(-1, keys.expand(*weights.shape[:-2], -1, -1))
 
-    def _head(self, name: str, layer: int | None) -> HeadMechanism:
+    def _signed(self, name: str, layer: int | None) -> tuple[HeadMechanism, int]:
         if self.stated is None:
             raise InputError("The heads of this network have no names: it is not a compiled network of named heads.")
-        return self.stated.head(name, layer)
+        return self.stated.signed(name, layer)
 
     def _cached(self, cache: Any, block: int, part: str, axis: int) -> Tensor:
         """What a cache holds at a block's z or pattern, whose heads are along that axis."""

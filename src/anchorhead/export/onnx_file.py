@@ -30,13 +30,14 @@ from torch.export import Dim
 
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.errors import FileError, InputError
-from anchorhead.export.onnx_numbers import stored_numbers
+from anchorhead.export.onnx_numbers import no_runtime, stored_numbers
 from anchorhead.export.steady import steady
 from anchorhead.in_context.universal import Universal
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.prompt_core import PromptModel
 from anchorhead.proof.certificate import Certificate
 from anchorhead.theorems.construction import Construction
+from anchorhead.warned import warn_caller
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 CERTIFICATE, REPORT, THEOREM = "anchorhead.certificate", "anchorhead.report", "anchorhead.theorem"
@@ -61,7 +62,7 @@ def export_onnx(
         one variable (batch, length). A theorem's network takes (batch, tokens, features), and needs none.
     names: of the inputs in the file; if not given those of the arguments, or x for a compiled model.
 
-    Outputs are named as the model names them, or y. What is no tensor, such as a cache, is left out.
+    Outputs are named as the model names them, or y; what is no tensor, as a cache, is left out. bfloat16 is warned of.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "tanh.onnx"
@@ -93,6 +94,8 @@ def export_onnx(
         program.save(os.fspath(path), external_data=size > LARGEST)
     except OSError as error:
         raise FileError(f"{path} cannot be written: {error}.") from error
+    if why := no_runtime(model):
+        warn_caller(why, UserWarning)
 
 
 def check_onnx(model: nn.Module, path: str | os.PathLike[str], inputs: Inputs, *, optimized: bool = False) -> float:
@@ -107,7 +110,7 @@ def check_onnx(model: nn.Module, path: str | os.PathLike[str], inputs: Inputs, *
     True
     """
     _require("onnxruntime")
-    session = _session(path, optimized)
+    session = _session(path, optimized, no_runtime(model))
     call, tensors = _call(model, inputs)
     known = [i.name for i in session.get_inputs()]
     if len(known) != len(tensors):
@@ -124,7 +127,7 @@ def check_onnx(model: nn.Module, path: str | os.PathLike[str], inputs: Inputs, *
     return max(_difference(torch.as_tensor(f), w) for f, w in zip(found, wanted.values(), strict=True))
 
 
-def _session(path: str | os.PathLike[str], optimized: bool) -> Any:
+def _session(path: str | os.PathLike[str], optimized: bool, why: str) -> Any:
     import onnxruntime
 
     options, levels = onnxruntime.SessionOptions(), onnxruntime.GraphOptimizationLevel
@@ -132,7 +135,7 @@ def _session(path: str | os.PathLike[str], optimized: bool) -> Any:
     try:
         return onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a class for each status
-        raise FileError(f"{path} cannot be read by onnxruntime: {_reason(error)}.") from error
+        raise FileError(f"{path} cannot be read by onnxruntime: {_reason(error)}. {why}".rstrip()) from error
 
 
 def _difference(found: Tensor, wanted: Tensor) -> float:
@@ -155,10 +158,8 @@ class _Call(nn.Module):
         self.numbers = not isinstance(model, CompiledModel)
 
     def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
-        if self.keywords:
-            found = self.model(**dict(zip(self.names, tensors, strict=True)))
-        else:
-            found = self.model(*tensors)
+        named = dict(zip(self.names, tensors, strict=True)) if self.keywords else {}
+        found = self.model(*(() if self.keywords else tensors), **named)
         if isinstance(found, Tensor):
             return {"y": found}
         pairs = found.items() if isinstance(found, Mapping) else ((f"y{i}", v) for i, v in enumerate(found))
@@ -172,9 +173,9 @@ def _call(model: nn.Module, inputs: Any) -> tuple[_Call, tuple[Tensor, ...]]:
     else:
         tensors = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
         names = _arguments(model, len(tensors))
-    wrong = [type(t).__name__ for t in tensors if not isinstance(t, Tensor)]
+    wrong = [f"{n} is a {type(t).__name__}" for n, t in zip(names, tensors, strict=True) if not isinstance(t, Tensor)]
     if wrong or not tensors:
-        raise InputError(f"Inputs must be tensors, and {wrong[0] if wrong else 'nothing'} was given.")
+        raise InputError(f"Inputs must be tensors, and {wrong[0] if wrong else 'nothing was given'}.")
     return _Call(model, names, keywords=isinstance(inputs, Mapping)), tensors
 
 
@@ -237,7 +238,10 @@ def _converted(model: nn.Module, example: Any) -> tuple[_Call, tuple[Tensor, ...
         try:
             outputs = call(*tensors)
         except Exception as error:  # whatever the model has against it
-            raise InputError(f"The model does not take the example: {_reason(error)}.") from error
+            given = ", ".join(f"{name} {tuple(t.shape)}" for name, t in zip(call.names, tensors, strict=True))
+            takes = ", ".join(inspect.signature(model.forward).parameters)
+            why = f"{given}: {_reason(error)}. Its forward takes {takes}."
+            raise InputError(f"The model does not take the example, which is {why}") from error
         if not outputs:
             raise InputError("The model returns no tensors, so that there is nothing to write.")
         if all(t.ndim and len(t) == 1 for t in tensors):  # the exporter takes a size of one for a fact
@@ -262,11 +266,10 @@ def _longer(t: Tensor, i: int) -> Tensor:
 
 
 def _runs(call: _Call, tensors: Sequence[Tensor]) -> bool:
-    try:
+    with contextlib.suppress(Exception):
         call(*tensors)
-    except Exception:
-        return False
-    return True
+        return True
+    return False
 
 
 def _program(call: _Call, tensors: tuple[Tensor, ...], names: Sequence[str], sizes: Sizes) -> Any:
@@ -343,6 +346,5 @@ def _reason(error: Exception) -> str:
 def _require(*packages: str) -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError(
-            f"ONNX files need {' and '.join(missing)}, which is not installed: pip install onnx onnxscript onnxruntime"
-        )
+        what = f"{' and '.join(missing)}, which is not installed"
+        raise InputError(f"ONNX files need {what}: pip install onnx onnxscript onnxruntime")

@@ -1,4 +1,5 @@
-"""Numbers of an exported program as tensors: where they stand in the graph, float64 would lose digits in ONNX."""
+"""Numbers of an exported program: those in the graph become tensors, since float64 would lose digits in ONNX, and for
+bfloat16 there is a word, since onnxruntime does not compute with it."""
 
 from __future__ import annotations
 
@@ -11,6 +12,13 @@ import torch
 from torch import Tensor, fx, nn
 
 aten: Any = torch.ops.aten
+BFLOAT16 = ("The model is bfloat16, in which onnxruntime has hardly an operation on a CPU: export model.float() or "
+            "model.half() to have a file that runs there.")  # fmt: skip
+
+
+def no_runtime(model: nn.Module) -> str:
+    """What keeps onnxruntime from running a model's file, and what to do; empty if nothing is known."""
+    return BFLOAT16 if any(t.dtype == torch.bfloat16 for t in (*model.parameters(), *model.buffers())) else ""
 
 
 def stored_numbers(call: nn.Module, tensors: tuple[Tensor, ...], free: Any) -> fx.GraphModule:

@@ -80,7 +80,10 @@ def _parameters(
             continue
         value = rational(node) if isinstance(node, Node) else None
         if value is None:
-            raise ExpressionError(f"{parameter.name} of {name} must be a plain number, and {node} is not one.")
+            raise ExpressionError(
+                f"{parameter.name} of {name} must be a plain number, and {node} is not one; write it in digits, as "
+                "0.9 or 1/3."
+            )
         if value != 0 and not SMALLEST <= abs(value) <= LARGEST:
             raise ExpressionError(
                 f"{parameter.name} of {name} must be 0 or between 1e-300 and 1e300 in size, so that floating point can "

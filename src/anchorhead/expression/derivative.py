@@ -1,8 +1,9 @@
 """The derivative of an expression as an expression, by the chain rule over primitives.
 
 Written so that nothing cancels where the function itself does not: sigmoid' = sigmoid(u) sigmoid(-u), and log(cosh u)'
-is tanh(u), which is no quotient of large numbers. abs, min and max
-have no derivative at their kinks, and jump there; they are refused.
+is tanh(u), which is no quotient of large numbers. The derivatives of abs, min and max jump at their kinks, and are
+refused; but those of abs(u)**k, max(u, 0)**k and min(u, 0)**k do not for k >= 2: with r the one that is raised, they
+are k r**(k - 1) u', and of abs k u r**(k - 2) u'.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from anchorhead.errors import ExpressionError
-from anchorhead.expression.graph import Node, constant, number_of, ordered
+from anchorhead.expression.graph import Node, constant, number_of, ordered, with_differences
 from anchorhead.expression.primitives import ONE, PI, ZERO, add, function, minus, mul, power, primitive, scale, sub
 
 _RULES: dict[str, Callable[[Node], Node]] = {
@@ -45,16 +46,37 @@ def _bell() -> Node:
 
 def derivative(node: Node, name: str) -> Node:
     """The partial derivative by that variable."""
-    slopes: dict[Node, Node] = {}
-    for part in ordered([primitive(node)]):
+    slopes: dict[Node, Node | None] = {}
+    whole = primitive(node)
+    for part in ordered([whole]):
         slopes[part] = _slope(part, slopes, name)
-    return slopes[primitive(node)]
+    return _known(whole, slopes)
 
 
-def _slope(part: Node, slopes: dict[Node, Node], name: str) -> Node:
+def _known(part: Node, slopes: dict[Node, Node | None]) -> Node:
+    """The derivative of a part that does not jump."""
+    found = slopes[part]
+    if found is None:
+        raise ExpressionError(
+            f"{with_differences(part)} has a kink, where its derivative jumps, and no network follows a jump; use a "
+            "smooth loss, such as a softplus for a relu, or its square, or give the gradient itself: "
+            "ah.in_context.Loss(gradient=...)."
+        )
+    return found
+
+
+def _slope(part: Node, slopes: dict[Node, Node | None], name: str) -> Node | None:
+    """None where it jumps."""
     if part.op == "variable":
         return ONE if part.value == name else ZERO
-    inner = [slopes[arg] for arg in part.args]
+    if part.op in ("abs", "min", "max"):
+        return ZERO if all(slopes[arg] is ZERO for arg in part.args) else None
+    bent = _bent(part.args[0]) if part.op == "power" and number_of(part) >= 2 else None
+    if bent is not None:
+        exponent, raised = number_of(part), part.args[0]
+        factor = mul(bent, power(raised, exponent - 2)) if raised.op == "abs" else power(raised, exponent - 1)
+        return _times(_known(bent, slopes), scale(exponent, factor))
+    inner = [_known(arg, slopes) for arg in part.args]
     if all(slope is ZERO for slope in inner):
         return ZERO
     if part.op == "add":
@@ -69,13 +91,14 @@ def _slope(part: Node, slopes: dict[Node, Node], name: str) -> Node:
         return _times(inner[0], scale(exponent, power(part.args[0], exponent - 1)))
     if part.op == "log" and part.args[0].op == "cosh":
         angle = part.args[0].args[0]
-        return _times(slopes[angle], function("tanh", angle))
-    if part.op not in _RULES:
-        raise ExpressionError(
-            f"{part} has a kink, where its derivative jumps, so the gradient cannot be formed; use a smooth loss, such "
-            "as a softplus for a relu, or give the gradient itself: ah.in_context.Loss(gradient=...)."
-        )
+        return _times(_known(angle, slopes), function("tanh", angle))
     return _times(inner[0], _RULES[part.op](part.args[0]))
+
+
+def _bent(part: Node) -> Node | None:
+    """u of abs(u), max(u, 0) and min(u, 0)."""
+    others = [arg for arg in part.args if arg is not ZERO]
+    return others[0] if part.op == "abs" or (part.op in ("min", "max") and len(others) == 1) else None
 
 
 def _times(slope: Node, factor: Node) -> Node:

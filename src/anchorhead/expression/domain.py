@@ -103,6 +103,8 @@ def _pair(pair: Any, name: str) -> Pair:
         raise InputError(f"The domain of {name}, {shown(pair)}, must be a pair (low, high) of numbers.") from None
     except OverflowError:
         raise InputError(f"The domain of {name}, {shown(pair)}, is too large for floating point; rescale it.") from None
+    if math.isnan(low) or math.isnan(high):
+        raise InputError(f"An end of the domain of {name}, ({low}, {high}), is not a number; give two numbers.")
     if not (math.isfinite(low) and math.isfinite(high)):
         raise InputError(
             f"The domain of {name} is ({low}, {high}); a target in several variables needs finite ends, such as "

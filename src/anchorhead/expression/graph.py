@@ -115,10 +115,11 @@ def is_short(number: Fraction, bits: int = MOST_BITS) -> bool:
 
 def rational(node: Node, bits: int = 4096) -> Fraction | None:
     """The exact value of a node made of constants by + - * / and integer powers; None when it is not, or too long."""
-    return fold(node, lambda part, args: _rational(part, args, bits))
+    return fold(node, lambda part, args: rational_part(part, args, bits))
 
 
-def _rational(node: Node, args: Sequence[Fraction | None], bits: int) -> Fraction | None:
+def rational_part(node: Node, args: Sequence[Fraction | None], bits: int = 4096) -> Fraction | None:
+    """The exact value of one operation on exact values."""
     if node.op == "constant":
         return number_of(node)
     given = [arg for arg in args if arg is not None]
@@ -183,6 +184,24 @@ def substituted(node: Node, values: Mapping[str, Node]) -> Node:
         return values.get(str(part.value), part) if part.op == "variable" else Node(part.op, args, part.value)
 
     return fold(node, rule)
+
+
+def with_differences(node: Node) -> Node:
+    """The node with a - b for a + -b: the same numbers, as they would be written by hand."""
+
+    def rule(part: Node, args: list[Node]) -> Node:
+        taken = _opposite(args[1]) if part.op == "add" else None
+        return Node(part.op, args, part.value) if taken is None else Node("sub", (args[0], taken))
+
+    return fold(node, rule)
+
+
+def _opposite(node: Node) -> Node | None:
+    """What a minus sign is written before, if one is."""
+    if node.op == "constant" and number_of(node) < 0:
+        return constant(-number_of(node))
+    first = _opposite(node.args[0]) if node.op == "mul" else None
+    return node.args[0] if node.op == "neg" else None if first is None else Node("mul", (first, node.args[1]))
 
 
 def variables_of(outputs: Iterable[Node]) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 In primitives a formula is a sum of products with rational coefficients, and its form the set of them. A product is a
 set of factors with rational exponents, and a factor a variable or an operation on forms. Sums are multiplied out where
-one of two has a single addend. Two formulas of one form are the same function wherever both are defined; two of other
-forms may be, too.
+one of two has a single addend. A maximum is that of a set, maxima among it by theirs; a minimum is minus the maximum of
+what has the other sign, and |u| is a matter of u and -u. Two formulas of one form are the same function wherever both
+are defined; two of other forms may be, too.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _form(node: Node, args: list[Form]) -> Form:
     if node.op == "add":
         return _sum([part for arg in args for part in arg])
     if node.op == "neg":
-        return frozenset((product, -share) for product, share in args[0])
+        return _minus(args[0])
     if node.op == "mul" and min(map(len, args)) <= 1:
         one, other = args
         return _sum([(_times(a, b), c * d) for a, c in one for b, d in other])
@@ -41,9 +42,29 @@ def _form(node: Node, args: list[Form]) -> Form:
         return _whole(("mul", frozenset(args)) if args[0] != args[1] else ("mul", args[0], args[0]))
     if node.op == "power":
         return _power(args[0], number_of(node))
-    if node.op in ("max", "min"):
-        return _whole((node.op, frozenset(args)))
+    if node.op == "max":
+        return _largest(args)
+    if node.op == "min":
+        return _minus(_largest([_minus(arg) for arg in args]))
+    if node.op == "abs":
+        return _whole((node.op, frozenset([args[0], _minus(args[0])])))
     return _whole((node.op, node.value, *args))
+
+
+def _minus(found: Form) -> Form:
+    return frozenset((product, -share) for product, share in found)
+
+
+def _largest(args: list[Form]) -> Form:
+    return _whole(("max", frozenset().union(*map(_among, args))))
+
+
+def _among(found: Form) -> frozenset[Form]:
+    """What a form is the largest of; of what is no maximum, itself."""
+    match [(list(product), share) for product, share in found]:
+        case [([(("max", frozenset() as inner), 1)], 1)]:
+            return inner
+    return frozenset([found])
 
 
 def _power(base: Form, exponent: Fraction) -> Form:

@@ -162,7 +162,16 @@ class _Reader:
         if kind in _CONTINUOUS_ONLY:
             raise self.refused(f"{_CONTINUOUS_ONLY[kind]} jumps, so it is not allowed here", tree, DiscontinuityError)
         advice = "for a power write **" if kind is ast.BitXor else "use + - * / or **"
-        raise self.refused(f"The expression uses an operator that is not known ({advice})", tree)
+        sentence = f"The expression uses an operator that is not known ({advice})"
+        raise ExpressionError(self._pointed(sentence, *self._sign(tree)))
+
+    def _sign(self, tree: ast.BinOp) -> tuple[int, int]:
+        """The line and column of an operation's sign: behind the left side, its brackets and spaces."""
+        above = self.text.split("\n")[: (tree.left.end_lineno or 1) - 1]
+        place = sum(len(line) + 1 for line in above) + (tree.left.end_col_offset or 0)
+        while self.text[place].isspace() or self.text[place] == ")":
+            place += 1
+        return self.text.count("\n", 0, place) + 1, place - self.text.rfind("\n", 0, place) - 1
 
     def _leaf(self, tree: ast.AST, depth: int) -> Node:
         if depth > DEEPEST:
@@ -249,6 +258,12 @@ class _Reader:
             raise self.refused(
                 f"{name} over the tokens has no network for prompts of every length; attend({k}*x, x), or a larger "
                 f"factor, comes near it, and {name} of two or more numbers of a token is known",
+                tree,
+            )
+        if self.pools and name in ("sum", "count", "len"):
+            raise self.refused(
+                f"{name} over the tokens grows with their number, and a network holds for prompts of every length; "
+                "write mean(x), and multiply the answer by the number of tokens, or make that a query's variable",
                 tree,
             )
         try:

@@ -20,7 +20,7 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.pool import LENGTHS
 from anchorhead.circuit.program import circuit_digest
 from anchorhead.circuit.step import OutsideDomain
-from anchorhead.digits import Up
+from anchorhead.digits import Up, above
 from anchorhead.dtypes import LARGEST
 from anchorhead.enclosure.precision import precision
 from anchorhead.enclosure.singularities import singularities
@@ -68,15 +68,16 @@ def verify_model(found: ModelFile, path: object, progress: Progress | None) -> C
     if found.record["kind"] == "theorem":
         raise VerificationError(
             f"{path} holds a theorem's network, whose bound is proved on paper for all networks of its form "
-            "(docs/mathematics.md): a file has no proof of it to go through. ah.load compares its numbers with the "
-            "construction's, and print(ah.load(path)) says what holds."
+            "(docs/mathematics.md): a file has no proof of it to go through. ah.load(path, verify=True) makes the "
+            "construction again, and refuses numbers that are not its own."
         )
     claimed = certificate_of(found)
     if claimed.level not in ("proved", "unproved"):
         raise VerificationError(f"{path} is {claimed.level}, not proved: there is no proof to check.")
     _check_claim(claimed)
-    if claimed.relative and found.record["kind"] != "head":
-        raise VerificationError("The file claims a relative error, which is proved of single heads only.")
+    for claim in (claimed.relative * "a relative error", (not claimed.bounded) * "an unbounded domain"):
+        if claim and found.record["kind"] != "head":
+            raise VerificationError(f"The file claims {claim}, which is proved of single heads only.")
     checked = CHECKS[found.record["kind"]](found, claimed, progress)
     if claimed.boxes != checked.boxes:
         raise VerificationError(f"The certificate counts {claimed.boxes} boxes, and the proof has {checked.boxes}.")
@@ -84,9 +85,8 @@ def verify_model(found: ModelFile, path: object, progress: Progress | None) -> C
 
 
 def _check_claim(claimed: Certificate) -> None:
-    """The claim says something: its bounds can be added in the dtype, and leave some of a far value's size."""
-    worst = max(claimed.bound, claimed.rounding, *claimed.outputs)
-    if not worst < LARGEST[claimed.dtype] or not (claimed.bounded or claimed.rounding < 1):
+    """The claim says something: its bounds can be added in the dtype."""
+    if not max(claimed.bound, claimed.rounding, *claimed.outputs) < LARGEST[claimed.dtype]:
         raise VerificationError(
             f"The file claims no more than {Up(claimed.bound):.3g}, which says nothing of its model."
         )
@@ -99,6 +99,11 @@ def _checked(claimed: Certificate, boxes: int) -> Certificate:
 
 def _check_head_file(found: ModelFile, claimed: Certificate, progress: Progress | None) -> Certificate:
     claim = head_claim(found)
+    if not claim.telling:
+        raise VerificationError(
+            f"The file claims a rounding of {Up(claim.rounding):.3g} (1 + |x|), more than its head's values: that "
+            "says nothing of what is far out."
+        )
     _require_bounded_work([claim])
     check_head(claim, progress)
     if claimed.outputs:
@@ -236,20 +241,16 @@ def _check_composition(claim: NetworkClaim, certificate: Certificate) -> None:
 def _check_outputs(exact: Sequence[float], total: Sequence[float], certificate: Certificate) -> None:
     """What follows for the outputs is what is claimed, or less."""
     if not max(exact) <= certificate.approximation:
-        raise VerificationError(
-            f"The heads' errors compose to {Up(max(exact)):.3g}, above the claimed {Up(certificate.approximation):.3g}."
-        )
+        raise VerificationError(f"The heads' errors compose to {above(max(exact), certificate.approximation)}.")
     if not max(total) <= certificate.bound:
-        raise VerificationError(
-            f"With rounding the outputs may err by {Up(max(total)):.3g}, above {Up(certificate.bound):.3g}."
-        )
+        raise VerificationError(f"With rounding the outputs may err by {above(max(total), certificate.bound)}.")
     if len(certificate.outputs) != len(total):
         raise VerificationError(
             f"The certificate bounds {len(certificate.outputs)} outputs, and there are {len(total)}."
         )
     for i, (found, claimed) in enumerate(zip(total, certificate.outputs, strict=True)):
         if not found <= claimed:
-            raise VerificationError(f"Output {i} may err by {Up(found):.3g}, above the claimed {Up(claimed):.3g}.")
+            raise VerificationError(f"Output {i} may err by {above(found, claimed)}.")
 
 
 def _check_cover(claim: HeadClaim) -> tuple[float, float]:
@@ -280,10 +281,7 @@ def _check_boxes(claim: HeadClaim, progress: Progress | None) -> None:
         for i, (a, b) in enumerate(itertools.pairwise(edges)):
             error = box_error(claim, a, b, bound)
             if not error <= bound:
-                raise VerificationError(
-                    f"On the box [{a:.17g}, {b:.17g}] the error may be {Up(error):.3g}, above the claimed "
-                    f"{Up(bound):.3g}."
-                )
+                raise VerificationError(f"On the box [{a:.17g}, {b:.17g}] the error may be {above(error, bound)}.")
             if progress is not None:
                 progress(i + 1, len(edges) - 1)
 
@@ -296,8 +294,7 @@ def _check_far(claim: HeadClaim, low: float, high: float) -> list[tuple[int, flo
             if not distant.error <= bound:
                 side = "right" if sign > 0 else "left"
                 raise VerificationError(
-                    f"Far out on the {side}, beyond {start:g}, the error may be {Up(distant.error):.3g}, above the "
-                    f"claimed {Up(bound):.3g}."
+                    f"Far out on the {side}, beyond {start:g}, the error may be {above(distant.error, bound)}."
                 )
             found.append((sign, start, distant))
     return found
@@ -309,6 +306,4 @@ def _check_rounding(claim: HeadClaim, distant: list[tuple[int, float, Far]]) -> 
         for sign, start, found in distant:
             rounding = max(rounding, Rounding(claim).beyond(sign, start) + found.drift)
     if not rounding <= claim.rounding:
-        raise VerificationError(
-            f"Rounding in {claim.head.dtype} may reach {Up(rounding):.3g}, above the claimed {Up(claim.rounding):.3g}."
-        )
+        raise VerificationError(f"Rounding in {claim.head.dtype} may reach {above(rounding, claim.rounding)}.")

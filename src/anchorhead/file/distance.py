@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from anchorhead.digits import Down, Up, exactly, interval
+from anchorhead.digits import Down, Up, above, exactly, interval
 from anchorhead.dtypes import NAMES
 from anchorhead.enclosure.precision import PRECISION, precision
 from anchorhead.errors import AnchorheadError, FileError, InputError, VerificationError
@@ -226,7 +226,7 @@ def _require(claim: dict[str, Any], seen: float, exact: float, added: float) -> 
     """The ends that are claimed, once what was checked implies them."""
     lower, upper = widened(seen, exact, added)
     if not upper <= claim["upper"]:
-        raise VerificationError(f"The difference may be {upper:.6g}, above the claimed {claim['upper']:.6g}.")
+        raise VerificationError(f"The difference may be {above(upper, claim['upper'])}.")
     if not lower >= claim["lower"]:
         raise VerificationError(f"At the place in the file it is {lower:.6g}, below the claimed {claim['lower']:.6g}.")
     return float(claim["lower"]), float(claim["upper"])

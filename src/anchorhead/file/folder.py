@@ -78,7 +78,7 @@ class VerifiedFolder:
         for (role, certificate), places in alike.items():
             if len(places) > MOST_ALIKE:
                 places = [f"{', '.join(places[:3])} and {len(places) - 3} more"]
-            lines += [f"  {place}, {role}: {certificate}" for place in places]
+            lines += [f"  {place or 'the model'}, {role}: {certificate}" for place in places]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -140,6 +140,8 @@ def read_folder(where: Path) -> dict[str, Any]:
         raise FileError(f"{where} {'is no folder' if where.exists() else 'does not exist'}.")
     if (where / "config.json").is_file() and not (where / RECORD).is_file():
         raise FileError(f"{where} holds a model that is not converted; anchorhead convert {where} -o OUT converts it.")
+    if not (where / RECORD).exists():
+        raise FileError(f"{where} holds no converted model: it has no {RECORD}. Give the path of a saved model's file.")
     try:
         if (where / RECORD).stat().st_size > MOST_RECORD:
             raise FileError(f"{where / RECORD} is larger than any record of a conversion.")

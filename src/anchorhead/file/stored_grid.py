@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorhead.digits import Up
+from anchorhead.digits import above
 from anchorhead.errors import FileError, VerificationError
 from anchorhead.expression.graph import Expression
 from anchorhead.file.container import ModelFile
@@ -73,16 +73,11 @@ def check_grid(found: ModelFile, certificate: Certificate) -> int:
         raise VerificationError("The file has no formulas, so that nothing can be proved of it.")
     rounding = rounding_bound(claim.head, claim.box, claim.dtype).bound
     if not rounding <= certificate.rounding:
-        raise VerificationError(
-            f"Rounding may reach {Up(rounding):.3g}, above the claimed {Up(certificate.rounding):.3g}."
-        )
+        raise VerificationError(f"Rounding may reach {above(rounding, certificate.rounding)}.")
     proof = prove_grid(claim.expression, claim.box, claim.head, certificate.approximation)
     if isinstance(proof, GridRefutation):
         place = ", ".join(f"{v:.6g}" for v in proof.place)
-        raise VerificationError(
-            f"Near {place} the error may be {Up(proof.error):.3g}, above the claimed "
-            f"{Up(certificate.approximation):.3g}."
-        )
+        raise VerificationError(f"Near {place} the error may be {above(proof.error, certificate.approximation)}.")
     total = sum_above(proof.bound, rounding)
     if len(certificate.outputs) != claim.head.outputs or not total <= min(*certificate.outputs, certificate.bound):
         raise VerificationError("The certificate claims less for an output than what was proved.")

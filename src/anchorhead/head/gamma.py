@@ -52,16 +52,20 @@ class Gamma:
         sharpness, before, after = layout
         step = (self.high - self.low) / max(self.count - 1 - before - after, 1.0)
         places = self.low + step * (np.arange(self.count, dtype=np.float64) - before)
-        anchors = exp(places)
-        slopes, intercepts = -self.sign / anchors, -sharpness * (places - (self.low + self.high) / 2)
+        with np.errstate(all="ignore"):  # what leaves the floats is not fair
+            anchors = exp(places)
+            slopes, intercepts = -self.sign / anchors, -sharpness * (places - (self.low + self.high) / 2)
         found = slopes, intercepts, self.sign * anchors, anchors
         return Keys(*(part[None, :: int(self.sign)] for part in found))
 
     def judged(self, spots: Sequence[Array]) -> list[float]:
         """What the layout of each point of the search costs."""
         layouts = [self._layout(spot) for spot in spots]
-        fair = [1e-3 < a < 200 and -8 < b < 20 and -8 < c < 20 and b + c < self.count - 2 for a, b, c in layouts]
-        keys = [self.keys(layout) for layout, ok in zip(layouts, fair, strict=True) if ok]
+        made = [self.keys(layout) for layout in layouts]
+        fair = [1e-3 < a < 200 and -8 < b < 20 and -8 < c < 20 and b + c < self.count - 2
+                and bool(np.isfinite(keys.slopes).all() and np.isfinite(keys.anchors).all())
+                for (a, b, c), keys in zip(layouts, made, strict=True)]  # fmt: skip
+        keys = [one for one, ok in zip(made, fair, strict=True) if ok]
         found = costs(Keys(*map(np.concatenate, zip(*keys, strict=True))), self.thin) if keys else iter(())
         return [next(found) if ok else math.inf for ok in fair]
 

@@ -40,12 +40,16 @@ OVERHANGS = (-0.3, 0.2)
 
 
 def warped_keys(count: int, layout: Layout, problem: Problem, crowds: Sequence[Crowd]) -> Keys:
-    """One set of keys: A = sharpness, p = offset; anchors reach past both ends by `overhang` of half their range."""
+    """One set of keys: A = sharpness, p = offset; anchors reach past both ends by `overhang` of half their range.
+
+    Intercepts are counted from that of the flattest key: those of steep keys are large where they crowd away from zero,
+    and all others, whose scores are small, would round like them.
+    """
     sharpness, offset, overhang = layout
     low, high = float(problem.points[0]), float(problem.points[-1])
     slopes, intercepts, anchors, widths = Width(crowds, offset, low, high).tangents(count, overhang)
     slopes, intercepts = sharpness * slopes, sharpness * intercepts
-    return Keys(*(n[None] for n in (slopes, intercepts - intercepts.max(), anchors, widths)))
+    return Keys(*(n[None] for n in (slopes, intercepts - intercepts[np.abs(slopes).argmin()], anchors, widths)))
 
 
 class Width:

@@ -8,7 +8,6 @@ curvature: the largest eigenvalue of X^T X/n, by default features · x², likewi
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -21,6 +20,7 @@ from anchorhead.digits import Down, Up
 from anchorhead.errors import InputError, OutsideRangeError, ShapeError
 from anchorhead.head.parameters import check_tensor
 from anchorhead.model.outside import behind_transforms
+from anchorhead.warned import warn_caller
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32"}
 MOST = 1e60
@@ -231,8 +231,8 @@ def within(value: Tensor, limit: float, name: str, *, clip: bool = False, option
             f"data, or declare bounds={{{name.lower().rstrip('0')!r}: {Up(most):.3g}}}{option}."
         )
     count = behind_transforms(lambda v: int((v.abs() > limit).sum()), value)
-    warnings.warn(f"{count} entries of {name} were clipped to [-{limit:g}, {limit:g}], the declared bound.",
-                  ClippedWarning, stacklevel=10)  # fmt: skip
+    warn_caller(f"{count} entries of {name} were clipped to [-{limit:g}, {limit:g}], the declared bound.",
+                ClippedWarning)  # fmt: skip
     return value.clamp(-limit, limit)
 
 

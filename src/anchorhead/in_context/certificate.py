@@ -98,7 +98,8 @@ def certify(algorithm: Algorithm, gradient: Gradient, declared: Bounds, labels: 
         "proved" if proved else "trivial",
     )
     x, y, w = certificate.domain
-    certificate = replace(certificate, domain=(x, PAIRS.get(algorithm.loss.labels, y), w))
+    domain = (x, PAIRS.get(algorithm.loss.labels, y), w)
+    certificate = replace(certificate, domain=domain, condition=_curved(algorithm, bounds))
     return Proof(certificate, total, bounds, slope, near, error, diameter)
 
 
@@ -184,12 +185,18 @@ def _conditions(algorithm: Algorithm, bounds: Bounds, proved: bool) -> list[str]
     ]
     if algorithm.loss.labels != "real":
         found.append(f"the labels are {LABELS[algorithm.loss.labels][0]}, which every run checks")
-    if bounds.curvature < algorithm.features * bounds.x**2:
-        most = Down(bounds.curvature)
-        found.append(f"the largest eigenvalue of X^T X/n is at most {most:.4g}, which every run checks")
+    if curved := _curved(algorithm, bounds):
+        found.append(f"{curved}, which every run checks")
     if not proved:
         found.append(f"the algorithm's own iterates stay within |w| <= {bounds.w:g} too, which nothing checks")
     return found
+
+
+def _curved(algorithm: Algorithm, bounds: Bounds) -> str:
+    """What the learning rate asks of a prompt, if that is more than its bounds imply."""
+    if bounds.curvature >= algorithm.features * bounds.x**2:
+        return ""
+    return f"the largest eigenvalue of X^T X/n is at most {Down(bounds.curvature):.4g}"
 
 
 def gradient_parts(gradient: Gradient, bounds: Bounds, labels: InnerHead | None) -> tuple[arb, arb, arb, arb]:

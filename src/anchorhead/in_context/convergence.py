@@ -64,11 +64,12 @@ class Convergence:
         return f"Convergence({self})"
 
     def _curves(self) -> list[tuple[str, np.ndarray]]:
-        """By step, the largest over all prompts of a batch; zeros, which have no logarithm, are left out."""
+        """By step, the largest over all prompts of a batch; zeros, which have no logarithm, are left out, and where
+        all are, the name says so."""
         found = []
         for name, said in DRAWN.items():
             curve = getattr(self, name).detach().cpu().reshape(-1, self.measured.shape[-1]).amax(0).numpy()
-            found.append((said, np.where(curve > 0, curve, math.nan)))
+            found.append((said if curve.any() else f"{said}: 0", np.where(curve > 0, curve, math.nan)))
         return found
 
     def plot(self) -> Figure:
@@ -79,7 +80,7 @@ class Convergence:
         axes = figure.subplots()
         dress(axes, xlabel="step", ylabel="distance")
         for (said, curve), colour in zip(self._curves(), (ERROR, NETWORK, CYCLE[2], TARGET), strict=True):
-            axes.semilogy(curve, color=colour, lw=1.1, ls="--" if said == "proved" else "-", label=said)
+            axes.semilogy(curve, color=colour, lw=1.1, ls="--" if said.startswith("proved") else "-", label=said)
         axes.grid(True, color="0.93", lw=0.6)
         legend(axes)
         return figure

@@ -29,13 +29,18 @@ Report = Callable[[str], None]
 
 
 class Scaled(NamedTuple):
-    """The prompt: centred and scaled columns, a last column of ones if `ones`, and shares where weights are given."""
+    """The prompt: centred and scaled columns, a last column of ones if `ones`, and shares where weights are given.
+
+    basis: rows of length one, orthogonal, in the original columns, which the prompt's columns are scaled combinations
+    along; None where they are the original ones.
+    """
 
     X: Tensor
     mean: np.ndarray
     scale: np.ndarray
     shares: Tensor | None
     ones: bool
+    basis: np.ndarray | None = None
 
     def penalties(self, value: float, power: int) -> list[float]:
         """A penalty on the coefficients of the original columns, by scaled column; none on the intercept."""
@@ -47,7 +52,8 @@ class Scaled(NamedTuple):
 
     def eased(self, value: float) -> Scaled:
         """Columns whose l2 penalty outweighs their variance are smaller, so that curvatures are alike."""
-        factor = np.maximum(math.sqrt(value) / self.scale, 1.0)
+        with np.errstate(over="ignore"):
+            factor = np.maximum(math.sqrt(value) / self.scale, 1.0)
         columns = torch.tensor(np.append(factor, [1.0] * self.ones))
         return self._replace(X=self.X / columns, scale=self.scale * factor)
 
@@ -55,11 +61,11 @@ class Scaled(NamedTuple):
         """Coefficients of the original columns, (..., d), of labels that were divided by size."""
         with np.errstate(over="ignore", invalid="ignore"):
             found: np.ndarray = w[..., : len(self.scale)].numpy() / self.scale * size
-        return found
+            return found if self.basis is None else found @ self.basis
 
     def told(self, solved: Solved, middle: Any = 0.0, size: Any = 1.0) -> Solved:
         """The run of a fit with the units of the data, for labels that were less `middle` and over `size`."""
-        return solved._replace(run=solved.run.into(self.mean, self.scale, middle, size))
+        return solved._replace(run=solved.run.into(self.mean, self.scale, middle, size, self.basis))
 
     def moments(self) -> Tensor:
         """Plainly, to look at their eigenvalues."""
@@ -133,6 +139,25 @@ def scaled(X: np.ndarray, weights: np.ndarray | None, *, centre: bool, ones: boo
     if ones:
         columns = np.column_stack([columns, np.ones(len(X))])
     return Scaled(torch.tensor(columns), mean, size, None if shares is None else torch.tensor(shares), ones)
+
+
+def spanned(X: np.ndarray, weights: np.ndarray | None, *, centre: bool) -> Scaled:
+    """The prompt of a loss with an l2 penalty, with a column of ones where it is centred.
+
+    A minimiser, without a penalty the shortest, lies in the span of the centred examples, or its part there would have
+    the same predictions and be shorter. So of more columns than examples the prompt has coordinates in an orthonormal
+    basis of that span, in which lengths, and the penalty, are what they were: as many columns as examples at most.
+    """
+    if X.shape[1] <= len(X):
+        return scaled(X, weights, centre=centre, ones=centre)
+    plain = scaled(X, weights, centre=centre, alike=True)
+    columns = plain.X.numpy()
+    _, sizes, basis = np.linalg.svd(columns, full_matrices=False)
+    kept = sizes > len(X) * np.finfo(float).eps * sizes[0]
+    kept[0] = True
+    basis = np.where(columns.any(0), basis[kept], 0.0)
+    turned = scaled(columns @ basis.T, weights, centre=False, ones=centre)
+    return turned._replace(mean=plain.mean, scale=turned.scale * plain.scale[0], basis=basis)
 
 
 def power(value: float) -> float:

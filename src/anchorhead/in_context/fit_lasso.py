@@ -1,9 +1,20 @@
-"""The lasso by `shrinkage`, and at the end by Newton's steps on the columns that it kept.
+"""The lasso by `shrinkage`, on columns that take part, and at the end by Newton's steps on those that it kept.
 
-Splitting finds which coefficients are zero and the signs of the others long before it has their digits. On those
-columns the penalty is linear, and the minimiser is one of least squares with a tilt, which `newton_descent` solves; it
-is taken if the least subgradient of the whole objective there is as small as asked for. Else splitting goes on, with
-four times as many steps. Zeros for all are tried as well: from some penalty on they are the minimiser.
+*Which columns.* No more of them than there are examples need have a coefficient. So as many as that, those with the
+steepest slopes, take part at first; from the minimiser over them, which is zero elsewhere, as many join whose slopes
+exceed the penalty there, until none does.
+
+*Newton's steps.* Splitting finds which coefficients are zero and the signs of the others long before it has their
+digits. On those columns the penalty is linear, and the minimiser is one of least squares with a tilt, which
+`newton_descent` solves; it is taken if the least subgradient of the whole objective there is as small as asked for.
+Else splitting goes on, half as long again. Zeros for all are tried as well: from some penalty on they are the
+minimiser. A last run of splitting starts there, and stays.
+
+*The pull.* A step moves a coefficient by the squares' slope, which the inverse holds, and by at most l1/pull: with a
+large pull and a small penalty coefficients creep, with a small one w and z stay apart. After a run the pull is
+multiplied with the root of how far w and z are apart over how far z moves, both relative (Boyd, Parikh, Chu, Peleato
+and Eckstein 2011, 3.4.1; Wohlberg 2017); runs grow longer, so that in the end it stays. pull·(u - z) is the slope
+there, and is the same with the new one.
 """
 
 from __future__ import annotations
@@ -20,12 +31,18 @@ from anchorhead.in_context.fit_squares import solve_squares
 from anchorhead.in_context.replay import Run, given
 from anchorhead.in_context.shrinkage import shrinkage
 
-FIRST = 100
-GROWTH = 4
+FIRST = 50
+GROWTH = 1.5
 EXACTER = 2
 """Steps more for the inverse, since splitting ends where the inverse says: e^-32 is left of its error."""
 ZERO = 1e-8
 """Coefficients below this share of the largest are tried as zeros."""
+BALANCED = 2.0
+"""A factor of the pull that is worth another inverse."""
+LONGEST = 10.0
+"""The largest such factor."""
+WEAKEST = 2.0**-27
+"""The least pull, as a share of the moments' trace."""
 LARGE = 2.0
 """A penalty that keeps a coefficient at zero: a gradient of columns of variance one is at most the root of the mean
 squared residual, which at a minimiser is at most that of the labels, which are at most one."""
@@ -41,41 +58,86 @@ def subgradient(data: Scaled, y: Tensor, l1: Tensor, w: Tensor) -> Tensor:
 
 def fit_lasso(data: Scaled, y: Tensor, l1: list[float], tol: float, most: int, report: Report) -> Solved:
     """Mean squared error/2 and l1·|w|, on centred columns and labels."""
-    penalty = torch.tensor(l1, dtype=torch.float64)
-    zero = torch.zeros(data.X.shape[1], dtype=torch.float64)
-    moments = data.moments()
-    first = largest(subgradient(data, y, 0 * penalty, zero)) or 1.0
-    least, _ = least_eigenvalue(moments)
-    top = float(moments.trace()) * (1 + 1e-6) + 1e-12
-    pull = max(math.sqrt(max(least, 1e-8 * top) * top), 1e-6 * top)
-    u, best, left, steps, count = zero, zero, math.inf, 0, FIRST
+    (n, d), penalty = data.X.shape, torch.tensor(l1, dtype=torch.float64)
+    w, taking = torch.zeros(d, dtype=torch.float64), torch.zeros(d, dtype=torch.bool)
+    goal = tol * (largest(subgradient(data, y, 0 * penalty, w)) or 1.0)
+    joining, steps, pull = subgradient(data, y, 0 * penalty, w).abs().topk(min(n, d)).indices, 0, 0.0
     while True:
-        report(f"lasso: {steps:,} steps, subgradient {left / first:.1e}")
-        run, found = _split(data, y, l1, top, pull, min(count, max(most - steps, 1)), u)
-        steps, (z, u) = steps + run.network.steps, found
-        z = torch.where(z.abs() > ZERO * largest(z), z, 0.0)
-        for tried in (zero, z, _on_kept(data, y, penalty, z, moments, report)):
-            size = largest(subgradient(data, y, penalty, tried)) if tried is not None else math.inf
-            if tried is not None and size < left:
-                best, left = tried, size
-        if left <= tol * first or steps >= most:
-            return Solved(best, run, steps, left <= tol * first)
-        count *= GROWTH
+        taking[joining] = True
+        own = taking.nonzero().flatten()
+        some = _Splitting(data._replace(X=data.X[:, own]), y, penalty[own], goal, report)
+        solved, pull = some.run(w[own], pull, steps, most)
+        w, steps = torch.zeros(d, dtype=torch.float64).index_put((own,), solved.w), solved.steps
+        beyond = torch.where(taking, 0.0, subgradient(data, y, penalty, w).abs())
+        joining = beyond.topk(min(n, d)).indices
+        joining = joining[beyond[joining] > goal]
+        if steps >= most or not len(joining):
+            run = solved.run
+            if steps < most:
+                run, _ = some.split(some.start(w[own], pull), pull, min(FIRST, most - steps))
+                steps += run.network.steps
+            return Solved(w, run.among(own.numpy(), d), steps, solved.converged and not len(joining))
 
 
-def _split(data: Scaled, y: Tensor, l1: list[float], top: float, pull: float, steps: int,
-           u: Tensor) -> tuple[Run, Tensor]:  # fmt: skip
-    n, d = data.X.shape
-    wide, depth = power(64 * (1 + largest(y)) + 4 * largest(u)), inversions(top + pull, pull) + EXACTER
-    for _ in range(12):
-        bounds = {"x": power(largest(data.X)), "y": power(max(largest(y), 1.0)), "w": wide, "curvature": top}
-        network = shrinkage(features=d, examples=n, steps=steps, inversions=depth, pull=pull,
-                            l1=l1, bounds=bounds)  # fmt: skip
-        try:
-            return Run(network, given(data.X, y, u, data.shares)), network(data.X, y, u, data.shares)
-        except OutsideBoundsError:
-            wide *= 64
-    raise InputError("The coefficients grow without bound on these data; use a larger penalty.")
+class _Splitting:
+    """The lasso on columns that take part; goal: how small a subgradient is asked for."""
+
+    def __init__(self, data: Scaled, y: Tensor, l1: Tensor, goal: float, report: Report) -> None:
+        self.data, self.y, self.l1, self.goal, self.report = data, y, l1, goal, report
+        self.moments = data.moments()
+        self.top = float(self.moments.trace()) * (1 + 1e-6) + 1e-12
+        self.b = -subgradient(data, y, 0 * l1, 0 * l1)
+
+    def run(self, w: Tensor, pull: float, steps: int, most: int) -> tuple[Solved, float]:
+        """From w, after so many steps; zero stands for a pull that is not known yet."""
+        zero, best, left, count = 0 * w, w, self._left(w), float(FIRST)
+        pull = pull or math.sqrt(least_eigenvalue(self.moments)[0] * self.top)
+        pull = min(max(pull, WEAKEST * self.top), self.top)
+        u = self.start(w, pull)
+        while True:
+            self.report(f"lasso: {len(w):,} columns, {steps:,} steps, subgradient {left:.1e} (tol: {self.goal:.1e})")
+            run, (z, u) = self.split(u, pull, min(int(count), max(most - steps, 1)))
+            steps, cut = steps + run.network.steps, torch.where(z.abs() > ZERO * largest(z), z, 0.0)
+            for tried in (zero, cut, _on_kept(self.data, self.y, self.l1, cut, self.moments, self.report)):
+                if tried is not None and self._left(tried) < left:
+                    best, left = tried, self._left(tried)
+            if left <= self.goal or steps >= most:
+                return Solved(best, run, steps, left <= self.goal), pull
+            before, pull = pull, self._balanced(pull, z, u)
+            u, count = z + (u - z) * (before / pull), count * GROWTH
+
+    def start(self, w: Tensor, pull: float) -> Tensor:
+        """u from which a step goes to w, and stays there if it is the minimiser."""
+        return w + (self.moments @ w - self.b) / pull
+
+    def split(self, u: Tensor, pull: float, steps: int) -> tuple[Run, Tensor]:
+        """The run of a network from u, and where it ends."""
+        X, y, (n, d) = self.data.X, self.y, self.data.X.shape
+        wide, depth = power(64 * (1 + largest(y)) + 4 * largest(u)), inversions(self.top + pull, pull) + EXACTER
+        for _ in range(12):
+            bounds = {"x": power(largest(X)), "y": power(max(largest(y), 1.0)), "w": wide, "curvature": self.top}
+            network = shrinkage(features=d, examples=n, steps=steps, inversions=depth, pull=pull,
+                                l1=self.l1.tolist(), bounds=bounds)  # fmt: skip
+            try:
+                return Run(network, given(X, y, u, self.data.shares)), network(X, y, u, self.data.shares)
+            except OutsideBoundsError:
+                wide *= 64
+        raise InputError("The coefficients grow without bound on these data; use a larger penalty.")
+
+    def _left(self, w: Tensor) -> float:
+        return largest(subgradient(self.data, self.y, self.l1, w))
+
+    def _balanced(self, pull: float, z: Tensor, u: Tensor) -> float:
+        """The pull for the next run, from a step that is taken plainly; see the top."""
+        eye = torch.eye(len(z), dtype=torch.float64)
+        w = torch.linalg.solve(self.moments + pull * eye, pull * u + self.b)
+        ahead = 2 * w - u
+        ahead = ahead.sign() * (ahead.abs() - self.l1 / pull).clamp(min=0)
+        apart = float((w - ahead).norm()) * float((u - z).norm())
+        moved = float((ahead - z).norm()) * max(float(w.norm()), float(ahead.norm()))
+        factor = min(max(math.sqrt(apart / moved), 1 / LONGEST), LONGEST) if moved else LONGEST
+        factor = 1.0 if 1 / BALANCED < factor < BALANCED else factor
+        return min(max(pull * factor, WEAKEST * self.top), self.top)
 
 
 def _on_kept(data: Scaled, y: Tensor, l1: Tensor, z: Tensor, moments: Tensor, report: Report) -> Tensor | None:

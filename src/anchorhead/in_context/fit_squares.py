@@ -72,7 +72,9 @@ def fit_squares(X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, alpha:
             solved = _shortest(data, solved, tol, report)
     coefficients = data.coefficients(solved.w, labels.size[:, None])
     coefficients[~labels.y.any(1)] = 0.0
-    return coefficients, labels.middle - coefficients @ data.mean, data.told(solved, labels.middle, labels.size)
+    with np.errstate(over="ignore", invalid="ignore"):  # what floats do not hold is refused once all is known
+        intercepts = labels.middle - coefficients @ data.mean
+    return coefficients, intercepts, data.told(solved, labels.middle, labels.size)
 
 
 def _conditioned(data: Scaled, l2: float) -> tuple[Scaled, list[float], Tensor, float, int]:

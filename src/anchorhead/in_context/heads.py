@@ -192,6 +192,13 @@ def _selection_error(head: HeadModule, labels: tuple[float, float]) -> float:
         return upper((labels[1] - labels[0]) * arb(-STEEP).exp() + rounding)
 
 
+@lru_cache(maxsize=1)
+def _unit_clip() -> tuple[Head, Certificate]:
+    """The numbers of clip(u, -1, 1) on R and what is proved of it."""
+    model = compile("clip(x, -1, 1)", None, tol=CLIP_ERROR, progress=False)
+    return model.head.numbers, model.certificate
+
+
 class Clip(InnerHead):
     """clip(u, -1, 1) on R, and the thresholds of every coordinate for which it is used."""
 
@@ -202,9 +209,8 @@ class Clip(InnerHead):
     def __init__(self, l1: Sequence[float], rate: float) -> None:
         if not all(math.isfinite(rate * penalty) for penalty in l1):
             raise InputError(f"learning_rate={rate:g} times l1 is too large for float64; use smaller numbers.")
-        model = compile("clip(x, -1, 1)", None, tol=CLIP_ERROR, progress=False)
-        super().__init__(model.head, model.certificate.approximation, 1.0)
-        self.proof: Certificate = model.certificate
+        numbers, self.proof = _unit_clip()
+        super().__init__(HeadModule(numbers), self.proof.approximation, 1.0)
         self.largest = max(rate * penalty for penalty in l1)
         sizes = torch.tensor([rate * penalty for penalty in l1], dtype=torch.float64)
         self.register_buffer("sizes", sizes)

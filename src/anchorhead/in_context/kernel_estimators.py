@@ -37,9 +37,9 @@ from anchorhead.in_context.kernel_ridge import KernelRidgeNetwork, coefficients_
 from anchorhead.in_context.kernels import squared_distances
 from anchorhead.in_context.linear_models import dense
 from anchorhead.in_context.network import no_file, stated
-from anchorhead.in_context.warned import warn_caller
 from anchorhead.progress import Progress, telling
 from anchorhead.proof.certificate import Certificate
+from anchorhead.warned import warn_caller
 
 LEAST = 2.0**-20
 """The smallest bound on entries that is declared."""
@@ -323,5 +323,5 @@ def _power(X: torch.Tensor) -> float:
 
 def _positive(name: str, value: Any) -> float:
     if not (isinstance(value, int | float | np.number) and math.isfinite(value) and value > 0):
-        raise ValueError(f"{name}={value!r} must be a positive finite number.")
+        raise InputError(f"{name}={value!r} must be a positive finite number.")
     return float(value)

@@ -20,12 +20,13 @@ from anchorhead.in_context.fit import Solved
 from anchorhead.in_context.minimiser_bound import distances
 from anchorhead.in_context.minimiser_units import Problem
 from anchorhead.in_context.network import no_file
-from anchorhead.in_context.warned import warn_caller
 from anchorhead.model.fused import unfused
 from anchorhead.proof.certificate import Certificate
+from anchorhead.warned import warn_caller
 
 COARSE = 1e-3
 """The share of the largest coefficient that a proved bound may have without a warning."""
+EDITED = "coef_ or intercept_ were changed after the fit, and what was proved is of those of the fit; fit again"
 PENALTIES = ("decrease", "C"), ("increase", "alpha")
 
 
@@ -51,13 +52,13 @@ def read_weights(weights: Any, count: int) -> np.ndarray | None:
     if found.ndim == 0:
         return None
     if found.ndim != 1:
-        raise ValueError("Sample weights must be 1D array or scalar")
+        raise InputError("Sample weights must be 1D array or scalar")
     if found.shape != (count,):
-        raise ValueError(f"sample_weight.shape == {found.shape}, expected {(count,)}!")
+        raise InputError(f"sample_weight.shape == {found.shape}, expected {(count,)}!")
     if not np.isfinite(found).all() or (found < 0).any():
-        raise ValueError("Negative values in data passed to `sample_weight`, or values that are not finite.")
+        raise InputError("Negative values in data passed to `sample_weight`, or values that are not finite.")
     if not found.any():
-        raise ValueError("Sample weights must contain at least one non-zero number.")
+        raise InputError("Sample weights must contain at least one non-zero number.")
     return found
 
 
@@ -88,11 +89,11 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Of those of fit_intercept, tol and max_iter that an estimator has."""
     switch, tol, most = options.get("fit_intercept", True), options.get("tol", 0.0), options.get("max_iter", 1)
     if not isinstance(switch, bool | np.bool_):
-        raise ValueError(f"fit_intercept={switch!r} must be True or False.")
+        raise InputError(f"fit_intercept={switch!r} must be True or False.")
     if not isinstance(tol, int | float | np.number) or isinstance(tol, bool) or not 0 <= tol < math.inf:
-        raise ValueError(f"tol={tol!r} must be a finite number that is not negative.")
+        raise InputError(f"tol={tol!r} must be a finite number that is not negative.")
     if not isinstance(most, int | np.integer) or isinstance(most, bool) or most < 1:
-        raise ValueError(f"max_iter={most!r} must be a whole number from 1.")
+        raise InputError(f"max_iter={most!r} must be a whole number from 1.")
 
 
 class Linear(BaseEstimator):
@@ -127,10 +128,10 @@ class Linear(BaseEstimator):
             raise InputError(
                 "The coefficients are beyond the largest float in the units of these data; rescale the columns or y."
             )
-        self._converged = solved.converged
+        self._converged, known = solved.converged, self.get_params()
+        spent = solved.steps >= known.get("max_iter", math.inf) if spent is None else spent
+        self._spent = spent and not solved.converged
         if not solved.converged:
-            known = self.get_params()
-            spent = solved.steps >= known.get("max_iter", math.inf) if spent is None else spent
             stuck = "" if spent or "max_iter" not in known else ", and rounding in float64 hides any way further down"
             advice = self._advice(spent) or ["the columns are nearly dependent: leave some out, or use Ridge"]
             warn_caller(
@@ -151,25 +152,43 @@ class Linear(BaseEstimator):
     def replay(self) -> tuple[np.ndarray, np.ndarray]:
         """Coefficients and intercept from running network_ on prompt_ again, in the units of the data.
 
-        Those of the last run: of Lasso they lack the digits that Newton's steps on the kept columns add, and of
-        several targets with one fit each they are the last one's.
+        Those of the last run: of several targets with one fit each they are the last one's.
         """
         check_is_fitted(self)
         with unfused():
             return self._run.again()
 
+    @property
+    def certificate_(self) -> Certificate | None:
+        """What is proved of coef_ and intercept_; None where they are not those of the fit any more."""
+        return None if self._edited() else self._proof
+
+    @property
+    def certificate_missing_(self) -> str:
+        """Why there is no certificate_; empty where there is one."""
+        return EDITED if self._edited() else self._unproved
+
+    def _edited(self) -> bool:
+        now = self.coef_, self.intercept_
+        return not all(np.array_equal(*pair) for pair in zip(now, self._proved_of, strict=True))
+
     def _certify(self, problem: Problem, said: str = "coef_ and intercept_ of the minimiser",
-                 penalties: Sequence[float] = ()) -> None:  # fmt: skip
-        """certificate_ or certificate_missing_, from the objective; penalties: l2 of each target, where they differ."""
+                 penalties: Sequence[float] = (), missing: str = "") -> None:  # fmt: skip
+        """certificate_ or certificate_missing_, from the objective; penalties: l2 of each target, where they differ;
+        missing: why there is nothing to be certified."""
         rows: list[Any] = [distances(problem, self.coef_, self.intercept_)] if not penalties else [
             distances(replace(problem, y=y, l2=l2), w, c)
             for y, l2, w, c in zip(problem.y, penalties, self.coef_, self.intercept_, strict=True)]  # fmt: skip
-        self.certificate_: Certificate | None = None
-        self.certificate_missing_: str = next((row for row in rows if isinstance(row, str)), "")
-        if not self.certificate_missing_:
+        self._proof: Certificate | None = None
+        self._proved_of = np.array(self.coef_), np.array(self.intercept_)
+        self._unproved: str = missing or next((row for row in rows if isinstance(row, str)), "")
+        if self._unproved and self._spent:  # of coefficients elsewhere, another reason would say nothing
+            steps = f"{self.n_iter_} step{'s' * (self.n_iter_ > 1)}"
+            self._unproved = f"the fit has not converged after {steps}: {' or '.join(self._advice(True))}"
+        if not self._unproved:
             bounds = np.stack(rows) if self.fit_intercept else np.stack(rows)[..., :-1]
             each = "classes" if problem.loss == "classes" else "targets"
-            self.certificate_ = CoefficientCertificate.of(problem.X, bounds, bool(self.fit_intercept), said, each)
+            self._proof = CoefficientCertificate.of(problem.X, bounds, bool(self.fit_intercept), said, each)
             self._warn_if_coarse(problem, np.stack(rows)[..., :-1])
 
     def _warn_if_coarse(self, problem: Problem, bounds: np.ndarray) -> None:

@@ -8,14 +8,14 @@ import torch
 
 from anchorhead.compiler.load import LOADED, compiled
 from anchorhead.dtypes import NAMES, UNIT
-from anchorhead.errors import AnchorheadError, FileError, InputError
+from anchorhead.errors import AnchorheadError, FileError, InputError, VerificationError
 from anchorhead.file.checker import verify_model
 from anchorhead.file.container import ModelFile, printable, read
 from anchorhead.file.entries import count, flag, listed, number, one_of, real
 from anchorhead.in_context.lattice import Lattice
 from anchorhead.in_context.universal import Universal
 from anchorhead.model.compiled import CompiledModel
-from anchorhead.model.outside import check_policy
+from anchorhead.model.outside import Watched, check_policy
 from anchorhead.theorems.construction import Construction
 from anchorhead.theorems.load import MOST, load_theorem, near
 
@@ -28,12 +28,13 @@ TENSORS = (
 def load(
     path: str | os.PathLike[str], *, outside: str = "warn", verify: bool = False
 ) -> CompiledModel | Construction | Universal:
-    """A saved model. The file's form and digest are checked; `ah.verify`, or verify=True, checks the proof itself.
+    """A saved model. The file's form and digest are checked; verify=True checks what it claims, as `ah.verify` does.
 
-    outside: what an input outside the domain of a compiled model does, "warn", "error" or "ignore", as for
-        `ah.compile`.
+    outside: what an input outside the domain of a compiled model, or the box of a theorem's grid, does: "warn", "error"
+        or "ignore", as for `ah.compile`.
     verify: of a compiled model, whether its certificate is the file's claim, or what the checker proved of the file: a
-        claim that does not hold is a `VerificationError` then.
+        claim that does not hold is a `VerificationError` then. So is a theorem's network whose numbers are not those of
+        the construction, which is made again from its sizes; without verify it counts as edited.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "tanh.safetensors"
@@ -48,7 +49,15 @@ def load(
     if found.record["kind"] != "theorem":
         checked = verify_model(found, path, None) if verify and found.record["kind"] in LOADED else None
         return compiled(found, path, outside, checked)
-    return _universal(found) if found.record.get("theorem") == "universal" else load_theorem(found)
+    model = _universal(found) if found.record.get("theorem") == "universal" else load_theorem(found)
+    if verify and (model.certificate.level == "unproved" if isinstance(model, Universal) else model.edited):
+        raise VerificationError(
+            f"The numbers in {path} are not those of its theorem's construction, made again from its sizes: no bound "
+            "is known of its network. ah.load(path) without verify=True gives the network as it is."
+        )
+    if isinstance(model, Watched):
+        model.outside = outside
+    return model
 
 
 def _universal(found: ModelFile) -> Universal:

@@ -11,8 +11,9 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
 
+from anchorhead.digits import Up
 from anchorhead.errors import InputError
-from anchorhead.in_context.fit import Report, Scaled, Solved, scaled
+from anchorhead.in_context.fit import Report, Scaled, Solved, spanned
 from anchorhead.in_context.fit_smooth import fit_classes, fit_smooth
 from anchorhead.in_context.linear_models import Linear, LinearRegressor, counting, ones_like, read_penalty
 from anchorhead.in_context.losses import huber, logistic, poisson
@@ -24,8 +25,10 @@ SMALLEST = 16.0
 """The least scale, in powers of e below the labels' own."""
 MOST_SCALES = 60
 LONGEST = 1.0
-"""Of steps towards smaller scales."""
+"""Of steps towards smaller scales, where some examples become outliers by them."""
 CLOSE = 1e-11
+SOLVED = 1e-6
+"""How far, relatively, a squared scale may be from its condition."""
 
 
 def _intercept(data: Scaled, w: Tensor, coefficients: np.ndarray, fitted: bool) -> Any:
@@ -53,12 +56,12 @@ class LogisticRegression(ClassifierMixin, Linear):
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError("The labels have one class, and at least two are needed.")
+            raise InputError("The labels have one class, and at least two are needed.")
         X, labels, weights = counting(X, labels, weights)
         own = ones_like(weights, len(X))
         penalty = 1 / read_penalty("C", self.C)
         share = penalty / float(own.sum())
-        data = scaled(X, weights, centre=self.fit_intercept, ones=self.fit_intercept).eased(share)
+        data = spanned(X, weights, centre=self.fit_intercept).eased(share)
         l2 = data.penalties(share, 2)
         with telling(f"fitting {type(self).__name__}", self.progress) as report, unfused():
             solved = self._solved(data, torch.tensor(labels), l2, report)
@@ -132,10 +135,10 @@ class PoissonRegressor(LinearRegressor):
         X, y, weights = self._read(X, y, sample_weight, y_numeric=True)
         X, y, weights = counting(X, y.astype(np.float64), weights)
         if (y < 0).any() or not y.sum() > 0:
-            raise ValueError("Some labels are negative, or all are zero, which a Poisson distribution does not allow.")
+            raise InputError("Some labels are negative, or all are zero, which a Poisson distribution does not allow.")
         own, alpha = ones_like(weights, len(X)), read_penalty("alpha", self.alpha)
         size = float(np.average(y, weights=weights)) if self.fit_intercept else 1.0  # exp(s)/size is exp(s - log size)
-        data = scaled(X, weights, centre=self.fit_intercept, ones=self.fit_intercept).eased(alpha / size)
+        data = spanned(X, weights, centre=self.fit_intercept).eased(alpha / size)
         with telling(f"fitting {type(self).__name__}", self.progress) as report, unfused():
             solved = fit_smooth(poisson(), lambda s, y: s.exp() - y * s, data, torch.tensor(y / size),
                                 data.penalties(alpha / size, 2), self.tol, self.max_iter, report)  # fmt: skip
@@ -155,7 +158,8 @@ class HuberRegressor(LinearRegressor):
 
     For a given scale the network minimises Huber's loss of y/scale; the scale solves
     scale² = sum of squared inlier residuals / (n - epsilon² · outliers), the condition for scikit-learn's objective.
-    certificate_ is for coef_ and intercept_ at that scale_.
+    certificate_ is for coef_ and intercept_ at that scale_; there is none where no scale solves it, as where labels are
+    fitted perfectly, whatever the scale. max_iter is for the steps at one scale, n_iter_ counts those at all.
 
     >>> X, y = [[0.0], [1.0], [2.0], [3.0], [4.0], [5.0]], [1.0, 3.1, 4.9, 7.0, 9.1, 40.0]
     >>> round(float(ah.in_context.HuberRegressor().fit(X, y).coef_[0]), 1)
@@ -171,13 +175,13 @@ class HuberRegressor(LinearRegressor):
         """Fits y, (n,), by networks; sample_weight is one number for each example."""
         X, y, weights = self._read(X, y, sample_weight, y_numeric=True)
         if not self.epsilon >= 1:
-            raise ValueError(f"epsilon={self.epsilon!r} must be at least 1.")
+            raise InputError(f"epsilon={self.epsilon!r} must be at least 1.")
         whole, labels = X, y.astype(np.float64)
         X, y, weights = counting(X, labels, weights)
         own = ones_like(weights, len(X))
         centre = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
         typical = read_penalty("alpha", self.alpha) * float(np.average(np.abs(y - centre), weights=weights))
-        data = scaled(X, weights, centre=self.fit_intercept, ones=self.fit_intercept).eased(typical / float(own.sum()))
+        data = spanned(X, weights, centre=self.fit_intercept).eased(typical / float(own.sum()))
         with telling(f"fitting {type(self).__name__}", self.progress) as report, unfused():
             search = _ScaleSearch(self, data, y - centre, own, report)
             self.scale_ = search.run()
@@ -185,11 +189,11 @@ class HuberRegressor(LinearRegressor):
         self.coef_ = self.scale_ * data.coefficients(solved.w)
         last = float(solved.w[-1]) * self.scale_ if self.fit_intercept else 0.0
         self.intercept_ = centre + last - float(self.coef_ @ data.mean)
-        self._end(data.told(solved, centre, self.scale_), search.spent)
+        self._end(data.told(solved, centre, self.scale_)._replace(steps=search.steps), search.spent)
         corner = self.epsilon * self.scale_
         penalty = penalty_of(self.alpha, self.scale_)
         problem = Problem(X, y, own, self.fit_intercept, "huber", penalty, corner=corner)
-        self._certify(problem, "coef_ and intercept_ of the minimiser at this scale_")
+        self._certify(problem, "coef_ and intercept_ of the minimiser at this scale_", missing=search.missing)
         self.outliers_ = np.abs(labels - (whole @ self.coef_ + self.intercept_)) > corner
         return self
 
@@ -201,20 +205,36 @@ class _ScaleSearch:
         self.model, self.data, self.y, self.weights, self.report = model, data, y, weights, report
         self.alpha, self.scale = read_penalty("alpha", model.alpha), 1.0
         self.last: Solved | None = None
-        self.steps = 0
+        self.steps, self.off, self.room = 0, math.inf, LONGEST
 
     @property
     def solved(self) -> Solved:
         """The fit at the last scale."""
         return self.last if self.last is not None else self._fit(self.scale)
 
+    @property
+    def missing(self) -> str:
+        """Why the last scale is not one that solves its condition, if so."""
+        if self.last is None or not self.last.converged:
+            return "the fit has not converged"
+        if abs(self.off) <= SOLVED:
+            return ""
+        if self.off > 0:
+            return f"the search for a scale ended at {self.scale:.3g}, which does not solve the condition for it"
+        return (
+            f"no scale down to {Up(self.scale):.1g} solves the condition for it, as where labels are fitted perfectly, "
+            "whatever the scale: the minimum is nearer to scale zero; increase alpha, or use fewer columns"
+        )
+
     def excess(self, log_scale: float) -> float:
         """How far the squared scale is from its condition, relatively, for the best fit at this scale."""
-        model, scale = self.model, math.exp(log_scale)
+        scale, most = math.exp(log_scale), self.model.epsilon
         self.last, self.scale = self._fit(scale), scale
         self.steps += self.last.steps
-        r = (self.data.X @ self.last.w - torch.tensor(self.y / scale)).abs().clamp(max=model.epsilon).numpy()
-        return float(self.weights @ r**2) / float(self.weights.sum()) - 1
+        r = (self.data.X @ self.last.w - torch.tensor(self.y / scale)).abs().numpy()
+        self.room = max(math.log(most / max(float(r.max()), 1e-300)), LONGEST)
+        self.off = float(self.weights @ r.clip(max=most) ** 2) / float(self.weights.sum()) - 1
+        return self.off
 
     @property
     def spent(self) -> bool:
@@ -231,17 +251,18 @@ class _ScaleSearch:
 
     def run(self) -> float:
         """From above: scale² times the excess and one is the scale that this fit asks for, from then on by secants,
-        within what is known to be too small and too large. A perfect fit has no root, and keeps a small scale."""
+        within what is known to be too small and too large. A step down is as long as all examples stay inliers by it,
+        or `LONGEST`. A perfect fit has no root, and keeps a small scale."""
         start = math.log(float(np.average(np.abs(self.y), weights=self.weights)) or 1.0)
         here, off = start + 0.5, self.excess(start + 0.5)
         while off > 0 and here < start + 12 and not self.spent:
             here, off = here + 1.0, self.excess(here + 1.0)
         low, high, before = start - SMALLEST, here, (here, off)
         step = _asked(off)
-        for _ in range(MOST_SCALES):
-            ahead = here + max(step, -LONGEST)
+        for _ in range(0 if self.spent else MOST_SCALES):
+            ahead = here + max(step, -self.room)
             if not low < ahead < high:
-                ahead = (low + high) / 2 if low > start - SMALLEST else max(min(ahead, high - LONGEST), low)
+                ahead = (low + high) / 2 if low > start - SMALLEST else max(min(ahead, high - self.room), low)
             before, here = (here, off), ahead
             try:
                 off = self.excess(here)

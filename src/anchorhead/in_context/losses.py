@@ -16,7 +16,7 @@ from torch import Tensor
 
 from anchorhead.errors import InputError
 from anchorhead.expression.derivative import derivative
-from anchorhead.expression.graph import Expression, Node
+from anchorhead.expression.graph import Expression, Node, with_differences
 from anchorhead.expression.parse import parse
 from anchorhead.expression.tensors import evaluate
 from anchorhead.in_context.bounds import is_number, positive
@@ -61,7 +61,7 @@ class Loss:
         >>> ah.in_context.gradient_descent(margin, features=2, examples=4, steps=10, learning_rate=0.5).resources.keys
         42
         """
-        slope: Node = derivative(parse(formula, VARIABLES).outputs[0], "s")
+        slope: Node = with_differences(derivative(parse(formula, VARIABLES).outputs[0], "s"))
         return cls(Expression((slope,), VARIABLES).text[0], formula, labels)
 
     @cached_property

@@ -6,7 +6,8 @@ of the data,
 
     coef = w/scale · size,     intercept = middle + w_last · size - coef · mean
 
-w is what `shrinkage` returns first; and of more columns than examples the network is given X^T and returns β, of which
+where coef is multiplied with `basis` if the prompt's columns are combinations of the data's (`fit.spanned`). w is what
+`shrinkage` returns first; and of more columns than examples the network is given X^T and returns β, of which
 w is X^T β/n (`fit_squares.py`). `shift` is added to it: of counts, whose predictions are shifted and may have a last
 column for nothing else (`fit_smooth.py`), of dependent columns, whose shortest coefficients are others
 (`fit_shortest.py`), and where the last run fitted what one before left.
@@ -39,10 +40,12 @@ class Run:
     size: Any = 1.0
     columns: np.ndarray | None = None
     count: int = 0
+    basis: np.ndarray | None = None
 
-    def into(self, mean: np.ndarray, scale: np.ndarray, middle: Any, size: Any) -> Run:
+    def into(self, mean: np.ndarray, scale: np.ndarray, middle: Any, size: Any, basis: np.ndarray | None) -> Run:
         """The same run with the units of the data."""
-        return replace(self, mean=mean, scale=scale, middle=middle, size=size)
+        own = slice(None) if self.columns is None else self.columns
+        return replace(self, mean=mean[own], scale=scale[own], middle=middle, size=size, basis=basis)
 
     def among(self, columns: np.ndarray, count: int) -> Run:
         """The same run on some of more columns; the coefficients of the others are zero."""
@@ -63,6 +66,7 @@ class Run:
         w, d = self.scaled().numpy(), len(self.scale)
         size = np.asarray(self.size)[..., None]
         coefficients = w[..., :d] / self.scale * size
+        coefficients = coefficients if self.basis is None else coefficients @ self.basis
         last = w[..., d] * np.asarray(self.size) if w.shape[-1] > d else 0.0
         intercept = self.middle + last - coefficients @ self.mean
         if self.columns is not None:

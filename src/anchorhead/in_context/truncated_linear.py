@@ -17,6 +17,7 @@ from flint import arb
 from torch import Tensor
 
 from anchorhead.circuit.line import Line
+from anchorhead.digits import exactly
 from anchorhead.dtypes import LEAST_NORMAL, UNIT
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ShapeError
@@ -115,7 +116,7 @@ class TruncatedLinear(InContextNetwork):
         return X, w, t
 
     def extra_repr(self) -> str:
-        return f"clip(w·x + t, {self.low:g}, {self.high:g}), {self.features} features, {self.keys} keys"
+        return f"clip(w·x + t, {exactly(self.low)}, {exactly(self.high)}), {self.features} features, {self.keys} keys"
 
 
 def _proved(features: int, low: float, high: float, declared: Bounds, dtype: str) -> tuple[Term, Certificate]:
@@ -129,5 +130,5 @@ def _proved(features: int, low: float, high: float, declared: Bounds, dtype: str
         cast = arb(UNIT[dtype]) * (arb(term.facts.size) + term.facts.error + term.facts.moved) + LEAST_NORMAL[dtype]
         rounding = upper(cast + term.facts.moved)
     sizes = {"x": declared.x, "w": declared.w, "t": declared.y}
-    said = f"clip(w·x + t, {low:g}, {high:g})"
+    said = f"clip(w·x + t, {exactly(low)}, {exactly(high)})"
     return term, stated(said, sizes, dtype, term.facts.error, rounding)

@@ -54,7 +54,7 @@ class Figures(dict[str, Figure]):
         at = sorted(set(ticks))
         if at:
             axes.set_xticks(at, [f"{s:,g}" for s in at])
-            axes.minorticks_off()
+            axes.set_xticks([], minor=True)
 
 
 def curve(axes: Axes, rows: Rows, x: str, y: str, *form: str, floor: float = -np.inf, **style: Any) -> None:

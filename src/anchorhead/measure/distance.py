@@ -96,9 +96,15 @@ def _given(target: Any) -> Given:
         return _given(read_table(target))
     if not isinstance(target, str | Expression):
         from anchorhead.model.compiled import CompiledModel  # which brings torch; formulas do without
+        from anchorhead.model.network import Network
 
         if isinstance(target, CompiledModel):
             return _model(target)
+        if isinstance(target, Network):
+            raise InputError(
+                "A distance is that of functions of numbers, and this is a network on sequences. Give a head of a "
+                "theorem's network, network.scalar_heads()[0], which is a function of the number that it looks at."
+            )
     expression = expression_of(target)
     if len(expression.outputs) != 1:
         raise ShapeError(f"A distance is that of one output, and {shown(target)} has {len(expression.outputs)}.")

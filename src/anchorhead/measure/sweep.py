@@ -6,13 +6,14 @@ value. An error is told in units in the last place, the spacing of the dtype's n
 2^(e - bits + 1) for 2^e <= |v| < 2^(e + 1), and never less than that of subnormal numbers. A correctly rounded value
 is within 1/2. Where the target is not defined (a logarithm of -1 or of 0) an implementation gives nan or an infinity;
 where it overflows, an infinity; at an infinite input its limit, if that is known. What gives something else is listed.
+A compiled model is swept outside its domain too, which it says as wherever it is called, and so does what was found.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from flint import arb
 from torch import Tensor
 
 from anchorhead.compiler.target import expression_of
-from anchorhead.digits import Up, exactly
+from anchorhead.digits import Up, exactly, interval
 from anchorhead.enclosure.balls import enclose
 from anchorhead.enclosure.precision import above, below, precision
 from anchorhead.enclosure.tails import tail
@@ -75,7 +76,8 @@ class Sweep:
     inputs: how many were compared in units: finite ones with a finite value. largest: the largest error in units in the
     last place, at `at`. misrounded: how many values are not the correctly rounded ones. absolute: the largest distance
     from those, at `absolute_at`. worst: the worst inputs. special: those where a special value was due, or was given
-    where none was due. errors: in units, at `places`, of every input that was compared.
+    where none was due. errors: in units, at `places`, of every input that was compared. domain: where a compiled model
+    is proved; None for what is no model.
     """
 
     target: str
@@ -90,13 +92,21 @@ class Sweep:
     special: tuple[Row, ...]
     errors: np.ndarray = field(repr=False, compare=False)
     places: np.ndarray = field(repr=False, compare=False)
+    domain: tuple[float, float] | None = None
+
+    @property
+    def outside(self) -> int:
+        """How many of the inputs that were compared are outside a model's domain."""
+        low, high = self.domain or (-math.inf, math.inf)
+        return int(np.sum((self.places < low) | (self.places > high)))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; what is not finite becomes a string."""
         rows = {name: [{k: _json(v) for k, v in row._asdict().items()} for row in getattr(self, name)]
                 for name in ("worst", "special")}  # fmt: skip
         names = ("target", "dtype", "inputs", "largest", "at", "absolute", "absolute_at", "misrounded")
-        return {name: getattr(self, name) for name in names} | rows
+        ends = None if self.domain is None else [_json(end) for end in self.domain]
+        return {name: getattr(self, name) for name in names} | rows | {"domain": ends, "outside": self.outside}
 
     def __str__(self) -> str:
         share = 100 * self.misrounded / max(1, self.inputs)
@@ -105,6 +115,8 @@ class Sweep:
             f"{self.misrounded:,} of {self.inputs:,} values are not correctly rounded ({share:.3g}%), "
             f"by at most {Up(self.absolute):.3g}"
         ]
+        if self.domain is not None and self.outside:
+            lines.append(f"the model is proved on {interval(self.domain)}, and {self.outside:,} inputs are outside")
         lines += [f"  x = {r.input:<14g} {r.got:<14g} correct {r.correct:<14g} {r.error:.4g} ulp" for r in self.worst]
         if self.special:
             lines.append(f"{len(self.special):,} special values are wrong:")
@@ -122,7 +134,8 @@ def sweep(
     """An implementation of a function at all inputs of bfloat16 or float16, against correctly rounded values.
 
     function: called once with a tensor of all 65,536 numbers; a compiled model runs in its own dtype, and is rounded
-    once. target: the function as a formula. progress: as for `ah.compile`.
+    once; what it does outside its domain is counted, as its `outside` allows. target: the function as a formula.
+    progress: as for `ah.compile`.
 
     >>> found = ah.sweep(torch.nn.functional.relu, "relu(x)", torch.bfloat16)
     >>> found.inputs, found.largest, found.misrounded
@@ -138,7 +151,8 @@ def sweep(
     places, got = inputs.double().numpy(), _run(function, inputs, dtype)
     with telling(f"enclosing {expression} at all numbers of {dtype}", progress) as tell:
         low, high = _enclosed(node, variable, places, FORMATS[dtype], tell)
-    return _compared(str(expression), dtype, places, got, low, high)
+    found = _compared(str(expression), dtype, places, got, low, high)
+    return replace(found, domain=function.certificate.domain[0]) if isinstance(function, CompiledModel) else found
 
 
 def _run(function: Callable[[Tensor], Tensor], inputs: Tensor, dtype: torch.dtype) -> np.ndarray:
@@ -148,7 +162,7 @@ def _run(function: Callable[[Tensor], Tensor], inputs: Tensor, dtype: torch.dtyp
         with torch.no_grad():
             if isinstance(function, CompiledModel):
                 shape = (-1, *([1] * len(function.input_shape)))
-                found = function.network(inputs.to(function.network.dtype).reshape(shape)).reshape(-1).to(dtype)
+                found = function(inputs.to(function.network.dtype).reshape(shape)).reshape(-1).to(dtype)
             else:
                 found = function(inputs)
     except AnchorheadError:

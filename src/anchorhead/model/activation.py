@@ -86,7 +86,11 @@ class Placed(Watched):
     def value(self, u: Tensor) -> Tensor:
         """The first head at every element, in its own dtype, and back in that of u."""
         if u.is_complex():
-            raise DtypeError(f"The head for {self.formula} is one of real numbers, and its argument is {u.dtype}.")
+            said = str(u.dtype).removeprefix("torch.")
+            raise DtypeError(
+                f"The head for {self.formula} is one of real numbers, and its argument is {said}. Convert those "
+                "modules that compute with real numbers, and put them into the model."
+            )
         own = self.head.dtype
         return evaluate(self.head, u) if u.dtype == own else self.fused(_cast, u)
 

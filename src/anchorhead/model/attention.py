@@ -99,15 +99,20 @@ class Attention(Shaped):
             blocks = value.new_zeros(h, *value.shape)
             blocks[range(h), range(h)] = value
             value = blocks.flatten(1, 2)
-        output: Tensor = torch.eye(columns, dtype=value.dtype)[None, :, self.keep]
-        if self.output is not None:
-            output = self.output
+        output = self._selection(columns, value) if self.output is None else self.output
         return {
             "W_Q": self.query.detach().expand(h, -1, -1),
             "W_K": self.key.detach().expand(h, -1, -1),
             "W_V": value.detach(),
             "W_O": output.detach().expand(h, -1, -1),
         }
+
+    def _selection(self, columns: int, like: Tensor) -> Tensor:
+        """W_O that keeps columns, (1, columns, kept)."""
+        kept = range(columns)[self.keep]
+        output = like.new_zeros(1, columns, len(kept))
+        output[0, kept, range(len(kept))] = 1
+        return output
 
 
 class LiteralAttention(nn.Module):

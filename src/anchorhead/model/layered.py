@@ -25,6 +25,7 @@ from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.layout import LayerPlan, rows_of, states
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.rows import StoredMap, Wiring, placed, rounded_row
+from anchorhead.circuit.step import Step
 from anchorhead.head.module import HeadModule
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.model.affine import TokenWise
@@ -163,10 +164,11 @@ def flattened(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return x.flatten(-len(shape)) if shape else x.unsqueeze(-1)
 
 
-def exact_wires(circuit: Circuit, x: Tensor) -> tuple[Tensor, Tensor]:
+def exact_wires(circuit: Circuit, x: Tensor, patched: dict[int, Tensor] | None = None) -> tuple[Tensor, Tensor]:
     """The circuit itself, as the target that it is: no heads, no approximation.
 
-    All wires (..., wires) and the outputs (..., outputs), flat, of inputs (..., *input_shape).
+    All wires (..., wires) and the outputs (..., outputs), flat, of inputs (..., *input_shape). patched: by step, what
+    it makes in the place of what it should, (..., width).
     """
     wires = flattened(x, circuit.input_shape)
     depths = circuit.depths()
@@ -176,11 +178,16 @@ def exact_wires(circuit: Circuit, x: Tensor) -> tuple[Tensor, Tensor]:
         steps = [circuit.steps[i] for i in here]
         lines = [list(step.lines()) for step in steps]
         rows = _exact_rows([line for part in lines for line in part], place, wires).split(list(map(len, lines)), dim=-1)
-        found = [MODULES[step.name].exact(step, part) for step, part in zip(steps, rows, strict=True)]
+        own = dict(zip(here, map(_exact_step, steps, rows), strict=True)) | (patched or {})
+        found = [own[i] for i in here]
         wires = torch.cat([wires, *found], dim=-1)
         place += [circuit.starts[i] + k for i in here for k in range(circuit.steps[i].width)]
     order = torch.tensor([place.index(w) for w in range(circuit.wires)])
     return wires[..., order], _exact_rows(circuit.outputs, place, wires)
+
+
+def _exact_step(step: Step, rows: Tensor) -> Tensor:
+    return MODULES[step.name].exact(step, rows)
 
 
 def _exact_rows(lines: Sequence[Line], place: Sequence[int], wires: Tensor) -> Tensor:

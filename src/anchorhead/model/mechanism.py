@@ -24,12 +24,11 @@ from anchorhead.circuit.places import Place
 from anchorhead.circuit.program import number_out
 from anchorhead.digits import Up
 from anchorhead.display import page, table
-from anchorhead.enclosure.exact import as_float
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.expression.graph import Node, constant, fold, negate, substituted
 from anchorhead.expression.normal import form
 from anchorhead.expression.parse import parse
-from anchorhead.model.stated import Patches, Run, run
+from anchorhead.model.stated import Patches, Run, number, run
 from anchorhead.proof.certificate import Certificate, end_text
 from anchorhead.proof.network_claim import PlacedNetwork
 
@@ -51,6 +50,21 @@ class Stated:
     @classmethod
     def of(cls, line: Line, names: Sequence[str]) -> Stated:
         return cls(number_out(line.bias), {names[wire]: number_out(c) for wire, c in line.terms.items()})
+
+    def words(self) -> str:
+        """Numbers to four digits, and minus a name that has a minus as what it is."""
+        parts = []
+        for name, c in list(self.terms.items())[:MOST_SAID]:
+            rest = name.removeprefix("-")
+            falls = rest != name and _bracketed(rest) == rest
+            parts.append((-number(c) if falls else number(c), f"*{rest if falls else _bracketed(name)}"))
+        if self.bias != 0 or not parts:
+            parts.append((number(self.bias), ""))
+        terms = [f"{'-' if c < 0 else '+'} {abs(c):.4g}{name}".replace(" 1*", " ") for c, name in parts]
+        if len(self.terms) > MOST_SAID:
+            terms.insert(MOST_SAID, f"+ ... ({len(self.terms)} terms)")
+        text = " ".join(terms)
+        return text[2:] if text.startswith("+") else f"-{text[2:]}"
 
 
 @dataclass(frozen=True)
@@ -90,6 +104,11 @@ class HeadMechanism:
         return vars(self) | {"reads": reads, "error": error, "rounding": rounding, "proved_for": ends}
 
     @property
+    def addresses(self) -> tuple[str, str]:
+        """The part of the target that it is of, and which of its entries."""
+        return self.where, f"{self.where}, entry {self.entry}"
+
+    @property
     def kept(self) -> str:
         """The error in words."""
         grows = f" + {Up(self.rounding):.2e} (1 + |u|)" if self.rounding else ""
@@ -113,21 +132,36 @@ class Mechanism:
     def head(self, name: str, layer: int | None = None) -> HeadMechanism:
         """The head that computes a number of that name, or the one that writes it in a layer, where it may be carried.
 
-        A name may be written otherwise: `sin(3*x*y)` is the head called `sin(3*(x*y))`.
+        A name may be written otherwise: `sin(3*x*y)` is the head called `sin(3*(x*y))`. It may be that of minus what
+        a head writes: `min(x, y)` is the head called `-min(x, y)`, the largest of -x and -y; `signed` tells them apart.
 
         >>> model = ah.compile("sin(3*x*y) + exp(-x**2)", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-3)
         >>> [model.mechanism.head("exp(-1*x**2)", layer).kind for layer in (None, 0, 1)]
         ['apply', 'apply', 'carry']
         """
-        writing = [head for head in self.heads if head.name == name] or self._meant(name)
+        return self.signed(name, layer)[0]
+
+    def signed(self, name: str, layer: int | None = None) -> tuple[HeadMechanism, int]:
+        """The head of that name, and -1 where it writes minus what the name says, else 1.
+
+        >>> model = ah.compile("min(x, y)", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-3)
+        >>> model.mechanism.signed("min(x, y)")[1], model.mechanism.head("min(x, y)").words
+        (-1, 'computes -min(x, y)')
+        """
+        writing, sign = [head for head in self.heads if head.name == name] or self._meant(name), 1
+        if not writing and isinstance(name, str):
+            writing, sign = self._meant(f"-({name})"), -1
         found = [head for head in writing if (head.kind != "carry" if layer is None else head.layer == layer)]
         if isinstance(layer, bool) or not found:
             raise InputError(self._not_found(name, layer, [head.layer for head in writing]))
-        return found[0]
+        return found[0], sign
 
     def _meant(self, name: Any) -> list[HeadMechanism]:
-        """The heads whose names are the same formula, written otherwise; of an attention over a prompt also as the
-        target has it, before its score was multiplied out."""
+        """The heads whose names are the same formula, written otherwise; of an attention also the one place of the
+        target that it is of, and over a prompt as the target has it, before its score was multiplied out."""
+        placed = {head.name for head in self.heads if head.kind == "attend" and name in head.addresses}
+        if len(placed) == 1:
+            return [head for head in self.heads if head.name in placed]
         typed = _form(name)
         if typed is None:
             return []
@@ -143,6 +177,11 @@ class Mechanism:
 
     def _not_found(self, name: Any, layer: Any, layers: list[int]) -> str:
         """Why there is no such head, and which there are; layers: those that write the name."""
+        entries = sorted({head.entry for head in self.heads if head.where == name and self._meant(head.addresses[1])})
+        if entries and not layers:
+            more = f", or so on up to {entries[-1]}" if len(entries) > MOST_SAID else ""
+            which = " or ".join(f"`, entry {entry}`" for entry in entries[:MOST_SAID])
+            return f"Each number of the values of {name!r:.80} has a head of its own: add {which}{more}."
         if not layers:
             known = list(dict.fromkeys(head.name for head in self.heads if head.kind != "carry"))
             near = difflib.get_close_matches(str(name), known, MOST_SAID, 0.3) if len(known) > MOST_SAID else known
@@ -176,17 +215,24 @@ class Mechanism:
                 "outputs": [vars(line) for line in self.outputs]}  # fmt: skip
 
     def html(self) -> str:
-        """The heads as a table."""
+        """The heads as a table, and the outputs as another."""
         rows = [(str(h.layer), str(h.head), h.name + OF[h.place], h.words, str(h.keys), h.kept)
                 for h in self.heads]  # fmt: skip
-        return table(("layer", "head", "writes", "what it does", "keys", "error"), rows, f"{len(rows)} heads")
+        header, outputs = ("layer", "head", "writes", "what it does", "keys", "error"), self._outputs_said()
+        return (table(header, rows, f"{len(rows)} heads") if rows else "") + table(
+            ("output", "is"), outputs, f"{len(outputs)} outputs"
+        )
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return page("What every head does", self.html())
 
+    def _outputs_said(self) -> list[tuple[str, str]]:
+        return [(str(k), line.words()) for k, line in enumerate(self.outputs)]
+
     def __str__(self) -> str:
-        return "\n".join(f"layer {h.layer}, head {h.head}  {h.name}{OF[h.place]}: {h.words}" for h in self.heads)
+        heads = [f"layer {h.layer}, head {h.head}  {h.name}{OF[h.place]}: {h.words}" for h in self.heads]
+        return "\n".join(heads + [f"output {k}: {said}" for k, said in self._outputs_said()])
 
     __repr__ = __str__
 
@@ -216,7 +262,7 @@ def _head(placed: PlacedNetwork, layer: int, head: int, i: int, names: Sequence[
     lines = list(step.lines())
     reads = {role: Stated.of(line, names) for role, line in zip(step.roles(), lines, strict=True)}
     formula = step.formula(lambda line: line_node(line, nodes)) if len(lines) <= MOST_SAID else None
-    words = step.words([_said(line, names) for line in lines], str(formula or step.name))
+    words = step.words([line.words() for line in reads.values()], str(formula or step.name))
     entry = wire - claim.circuit.starts[i]
     if step.width > 1:
         words += f": entry {entry} of its values"
@@ -274,18 +320,6 @@ def single_head(function: Node, variable: str, keys: int, certificate: Certifica
         rounding=0.0 if certificate.bounded or not proved else certificate.rounding,
     )  # fmt: skip
     return Mechanism((variable,), (found,), ((text,),), (Stated(0, {text: 1}),))
-
-
-def _said(line: Line, names: Sequence[str]) -> str:
-    """A line in words, numbers to four digits."""
-    parts = [(as_float(c), f"*{_bracketed(names[wire])}") for wire, c in list(line.terms.items())[:MOST_SAID]]
-    if line.bias != 0 or not parts:
-        parts.append((as_float(line.bias), ""))
-    terms = [f"{'-' if c < 0 else '+'} {abs(c):.4g}{name}".replace(" 1*", " ") for c, name in parts]
-    if len(line.terms) > MOST_SAID:
-        terms.insert(MOST_SAID, f"+ ... ({len(line.terms)} terms)")
-    text = " ".join(terms)
-    return text[2:] if text.startswith("+") else f"-{text[2:]}"
 
 
 def _bracketed(name: str) -> str:

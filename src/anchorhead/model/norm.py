@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from anchorhead.model.compiled import CompiledModel
 
 EXACT = torch.float64
+ADVICE = "What a norm returns there may be off by any amount: scale what is normalised"
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class NormHead(Placed):
         self.weight, self.bias = weight, bias
         self._width = norm_width(self.claims)
         self._evaluation: tuple[list[Any], Callable[..., Any]] | None = None
-        self.watch([self.bound.domain], f"mean square plus eps of {form}", "Scale what is normalised")
+        self.watch([self.bound.domain], f"mean square plus eps of {form}", ADVICE)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_evaluation"}

@@ -9,7 +9,6 @@ an exported model there is no look. torch.compile keeps it, as an operation of i
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,10 +17,12 @@ from torch import Tensor, nn
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from anchorhead.errors import InputError, OutsideRangeError
+from anchorhead.warned import warn_caller
 
 POLICIES = ("warn", "error", "ignore")
 STRIDE = 512
 WHOLE = (-math.inf, math.inf)
+ONCE = 'This is said once, and outside_count counts on; outside="error" refuses each time.'
 
 
 class OutsideRangeWarning(UserWarning):
@@ -121,7 +122,7 @@ def _look(x: Tensor, seen: Tensor, lows: list[float], highs: list[float], policy
         message = _message(rows, low, high, what, advice)
         if policy == "error":
             raise OutsideRangeError(message)
-        warnings.warn(message, OutsideRangeWarning, stacklevel=7)
+        warn_caller(f"{message} {ONCE}", OutsideRangeWarning)
     seen += int(wrong.sum())
 
 

@@ -30,10 +30,11 @@ Patches = Mapping[str | tuple[str, int], float | Tensor]
 
 class Run(NamedTuple):
     """outputs (..., outputs), of a prompt (..., m, outputs); written: what each head wrote, by its name and layer,
-    (...), of a prompt (..., positions)."""
+    (...), of a prompt (..., positions); outside: of each head whose u left `proved_for`, where it did."""
 
     outputs: Tensor
     written: dict[tuple[str, int], Tensor]
+    outside: dict[tuple[str, int], Tensor]
 
 
 class Positions(NamedTuple):
@@ -48,12 +49,16 @@ def run(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | No
     """See `Mechanism.run`."""
     others = [None if part is None else _tensor(part) for part in (query, mask)]
     at, wires = _begun(mechanism, _tensor(x), *others)
-    put = {_place(mechanism, where): value for where, value in patched.items()}
+    put = _put(mechanism, patched)
     written: dict[tuple[str, int], Tensor] = {}
+    outside: dict[tuple[str, int], Tensor] = {}
     for layer in range(len(mechanism.states)):
         before = dict(wires)
         for head in (head for head in mechanism.heads if head.layer == layer):
-            found, like = put.get((layer, head.head), _computed(head, before, at)), next(iter(before.values()))
+            reads, like = _reads(head, before), next(iter(before.values()))
+            found = put.get((layer, head.head), _computed(head, reads, at))
+            if head.proved_for is not None and (layer, head.head) not in put:
+                outside[head.name, layer] = _left(reads["u"], head.proved_for, head, at)
             found = torch.as_tensor(found, dtype=torch.float64, device=like.device)
             try:
                 wires[head.name] = written[head.name, layer] = found.expand(like.shape)
@@ -61,7 +66,8 @@ def run(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | No
                 raise ShapeError(f"What is patched in for {head.name!r} has shape {tuple(found.shape)}, and a number, "
                                  f"or one for each of {tuple(like.shape)}, is needed.") from None  # fmt: skip
     outputs = torch.stack([_line(stated, wires) for stated in mechanism.outputs], -1)
-    return Run(outputs if at is None else outputs[..., at.tokens :, :], written)
+    left = {name: where for name, where in outside.items() if where.any()}
+    return Run(outputs if at is None else outputs[..., at.tokens :, :], written, left)
 
 
 def _tensor(given: Any) -> Tensor:
@@ -93,28 +99,47 @@ def _begun(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor |
     return Positions(token, counts, n), dict(zip(mechanism.inputs, (*own, *theirs), strict=True))
 
 
-def _place(mechanism: Mechanism, where: str | tuple[str, int]) -> tuple[int, int]:
-    """The layer and the number of the head that a name, or a name and a layer, say."""
-    found = mechanism.head(where) if isinstance(where, str) else mechanism.head(*where)
-    return found.layer, found.head
+def _put(mechanism: Mechanism, patched: Patches) -> dict[tuple[int, int], Any]:
+    """What heads are to write, by layer and number, of names, or names and layers."""
+    put: dict[tuple[int, int], Any] = {}
+    for where, value in patched.items():
+        found, sign = mechanism.signed(where) if isinstance(where, str) else mechanism.signed(*where)
+        if (found.layer, found.head) in put:
+            raise InputError(f"{where!r:.80} is the head called {found.name!r:.80}, for which another patch was given: "
+                             "give one for each head.")  # fmt: skip
+        put[found.layer, found.head] = value if sign > 0 else -torch.as_tensor(value)
+    return put
 
 
-def _computed(head: HeadMechanism, wires: Mapping[str, Tensor], at: Positions | None) -> Tensor:
-    reads = {role: _line(stated, wires) for role, stated in head.reads.items()}
-    found = KINDS[head.kind](head, reads, at)
+def _reads(head: HeadMechanism, wires: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {role: _line(stated, wires) for role, stated in head.reads.items()}
+
+
+def _computed(head: HeadMechanism, reads: Mapping[str, Tensor], at: Positions | None) -> Tensor:
+    return _placed(head, KINDS[head.kind](head, reads, at), at)
+
+
+def _placed(head: HeadMechanism, found: Tensor, at: Positions | None) -> Tensor:
+    """Zero where the place of a head has no number."""
     if at is None or head.place == Place.PROMPT.value:
         return found
     return torch.where(at.token if head.place == Place.TOKEN.value else ~at.token, found, 0.0)
 
 
+def _left(u: Tensor, ends: tuple[float, float], head: HeadMechanism, at: Positions | None) -> Tensor:
+    """Where u, that counts, is not between the ends."""
+    left = (u < ends[0]) | (u > ends[1])
+    return left if at is None else _placed(head, left, at).bool() & (at.counts | ~at.token)
+
+
 def _line(stated: Stated, wires: Mapping[str, Tensor]) -> Tensor:
     like = next(iter(wires.values()))
-    terms = (_number(c) * wires[name] for name, c in stated.terms.items())
-    return reduce(torch.add, terms, torch.full_like(like, _number(stated.bias)))
+    terms = (number(c) * wires[name] for name, c in stated.terms.items())
+    return reduce(torch.add, terms, torch.full_like(like, number(stated.bias)))
 
 
 @cache
-def _number(value: float | int | str) -> float:
+def number(value: float | int | str) -> float:
     """Of a coefficient as files write it."""
     return as_float(parse(value.removeprefix("=")).outputs[0]) if isinstance(value, str) else float(value)
 

@@ -33,6 +33,7 @@ class TwoLayerCore(Core):
     ) -> None:
         super().__init__()
         self.network = network
+        self.network.outside = "ignore"  # the model looks, in the units of its own box
         self.input_shape, self.output_shape = input_shape, output_shape
         low, high = torch.tensor(box, dtype=torch.float64).T
         gain = 1 / (high - low)

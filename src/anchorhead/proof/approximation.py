@@ -8,7 +8,9 @@ On a box with midpoint m and radius r, with head N/D and D >= 1 (`head/balls.py`
 where g_j(m) is the j-th coefficient at m and G_J encloses the J-th coefficient at every point of the box.
 The terms of f·D and N cancel at m to their difference, which is what makes the form tight; intervals
 without it need a thousand times as many boxes. Where f has a kink inside the box only J = 1 is used, with
-generalised slopes, and where it has an infinite slope J = 0.
+generalised slopes, and where it has an infinite slope J = 0. There the same is said of c·D - N too, for every number c
+of the range F of f on the box: at a point x it is g(x) for c = f(x). So the coefficients are those of a constant, F,
+which leaves N and D their cancellation: large values of keys that crowd at an end of a square root need it.
 
 *Many keys.* Of a large head N and D have the keys that are near on the box, and what all others add to the head is
 added to the bound (`head/near_keys.py`). The paper's head is a staircase of many keys: no polynomial follows it over a
@@ -107,25 +109,36 @@ def _by_ranges(claim: HeadClaim, low: float, high: float, keys: Sequence[int]) -
 
 def _by_series(claim: HeadClaim, low: float, high: float, keys: Sequence[int], leader: int) -> float:
     """The bound from Taylor coefficients."""
-    middle, radius = (arb(low) + arb(high)) / 2, (arb(high) - arb(low)) / 2
-    box = ball(low, high)
-    wide_f = jet(claim.function, claim.variable, box, ORDER)
-    if not all(c.is_finite() for c in wide_f):
+    middle, box = (arb(low) + arb(high)) / 2, ball(low, high)
+    wide = jet(claim.function, claim.variable, box, ORDER)
+    order = len(wide) - 1
+    if not all(c.is_finite() for c in wide):
         return math.inf
-    order = len(wide_f) - 1
-    head = claim.head.balls
+    near = jet(claim.function, claim.variable, middle, order - 1)[:order] if order else []
+    if len(near) < order:
+        return math.inf
+    pairs = [(near, wide)]
+    if not order and not claim.head.balls.selects:
+        constant = [*wide, *[arb(0)] * ORDER]
+        pairs.append((constant[:ORDER], constant))
+    found = arb(min(_series_error(claim, low, high, *pair, keys, leader) for pair in pairs))
+    return upper(found / wide[0].abs_lower() if claim.relative else found)
+
+
+def _series_error(
+    claim: HeadClaim, low: float, high: float, near_f: list[arb], wide_f: list[arb], keys: Sequence[int], leader: int
+) -> float:
+    """The bound, not relative, from the target's coefficients at the middle and on the box."""
+    middle, radius = (arb(low) + arb(high)) / 2, (arb(high) - arb(low)) / 2
+    head, box, order = claim.head.balls, ball(low, high), len(near_f)
     wide_d, wide_n = head.taylor(box, leader, order, ctx.prec, keys)
     total = abs(_coefficient(wide_f, wide_d, wide_n, order)) * radius**order
     if order > 0:
-        near_f = jet(claim.function, claim.variable, middle, order - 1)[:order]
         near_d, near_n = head.taylor(middle, leader, order - 1, ctx.prec, keys)
-        for j in range(len(near_f)):
+        for j in range(order):
             total += abs(_coefficient(near_f, near_d, near_n, j)) * radius**j
-        if len(near_f) < order:
-            return math.inf
     least = wide_d[0].lower()
-    total = (total / least if least > 1 else total) + head.left_out(box)
-    return upper(total / wide_f[0].abs_lower() if claim.relative else total)
+    return upper((total / least if least > 1 else total) + head.left_out(box))
 
 
 def point_error(claim: HeadClaim, place: float) -> tuple[float, float]:

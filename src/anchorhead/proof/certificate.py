@@ -29,6 +29,7 @@ class Certificate:
     circuit: for a traced module the digest of what was traced, which the checker prints as the target's name.
     evaluation: `fast` where the bounds hold for what the model computes, and the softmax written out has others
         (`literal_certificate`); `literal` where they are those; empty where they hold for both.
+    condition: what must hold of an input beside that it is in the domain, as a phrase; also among the assumptions.
     source: for a module the digest of its parameters when it was traced (`source_digest`); no checker can confirm it.
 
     >>> certificate = ah.compile("exp(x)", (-1, 1), tol=1e-6).certificate
@@ -50,6 +51,7 @@ class Certificate:
     source: str = ""
     relative: bool = False
     evaluation: str = ""
+    condition: str = ""
 
     @property
     def bounded(self) -> bool:
@@ -92,7 +94,7 @@ class Certificate:
         scale = " |target|" if self.relative else "" if self.bounded else " (1 + |x|)"
         rows = [
             ("target", self.expression),
-            ("domain", _where(self.domain, self.variables)),
+            ("domain", self._where()),
             ("level", f"{self.level}, {self.boxes} boxes"),
             ("bound", self.in_digits(self.bound) + (scale if self.relative else "")),
             ("approximation", self.in_digits(self.approximation) + (scale if self.relative else "")),
@@ -104,6 +106,10 @@ class Certificate:
         several = facts(each) if len(each) > 1 else ""
         assumed = sentence("\n".join(f"Assuming that {a}." for a in self.assumptions))
         return page("Certificate", sentence(str(self)), beside(facts(rows), drawn), several, assumed)
+
+    def _where(self) -> str:
+        """All of what an input must be."""
+        return _where(self.domain, self.variables) + (f", where {self.condition}" if self.condition else "")
 
     def __repr__(self) -> str:
         return f"Certificate({self})"
@@ -119,7 +125,7 @@ class Certificate:
                 f"unproved: the model's numbers were changed since its error for {self.expression} was proved; save it "
                 "and run ah.verify on the file to see whether the claim still holds"
             )
-        where = _where(self.domain, self.variables)
+        where = self._where()
         if self.level == "trivial":
             return (
                 f"nothing useful is known of |{self.expression} - model| on {where}, {self.dtype}: that it is at most "

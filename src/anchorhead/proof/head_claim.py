@@ -18,6 +18,9 @@ from anchorhead.proof.certificate import sum_above
 if TYPE_CHECKING:
     import numpy as np
 
+NOTHING = 2.0**-100
+"""Rounding, over 1 + |u|, that is none: what underflows is far below it."""
+
 
 @dataclass(frozen=True)
 class HeadClaim:
@@ -95,6 +98,15 @@ class HeadClaim:
     def bounded(self) -> bool:
         """Whether both ends of the domain are finite."""
         return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def telling(self) -> bool:
+        """Whether something is claimed of far values: rounding leaves some of their size.
+
+        A head is at most V·(1 + |u|), V its largest value: beside the approximation, a rounding beyond V would be kept
+        by zero in its place.
+        """
+        return self.bounded or self.rounding <= max(self.head.largest_value, self.approximation, NOTHING)
 
     @property
     def bound(self) -> float:

@@ -4,14 +4,19 @@ Let ρ be the unit roundoff. Meant are the literal evaluation (scores, maximum s
 values) of a head of one piece, and the fast ones: Horner's rule in z = exp(-step·|x|) for evenly spaced slopes, and
 key by key, piece by piece otherwise. To first order in ρ, with h = sum W_k v_k, v_k = constant_k + gain_k x:
 
-*Weights.* A score slope_k x + intercept_k is rounded three times, its difference Δ_k to the largest once, exp errs
-by 2 ulp (assumed): the weight's relative error is at most ρ(2|slope_k x| + 2|intercept_k| + Δ_k + 4). So
+*Weights.* A score s_k = slope_k x + intercept_k is rounded three times, by e_k <= 2ρ(|slope_k x| + |intercept_k|) in
+all. From it the largest computed score is taken, a float that all keys have in common, whatever it errs by; the
+difference is rounded once, and exp errs by 2 ulp (assumed). With `ref` the key that leads in the middle of a box, and λ
+the largest s_j - s_ref + e_j on the box, that difference is at most |s_k - s_ref| + λ + e_k: scores of size 10^10 that
+nearly agree lose nothing by it. ρe_k is of second order. So
 
-    ε_k = ρ(2|slope_k x| + 2|intercept_k| + 2|(slope_k - slope_ref) x| + 2|intercept_k - intercept_ref| + 10)
+    ε_k = ρ(2|slope_k x| + 2|intercept_k| + 2|s_k - s_ref| + 2λ + 10);
 
-with `ref` the leading key; where Horner's rule is used too, what it gives below counts if it is larger. A relative
-error ε_k of W_k moves h by W_k ε_k |v_k - h|, since an error common to all weights cancels; and with l the leading
-key, |v_k - h| is at most |v_k - v_l| + sum W_j |v_j - v_l|, where values that grow alike cancel.
+where Horner's rule is used too, what it gives below counts if it is larger. A relative error ε_k of W_k moves h by
+W_k ε_k |v_k - h|, since an error common to all weights cancels; and with l the leading key, |v_k - h| is at most
+|v_k - v_l| + |v_l - h|, where values that grow alike cancel. |v_l - h| is at most sum W_j |v_j - v_l|; or
+|sum W_j (v_j - v_l)|, which takes small boxes, and is far less where large values of keys with little weight cancel, as
+at an end where the target is like a square root.
 
 A claim that is of the fast evaluation alone (`HeadClaim.evaluation`) need not count the literal one. In Horner's rule,
 from the end key on x's side, `ref`, with j_k the distance from it, numerator and denominator share z and z², whose
@@ -25,8 +30,8 @@ W_k|v_k| in the one, and of W_k|h| in the other; the end key's own term, whose c
 
 *Pieces.* In a head of several pieces all this is said of each piece by itself, with blend g_i and weights within
 the piece. Between pieces the share P_i of a piece errs by its gate's rounding, ρ(|gate x| + 3|gate x + level| + 10),
-and by the error of its normaliser, sum W_k ε_k; relative to the leading piece, whose errors are added to the others':
-it moves h by P_i ε_i |g_i - h|, bounded like |v_k - h| above. Where
+by that of adding its largest score t, ρ|t|, and by the error of its normaliser, sum W_k ε_k; relative to the leading
+piece, whose errors are added to the others': it moves h by P_i ε_i |g_i - h|, bounded like |v_k - h| above. Where
 two pieces meet g_i and g_j nearly agree; |g_i - g_j| is taken at the middle of the box and carried to its ends by
 the slopes |g'| <= sum W_k(|gain_k| + |slope_k - slope_l||v_k - v_l|) + the same spread once more.
 
@@ -103,10 +108,10 @@ ASSUMPTIONS = [
 
 
 class Rounding:
-    """Bounds |computed - exact| of a claim's head."""
+    """Bounds |computed - exact| of a claim's head. signed: |v_l - h| is taken with signs, for boxes that are small."""
 
-    def __init__(self, claim: HeadClaim) -> None:
-        stored = claim.head
+    def __init__(self, claim: HeadClaim, *, signed: bool = False) -> None:
+        stored, self.signed = claim.head, signed
         self.claim, self.head, self.stored = claim, stored.balls, stored
         self.fold = stored.reflection if stored.horner else None
         depth = arb(stored.depth if stored.horner else 0.0)
@@ -223,27 +228,34 @@ class Rounding:
         return [smaller(r.upper() / least, arb(1)) for r in relative]
 
     def relative_weight(self, k: int, reference: int, x: arb) -> arb:
+        return self.lead(k, reference, x).exp()
+
+    def score_size(self, k: int, size: arb) -> arb:
+        """|slope_k x| + |intercept_k| for |x| <= size."""
+        slope, level = self.head.own[k]
+        return slope * size + level
+
+    def lead(self, k: int, reference: int, x: arb) -> arb:
+        """By how much the score of one key is above that of another."""
         head = self.head
-        return ((head.slopes[k] - head.slopes[reference]) * x + head.intercepts[k] - head.intercepts[reference]).exp()
+        return (head.slopes[k] - head.slopes[reference]) * x + head.intercepts[k] - head.intercepts[reference]
 
     def _gate_error(self, k: int, x: arb, first: int) -> arb:
         """Relative error of a piece's share from its gate and its leading key's score."""
         head = self.head
         gate = head.gate_balls[k][0] * x
         score = gate + head.gate_balls[k][1]
-        gap = (head.slopes[k] - head.slopes[first]) * x + head.intercepts[k] - head.intercepts[first]
-        return self.unit * (abs(gate) + 3 * abs(score) + 2 * abs(gap) + 14).upper()
+        top = head.slopes[k] * x + head.intercepts[k] - score
+        return self.unit * (abs(gate) + 3 * abs(score) + abs(top) + 2 * abs(self.lead(k, first, x)) + 14).upper()
 
-    def weight_error(self, k: int, leader: int, size: arb, low: float, high: float) -> arb:
+    def weight_error(self, k: int, apart: arb, size: arb, low: float, high: float) -> arb:
         """Relative error of weight k within its piece for |x| <= size: ε_k, or exp(ε_k) - 1 where it is not small.
 
-        For Horner's rule both ends count on a box that holds zero.
+        apart: |s_k - s_ref| + λ. For Horner's rule both ends count on a box that holds zero.
         """
         if self.fast:
             return grown(self.unit * self._by_horner(k, size, low, high))
-        slope, level = self.head.own[k]
-        own = 2 * (slope * size + level) + 10
-        worst = own + self._distance(k, leader, size)
+        worst = 2 * (self.score_size(k, size) + apart) + 10
         if self.stored.horner:
             worst = worst.max(self._by_horner(k, size, low, high))
         return grown(self.unit * worst)
@@ -265,12 +277,6 @@ class Rounding:
         """Relative error of term k that numerator and denominator each have by themselves, in Horner's rule."""
         farthest = max(abs(end - k) for end in self._ends(low, high))
         return self.unit * (arb(farthest) / 2 + 2) if farthest else arb(0)
-
-    def _distance(self, k: int, reference: int, size: arb) -> arb:
-        """How far the scores of two keys of a piece may be apart, twice."""
-        head = self.head
-        slope = abs(head.slopes[k] - head.slopes[reference])
-        return 2 * (slope * size + abs(head.intercepts[k] - head.intercepts[reference]))
 
     def beyond(self, sign: int, start: float) -> float:
         """An upper bound of |computed - exact|/(1 + |x|) on the side `sign` beyond |x| >= start.

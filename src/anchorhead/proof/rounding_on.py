@@ -22,18 +22,20 @@ MOST_SHOWN = 64
 """How many places say what rounding there is."""
 SMALL = 1e-3
 """Rounding of a staircase that is no larger, beside its approximation, need not be known better."""
+MUCH = 0.05
+"""Rounding that may be larger than this, beside the approximation, is worth smaller boxes."""
 
 
-def evaluated(claim: HeadClaim, *, literal: bool) -> Rounding | LiteralPieces:
+def evaluated(claim: HeadClaim, *, literal: bool, signed: bool = False) -> Rounding | LiteralPieces:
     """What bounds the rounding of a claim's evaluation: of the literal one that of joined pieces is another."""
-    return LiteralPieces(claim) if literal and claim.head.joined else Rounding(claim)
+    return LiteralPieces(claim) if literal and claim.head.joined else Rounding(claim, signed=signed)
 
 
 class _Measured:
     """Rounding on a box, in the units of the claim: as it is, over |function| if relative, over 1 + |x| on R."""
 
-    def __init__(self, claim: HeadClaim, *, literal: bool = False) -> None:
-        self.claim, self.rounding = claim, evaluated(claim, literal=literal)
+    def __init__(self, claim: HeadClaim, *, literal: bool = False, signed: bool = False) -> None:
+        self.claim, self.rounding = claim, evaluated(claim, literal=literal, signed=signed)
 
     def on_box(self, low: float, high: float, goal: float = 0.0) -> float:
         claim = self.claim
@@ -54,7 +56,7 @@ class _Measured:
 
 def rounding_at(claim: HeadClaim, low: float, high: float) -> float:
     """The largest bound at some points of an interval: about what it is on all of it, and no more."""
-    return _Measured(claim).at(low + (high - low) * i / MOST_SHOWN for i in range(MOST_SHOWN + 1))
+    return _Measured(claim, signed=True).at(low + (high - low) * i / MOST_SHOWN for i in range(MOST_SHOWN + 1))
 
 
 def rounding_on(claim: HeadClaim, edges: Sequence[float], *, literal: bool = False) -> float:
@@ -62,13 +64,16 @@ def rounding_on(claim: HeadClaim, edges: Sequence[float], *, literal: bool = Fal
 
     On a wide box the weights are not known well and the bound is far too large, so boxes are cut until they are
     within half of what the worst of some of their middles shows; of a staircase no further than to a thousandth of the
-    approximation.
+    approximation. Where rounding is not small beside that, values are taken with signs.
     """
     measured = _Measured(claim, literal=literal)
     head = measured.rounding.head
     pairs = list(itertools.pairwise(edges))
-    shown = pairs[:: 1 + len(pairs) // MOST_SHOWN]
-    goal = 1.5 * measured.at((a + b) / 2 for a, b in shown)
+    middles = [(a + b) / 2 for a, b in pairs[:: 1 + len(pairs) // MOST_SHOWN]]
+    goal = 1.5 * measured.at(middles)
+    if goal > MUCH * claim.approximation:
+        measured = _Measured(claim, literal=literal, signed=True)
+        goal = max(1.5 * measured.at(middles), SMALL * claim.approximation)
     if head.selects:
         goal = max(goal, SMALL * claim.approximation)
     worst, stack, boxes, work = 0.0, pairs, 0, 0

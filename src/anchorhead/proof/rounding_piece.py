@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import mul
 from typing import TYPE_CHECKING
 
 from flint import arb
+
+from anchorhead.enclosure.precision import upper
 
 if TYPE_CHECKING:
     from anchorhead.proof.rounding import Rounding
@@ -22,20 +25,25 @@ class Part:
         self.rounding, self.keys = rounding, keys
         head, unit = rounding.head, rounding.unit
         self.leader = leader = max(keys, key=lambda k: rounding.score(k, (low + high) / 2))
-        relative = [rounding.relative_weight(k, leader, x) for k in keys]
+        leads = [rounding.lead(k, leader, x) for k in keys]
+        relative = [lead.exp() for lead in leads]
         self.total = sum(relative[1:], relative[0])
         least = self.total.lower()
         weights = [w.upper() / least for w in relative]
         size = abs(x).upper()
+        most = arb(max(upper(d + 2 * unit * rounding.score_size(k, size)) for d, k in zip(leads, keys, strict=True)))
         sizes = [abs(head.constants[k] + head.gains[k] * x).upper() for k in keys]
-        apart = [self._apart(k, x) for k in keys]
+        gaps = [self._gap(k, x) for k in keys]
+        apart = [abs(gap).upper() for gap in gaps]
         blend = sum((w * s for w, s in zip(weights, apart, strict=True)), arb(0))
+        if rounding.signed:
+            blend = smaller(abs(sum(map(mul, relative, gaps), arb(0)) / self.total).upper(), blend)
         whole = sum((w * s for w, s in zip(weights, sizes, strict=True)), arb(0))
         self.output = abs(head.constants[leader] + head.gains[leader] * x).upper() + blend
         self.error = 4 * rounding.least * (1 + sum(sizes[1:], sizes[0]))
         self.slack, self.lost, self.slope = arb(0), arb(0), arb(0)
-        for k, weight, far, big in zip(keys, weights, apart, sizes, strict=True):
-            slack = rounding.weight_error(k, leader, size, low, high)
+        for k, lead, weight, far, big in zip(keys, leads, weights, apart, sizes, strict=True):
+            slack = rounding.weight_error(k, abs(lead).upper() + most, size, low, high)
             self.error += weight * slack * (far + blend)
             value = rounding.constants[k] + rounding.gains[k] * size
             self.error += 3 * unit * weight * value
@@ -49,9 +57,10 @@ class Part:
                 self.error += smaller(unit * whole, 2 * weight * big)
                 self.error += smaller(unit, 2 * weight) * self.output
 
-    def _apart(self, k: int, x: arb) -> arb:
+    def _gap(self, k: int, x: arb) -> arb:
+        """By how much its value is above the leader's."""
         head, leader = self.rounding.head, self.leader
-        return abs(head.constants[k] - head.constants[leader] + (head.gains[k] - head.gains[leader]) * x).upper()
+        return head.constants[k] - head.constants[leader] + (head.gains[k] - head.gains[leader]) * x
 
     def blend_at(self, place: float) -> arb:
         """The piece's blend at a point."""

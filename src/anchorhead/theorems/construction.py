@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 import numpy as np
 import torch
@@ -57,7 +57,8 @@ class Construction(Network, AsBuilt, ABC):
     @property
     @abstractmethod
     def resources(self) -> Resources:
-        """What this network costs."""
+        """What this network costs. parameters: the numbers that are stored. They are the entries of `matrices()` but
+        for W_O, which only keeps columns, constants between the layers, and zeros and copies that heads share."""
 
     @abstractmethod
     def require(self, dtype: torch.dtype) -> None:
@@ -149,6 +150,14 @@ class Construction(Network, AsBuilt, ABC):
             drawn = ""
         return page(type(self).__name__, beside(facts(rows), drawn))
 
+    def with_row_map(self, row_map: Any) -> NoReturn:
+        """Refuses: the theorems are of softmax. Says which heads take other row maps."""
+        raise InputError(
+            "The theorems are of softmax, and nothing is known of their networks under another row map. The paper's "
+            'head as a compiled model has one: ah.compile("clip(u, -1, 1)", (-2, 2), tol=0.1, method="nearest")'
+            ".with_row_map(...), with a certificate of its own."
+        )
+
     def to_stock_attention(self) -> nn.Module:
         """The same network as stock nn.MultiheadAttention and nn.Linear, on (batch, n, d)."""
         return to_stock_attention(self)
@@ -200,8 +209,13 @@ def stored(value: Tensor) -> np.ndarray:
     return value.detach().cpu().numpy().reshape(-1)
 
 
+def _named(dtype: Any) -> str:
+    """The floating dtype that a name is meant to be, or the usual one."""
+    return dtype if isinstance(dtype, str) and dtype in ("float64", "float32", "float16", "bfloat16") else "float64"
+
+
 def check_dtype(dtype: Any) -> torch.dtype:
     """A floating dtype."""
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise PrecisionError(f"dtype={dtype!r} must be a floating dtype of torch, such as torch.float64.")
+        raise PrecisionError(f"dtype={dtype!r} must be a floating dtype of torch: write dtype=torch.{_named(dtype)}.")
     return dtype

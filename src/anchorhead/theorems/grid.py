@@ -19,7 +19,8 @@ own cell no blend of values can be, whatever the weights),
 
     sup error  <=  ω(r) + min(ε·(S + ω(r)), S) + rounding
 
-and in L_p the slopes matter only by their share of the volume, at most D(g-1)δ/(high - low).
+and in L_p the slopes matter only by their share of the volume, at most D(g-1)δ/(high - low); elsewhere the error is
+that of r = w/2, which is the smaller, so that the mean is largest where slopes have all of that share.
 Rounding: values of size V are stored, and weighed along D coordinates, with at most 8(D + 1)ρV in all. It also
 moves an edge by a few units in the last place of the inputs, at most δ/16, which is allowed for by counting
 slopes as δ·9/8 wide.
@@ -36,6 +37,7 @@ import torch
 from torch import Tensor
 
 from anchorhead.arithmetic import log_of
+from anchorhead.digits import Down, Up
 from anchorhead.errors import InputError, PrecisionError, ShapeError, SizeError
 from anchorhead.theorems.anchors import check_count, check_range
 
@@ -102,15 +104,20 @@ class Grid:
 
     def resolves(self, dtype: torch.dtype) -> bool:
         """Whether rounding moves an edge by no more than the bound allows for."""
-        return self.blur(dtype) <= self.slope * self.cell / 16
+        return self.blur(dtype) <= self.allowed_blur
+
+    @property
+    def allowed_blur(self) -> float:
+        """A sixteenth of a slope, which `WIDENED` counts at either side."""
+        return self.slope * self.cell / 16
 
     def require_resolution(self, dtype: torch.dtype) -> None:
         """Refuses slopes that inputs in this dtype cannot resolve."""
         if not self.resolves(dtype):
             raise PrecisionError(
-                f"{dtype} cannot resolve {self.levels} levels on [{self.low}, {self.high}]: rounding moves an edge by "
-                f"{self.blur(dtype):.3g}, and a slope between two cells is {self.slope * self.cell:.3g} wide. Use a "
-                "wider dtype or fewer levels."
+                f"{dtype} cannot resolve {self.levels} levels on [{self.low}, {self.high}]: rounding may move an "
+                f"edge by {Up(self.blur(dtype)):.3g}, and {Down(self.allowed_blur):.3g} is allowed for, a sixteenth "
+                "of the slope between two cells. Use a wider dtype, fewer levels or a larger slope."
             )
 
     def beta(self, selection_error: float, saturation: float) -> float:
@@ -140,17 +147,16 @@ class Grid:
         near = modulus(self.cell * (1 + WIDENED * self.slope) / 2)
         return near + min(error * (spread + near), spread)
 
-    def mean_bound(self, modulus: Modulus, error: float, spread: float, order: float, entries: int,
-                   slopes: float | None = None, shifts: int = 1) -> float:  # fmt: skip
-        """Bound on (∫ sum over entries |error|^order dX)^(1/order) over the box; slopes: what the error is there, if it
-        is not what `sup_bound` says; shifts: how many grids there are."""
+    def mean_bound(self, modulus: Modulus, error: float, spread: float, order: float, entries: int, sup: float,
+                   shifts: int = 1) -> float:  # fmt: skip
+        """Bound on (∫ sum over entries |error|^order dX)^(1/order) over the box; sup: what the error is everywhere, and
+        so on slopes; shifts: how many grids there are. It is never above what follows from sup alone."""
         near = modulus(self.cell / 2)
-        inside = near + min(error * (spread + near), spread)
-        slopes = self.sup_bound(modulus, error, spread) if slopes is None else slopes
+        inside = min(near + min(error * (spread + near), spread), sup)
         edges = shifts * self.levels if shifts > 1 else self.levels - 1
         share = min(1.0, self.coordinates * edges * WIDENED * self.slope * self.cell / (self.high - self.low))
         volume = (self.high - self.low) ** self.coordinates
-        return (entries * volume * (inside**order + share * slopes**order)) ** (1 / order)
+        return (entries * volume * ((1 - share) * inside**order + share * sup**order)) ** (1 / order)
 
 
 def saturation(anchors: int, gap: float) -> float:

@@ -13,12 +13,13 @@ from typing import Literal as OneOf
 import torch
 from torch import Tensor, nn
 
-from anchorhead.digits import interval
+from anchorhead.digits import Down, interval
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.head.head import Head
 from anchorhead.model.affine import AppendColumns, AppendRows
 from anchorhead.model.attention import Attention
 from anchorhead.model.network import Resources
+from anchorhead.model.outside import Watched
 from anchorhead.model.report import shortened
 from anchorhead.theorems.anchors import check_beta, even_points, score_rows
 from anchorhead.theorems.construction import EDITED, Construction
@@ -30,11 +31,16 @@ from anchorhead.theorems.own_columns import OwnLookup, require_own, stray
 from anchorhead.theorems.precision import AnchorHead
 from anchorhead.theorems.ramps import head_of_u
 
+FAR = 1e6
+"""Boxes beyond which it is not said how far inputs may be outside."""
+ADVICE = "Build it on a box that holds the inputs, with low= and high="
 
-class GridNetwork(Construction):
+
+class GridNetwork(Watched, Construction):
     """A look-up of f on a grid, by attention; build it with `two_layer` or `attention_then_softmax`.
 
-    beta: β of the look-up, ramp_beta: of the ramps in layer 1; `resources.beta` is the larger of the two.
+    beta: β of the look-up, ramp_beta: of the ramps in layer 1; `resources.beta` is the larger of the two. outside: what
+    an input outside the box does: "warn", once, unless it is set to "error" or "ignore".
 
     >>> ah.theorems.two_layer(lambda x: x.flip(-2), tokens=2, features=1, levels=8).resources.layers
     2
@@ -45,6 +51,11 @@ class GridNetwork(Construction):
     beta: float
     ramp_beta: float
     ramp_anchors: int
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., n, d) to (..., n, d_out)."""
+        self.look(x)
+        return super().forward(x)
 
     @property
     def layer1(self) -> Attention:
@@ -128,22 +139,22 @@ class GridNetwork(Construction):
         The bound holds if what is declared does; what the values on the grid contradict is refused.
         """
         self.require_built()
-        modulus = _modulus(lipschitz, metric, self.grid.coordinates)
+        modulus = declared_modulus(lipschitz, metric, self.grid.coordinates)
         values = self.lookup.values
         self._hold_against(values, lipschitz, metric)
         spread = (values.amax(0) - values.amin(0)).max().item()
         rounding = self.rounding
-        sup, slopes = self.grid.sup_bound(modulus, self.selection_error, spread), None
         if isinstance(self.lookup, OwnLookup):
-            sup = modulus(self.grid.cell / 2) + spread * self.lookup.mixed()
-            slopes = sup + rounding
+            sup = modulus(self.grid.cell / 2) + spread * self.lookup.mixed() + rounding
+        else:
+            sup = self.grid.sup_bound(modulus, self.selection_error, spread) + rounding
         if norm == "sup" or norm == math.inf:
-            return sup + rounding
+            return sup
         if isinstance(norm, str) or not norm >= 1:
             raise InputError(f'norm={norm!r} must be "sup" or a number of at least 1.')
         count = len(self.lookup.grids) if isinstance(self.lookup, OwnLookup) else 1
         return self.grid.mean_bound(
-            lambda r: modulus(r) + rounding, self.selection_error, spread, float(norm), values.shape[1], slopes, count
+            lambda r: modulus(r) + rounding, self.selection_error, spread, float(norm), values.shape[1], sup, count
         )
 
     def _hold_against(self, values: Tensor, lipschitz: float | Modulus, metric: str) -> None:
@@ -158,33 +169,35 @@ class GridNetwork(Construction):
         unit = torch.finfo(self.dtype).eps / 2
         return 8 * (self.grid.coordinates + 1) * unit * self.lookup.values.abs().max().item()
 
+    @property
+    def reach(self) -> float:
+        """How far outside the box an input may be: beyond that a score of a ramp may overflow, which in float16 is a
+        few boxes away. A ramp looks at (x - edge)/width, and all edges are in the box."""
+        grid, ramp = self.grid, ramp_head(self.ramp_anchors, self.ramp_beta)
+        return max(0.0, ramp.reach(self.dtype) * grid.slope * grid.cell - (grid.high - grid.low))
+
     def matrices(self) -> dict[str, Tensor]:
-        """layer1.W_Q, ...: the heads of layer 1, and layer2.W_Q, ... or `read_out` for the second stage; the lift,
-        lift.columns and lift.rows; and what is between, of the g - 1 ramps of a coordinate its g bumps:
-        between.weight (g, g - 1) and between.bias (g,). The score of a grid point is the sum of its bumps."""
-        columns = self.ramp_anchors
-        bias = self.lookup.values.new_zeros(self.grid.levels)
+        """layer1.W_Q, ...: the heads of layer 1; the lift, lift.columns and lift.rows; and what is between, of the
+        g - 1 ramps of a coordinate its g bumps: between.weight (g, g - 1) and between.bias (g,), g being a level more
+        where there are shifts. The score of a grid point is the sum of its bumps, and below it layer 2 has the
+        constants between.rows: a 1 and the values. The second stage is layer2.W_Q, ..., or softmax.beta and read_out.
+        With columns="own" between.digits makes the number of the cell of all bumps, between.rows is the identity below
+        it, and after.weight and after.bias hand every column its part of the outputs."""
+        bumps = cast(Bumps, self.stages[2]).levels
+        bias = self.lookup.values.new_zeros(bumps)
         bias[0] = 1.0
-        weight = torch.diff(torch.eye(self.grid.levels, dtype=bias.dtype, device=bias.device), dim=1)
-        named = {f"layer1.{k}": w for k, w in self.layer1.matrices(columns).items()}
+        weight = torch.diff(torch.eye(bumps, dtype=bias.dtype, device=bias.device), dim=1)
+        named = {f"layer1.{k}": w for k, w in self.layer1.matrices(self.ramp_anchors).items()}
         named |= self.lift_matrices() | {"between.weight": weight, "between.bias": bias}
-        if self.layer2 is None:
-            return named | {"read_out": self.lookup.values.detach().mT}
-        if isinstance(self.lookup, OwnLookup):
-            return named | {f"layer2.{k}": w for k, w in self.layer2.matrices(self.grid.tokens).items()}
-        return named | {f"layer2.{k}": w[0] for k, w in self.layer2.matrices(self.grid.points).items()}
+        return named | self.lookup.matrices()
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         named: dict[str, tuple[int, ...]] = {
             f"layer1.{k}": shape for k, shape in self.layer1.shapes(self.ramp_anchors).items()
         }
-        levels = self.grid.levels
-        named |= self.lift_shapes() | {"between.weight": (levels, levels - 1), "between.bias": (levels,)}
-        if self.layer2 is None:
-            return named | {"read_out": tuple(self.lookup.values.mT.shape)}
-        if isinstance(self.lookup, OwnLookup):
-            return named | {f"layer2.{k}": shape for k, shape in self.layer2.shapes(self.grid.tokens).items()}
-        return named | {f"layer2.{k}": shape[1:] for k, shape in self.layer2.shapes(self.grid.points).items()}
+        bumps = cast(Bumps, self.stages[2]).levels
+        named |= self.lift_shapes() | {"between.weight": (bumps, bumps - 1), "between.bias": (bumps,)}
+        return named | self.lookup.shapes()
 
     def scalar_heads(self) -> list[Head]:
         """A ramp, as a function of u on [0, 1]."""
@@ -216,6 +229,10 @@ class GridNetwork(Construction):
             EDITED if self.edited else "|network - f| <= bound_for(lipschitz=L), which depends on how fast f varies",
             f"levels g = {grid.levels}, {grid.points:,} grid points{own}, p = {self.ramp_anchors} anchors of a ramp, "
             f"β = {self.beta:.6g}, of ramps {self.ramp_beta:.6g}, selection error ε = {self.selection_error:.3g}",
+            *(
+                [f"inputs up to {Down(self.reach):.3g} outside of the box are treated as the nearest point in it"]
+                * (self.reach < FAR * (grid.high - grid.low))
+            ),
         ]
 
     def known_bound(self) -> float | None:
@@ -223,7 +240,6 @@ class GridNetwork(Construction):
 
     @property
     def resources(self) -> Resources:
-        """What this network costs."""
         keys, scores = self.grid.points, self.beta * self.grid.coordinates
         if isinstance(self.lookup, OwnLookup):
             keys, scores = (
@@ -256,6 +272,7 @@ def assembled(f: Target | None, grid: Grid, grids: list[Grid], values: Tensor, p
     model.theorem = "two_layer" if attention else "attention_then_softmax"
     model.grid, model.f = grid, f
     model.beta, model.ramp_beta, model.ramp_anchors = beta, ramp_beta, p
+    model.watch([(grid.low, grid.high)], f"the network of {model.theorem}", ADVICE)
     model.built()
     return model
 
@@ -286,7 +303,7 @@ def _ramps(grids: list[Grid], p: int, beta: float, dtype: torch.dtype) -> tuple[
     return lift, Attention(heads, key.to(dtype), value.to(dtype), keep=slice(0, n), stack=True)
 
 
-def _modulus(lipschitz: float | Modulus, metric: str, coordinates: int) -> Modulus:
+def declared_modulus(lipschitz: float | Modulus, metric: str, coordinates: int) -> Modulus:
     """The declared modulus, as one in the sup norm of the input."""
     if metric not in ("euclidean", "sup"):
         raise InputError(f'metric={metric!r} must be "euclidean" or "sup".')
@@ -294,9 +311,14 @@ def _modulus(lipschitz: float | Modulus, metric: str, coordinates: int) -> Modul
     if callable(lipschitz):
         declared = lipschitz
         return lambda r: _checked_modulus(float(declared(stretch * r)))
-    constant = float(lipschitz)
+    try:
+        constant = math.nan if isinstance(lipschitz, str) else float(lipschitz)
+    except (TypeError, ValueError):
+        constant = math.nan
     if not (math.isfinite(constant) and constant >= 0):
-        raise InputError(f"lipschitz={lipschitz} must be a finite number, zero or more, or a modulus of continuity.")
+        raise InputError(
+            f"lipschitz={lipschitz!r:.40} must be a finite number, zero or more, or a modulus of continuity."
+        )
     return lambda r: constant * stretch * r
 
 

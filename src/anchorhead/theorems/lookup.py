@@ -49,9 +49,13 @@ class GridColumns(nn.Module):
         self.values = values
 
     def forward(self, sums: Tensor) -> Tensor:
-        one = torch.ones_like(self.values[:, :1])
-        constants = torch.cat([one, self.values], dim=-1)
+        constants = grid_rows(self.values)
         return torch.cat([sums.unsqueeze(-1), constants.expand(*sums.shape[:-1], *constants.shape)], dim=-1)
+
+
+def grid_rows(values: Tensor) -> Tensor:
+    """What the columns of layer 2 have below R: a 1 and the m values, (g^D, 1 + m)."""
+    return torch.cat([torch.ones_like(values[:, :1]), values], dim=-1)
 
 
 class SoftmaxReadOut(nn.Module):
@@ -124,6 +128,21 @@ class Lookup(AsBuilt):
         for c in range(1, coordinates):
             held = (weights[:, c, None] @ held.reshape(size, levels, -1)).squeeze(1)
         return held
+
+    def matrices(self) -> dict[str, Tensor]:
+        """between.rows, the constants of layer 2's columns, and layer2.W_Q, ...; or softmax.beta and read_out."""
+        if self.second is None:
+            return {"softmax.beta": self.sharpness.detach(), "read_out": self.values.detach().mT}
+        layer = {f"layer2.{k}": w[0] for k, w in self.second.matrices(len(self.values)).items()}
+        return {"between.rows": grid_rows(self.values.detach())} | layer
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Those of `matrices()`, none of which are made."""
+        points, entries = self.values.shape
+        if self.second is None:
+            return {"softmax.beta": (), "read_out": (entries, points)}
+        layer = {f"layer2.{k}": shape[1:] for k, shape in self.second.shapes(points).items()}
+        return {"between.rows": (points, 1 + entries)} | layer
 
     def literal(self) -> nn.Sequential:
         """A copy of the stages as the theorem has them."""

@@ -43,6 +43,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.arithmetic import log_of
+from anchorhead.digits import Up
 from anchorhead.errors import InputError, PrecisionError
 from anchorhead.head.parameters import AsBuilt, constant
 from anchorhead.model.affine import PositionWise
@@ -200,6 +201,20 @@ class OwnLookup(AsBuilt):
         whole = torch.cat(out).reshape(*u.shape[:-1], 1, -1)
         return self.parts(whole.expand(*u.shape[:-1], n, -1))
 
+    def matrices(self) -> dict[str, Tensor]:
+        """between.digits (K, nKd, g), of all bumps the number of the cell in every grid, from the middle; between.rows,
+        the identity below it; layer2.W_Q, ...; after.weight (n, d_out, n d_out) and after.bias (n, d_out)."""
+        around = {"between.digits": self.digits, "between.rows": torch.eye(self.tokens).to(self.digits)}
+        parts = {"after.weight": self.parts.weight, "after.bias": self.parts.bias}
+        layer = {f"layer2.{k}": w for k, w in self.second.matrices(self.tokens).items()}
+        return {name: matrix.detach() for name, matrix in (around | layer | parts).items()}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Those of `matrices()`, none of which are made."""
+        around = {"between.digits": tuple(self.digits.shape), "between.rows": (self.tokens, self.tokens)}
+        parts = {"after.weight": tuple(self.parts.weight.shape), "after.bias": tuple(self.parts.bias.shape)}
+        return around | {f"layer2.{k}": shape for k, shape in self.second.shapes(self.tokens).items()} | parts
+
     def literal(self) -> nn.Sequential:
         """A copy of the stages as the theorem has them."""
         return copy.deepcopy(self._stages())
@@ -225,8 +240,9 @@ def require_own(grid: Grid, beta: float, dtype: torch.dtype) -> None:
     """Refuses a dtype or a β in which the numbers of cells cannot be told apart."""
     if not score_blur(grid, beta, dtype) <= UNSURE:
         raise PrecisionError(
-            f'{dtype} cannot number {grid.points:,} grid points for columns="own": scores are off by '
-            f"{score_blur(grid, beta, dtype):.3g}. Use a wider dtype, fewer levels, or leave out columns."
+            f'{dtype} cannot number {grid.points:,} grid points for columns="own": rounding may move '
+            f"scores by {Up(score_blur(grid, beta, dtype)):.3g}, and {UNSURE:g} is allowed. Use a wider "
+            "dtype, fewer levels, or leave out columns."
         )
     if not max(stray(grid, beta, dtype)) <= 0.5:
         raise InputError(

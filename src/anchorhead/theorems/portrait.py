@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anchorhead.digits import exactly
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.theorems.construction import Construction
 from anchorhead.theorems.grid import Modulus
@@ -54,7 +55,7 @@ def _ramps(network: Ramps) -> View:
         bound: float | None = network.sum_bound
     except AnchorheadError:
         bound = None
-    name = f"clip(u, {network.low:g}, {network.high:g})"
+    name = f"clip(u, {exactly(network.low)}, {exactly(network.high)})"
     return View(
         title=name,
         names=["u = w·x + t of every token"],

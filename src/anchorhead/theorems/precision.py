@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import torch
 
+from anchorhead.digits import Down, Up
 from anchorhead.errors import PrecisionError
 from anchorhead.theorems.anchors import selection_error_at, two_point_error
 
@@ -117,10 +118,10 @@ class AnchorHead:
             f" (the bias is {self.offset:.3g} from the middle of the range)" if self.offset > 100 * self.radius else ""
         )
         moved, width = self.rounding(dtype), self.high - self.low
-        said = f"{moved:.3g}" if moved < width else f"as much as its range is wide, {width:.3g},"
+        said = f"{Up(moved):.3g}" if moved < width else f"as much as its range is wide, {width:.3g}"
         raise PrecisionError(
             f"{dtype} cannot hold this head: at β = {self.beta:.6g} the logits span "
-            f"±{self.logit_range:.3g}, and rounding would move the output by {said} where the "
-            f"theorem leaves {self.room:.3g}{bias}. {first} fewer anchors, a larger selection_error or a lower "
-            "β."
+            f"±{self.logit_range:.3g}, and rounding may move the output by {said}, of which twice must fit into the "
+            f"{Down(self.room):.3g} that the theorem leaves{bias}. {first} fewer anchors, a larger selection_error or "
+            "a lower β."
         )

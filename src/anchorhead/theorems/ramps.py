@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anchorhead.digits import Down, Up
+from anchorhead.digits import Down, Up, exactly
 from anchorhead.errors import InputError, PrecisionError, ShapeError
 from anchorhead.head.head import Head
 from anchorhead.head.own_precision import in_own_precision
@@ -144,7 +144,6 @@ class Ramps(Construction):
 
     @property
     def resources(self) -> Resources:
-        """What this network costs."""
         parameters = sum(p.numel() for p in self.parameters())
         return Resources(1, self.heads, self.heads * self.keys, parameters, self.beta, self._head.logit_range)
 
@@ -163,8 +162,8 @@ class Ramps(Construction):
         limit = f"where |w_1 x_1| + ... + |t - middle| <= {Down(self.summand_limit):.3g}"
         known = EDITED if self.edited else f"|network - exact| <= {Up(self.bound):.4g} by the theorem, {limit}"
         return [
-            f"{self.theorem}: clip(w_i·x_i + t_i, {self.low:g}, {self.high:g}){to}, {n} tokens x {d} features, "
-            + str(self.dtype).removeprefix("torch."),
+            f"{self.theorem}: clip(w_i·x_i + t_i, {exactly(self.low)}, {exactly(self.high)}){to}, "
+            f"{n} tokens x {d} features, " + str(self.dtype).removeprefix("torch."),
             known,
             f"anchors p = {len(self.anchors):,}, spacing {self.spacing:.4g}, β = {self.beta:.6g}, selection error "
             f"ε = {self.selection_error:.3g}",

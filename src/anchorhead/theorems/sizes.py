@@ -16,6 +16,8 @@ from anchorhead.display import facts, page
 from anchorhead.errors import InputError
 from anchorhead.theorems.anchors import beta_for, check_count, check_range
 from anchorhead.theorems.grid import Grid, saturation, short
+from anchorhead.theorems.grid_network import declared_modulus
+from anchorhead.theorems.own_columns import require_columns
 from anchorhead.theorems.precision import DTYPES, AnchorHead
 from anchorhead.theorems.two_layer import RAMP_ANCHORS
 
@@ -28,7 +30,7 @@ class Plan:
     """What a construction needs. `anchors` is p, or (n - 2)H over all heads; `levels` and `grid_points` are for
     the universal theorems; `logit_range` is the largest |logit| for inputs in range; `dtypes` says which
     can hold it, and `reach` beyond which |u - middle| its logits would overflow. `bound` of the universal theorems
-    holds if f has the constant `lipschitz`.
+    holds if f has the constant `lipschitz` in the distance `metric`.
 
     >>> plan = ah.theorems.plan("multi_head", low=-25, high=25, tol=0.1, tokens=50, features=10)
     >>> plan.heads, plan.dtypes["float32"]
@@ -54,6 +56,7 @@ class Plan:
     dtypes: dict[str, bool]
     reach: dict[str, float]
     lipschitz: float | None = None
+    metric: str | None = None
 
     def __str__(self) -> str:
         grid = f"{self.levels} levels, {short(self.grid_points)} grid points, " if self.grid_points else ""
@@ -70,7 +73,8 @@ class Plan:
 
     @property
     def _condition(self) -> str:
-        return "" if self.lipschitz is None else f", if f is Lipschitz with {self.lipschitz:g}"
+        where = " in the sup norm" if self.metric == "sup" else ""
+        return "" if self.lipschitz is None else f", if f is Lipschitz with {self.lipschitz:g}{where}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
@@ -117,6 +121,7 @@ def plan(
     lipschitz: float | None = None,
     output_features: int | None = None,
     causal: bool = False,
+    metric: str = "euclidean",
     columns: str = "appended",
     shifts: int = 1,
     norm: float | str = "sup",
@@ -124,17 +129,15 @@ def plan(
     """The smallest network of that theorem whose bound is at most `tol`, and what it costs.
 
     theorem: single_head, multi_head, two_layer or attention_then_softmax; the last two need `lipschitz`, in the
-    Euclidean distance over all entries. output_features defaults to 1 for ramps and `features` otherwise. Networks on
-    their own columns, and bounds in other norms than "sup", are not planned; `columns`, `shifts` and `norm` say so.
+    distance `metric`, as `bound_for` takes them. output_features defaults to 1 for ramps and `features` otherwise.
+    columns="own" is planned for attention_then_softmax. Two layers on their own columns, and bounds in other norms than
+    "sup", are not; `columns`, `shifts` and `norm` say so.
 
     >>> ah.theorems.plan("single_head", low=-25, high=25, tol=0.1, tokens=50, features=10).anchors
     501
     """
-    if (columns, shifts, norm) != ("appended", 1, "sup"):
-        raise InputError(
-            f"columns={columns!r}, shifts={shifts!r}, norm={norm!r} cannot be planned, only appended columns and "
-            "bounds in the sup norm. Build the network, and read its resources and bound_for(..., norm=...)."
-        )
+    read_theorem(theorem)
+    _require_planned(theorem, columns, shifts, norm)
     low, high = check_range(low, high)
     if not (isinstance(tol, int | float) and 0 < tol < LARGEST):
         raise InputError(f"tol={tol} must be a positive finite number, the error that you can accept.")
@@ -150,12 +153,31 @@ def plan(
             raise InputError(f"{theorem} computes ramps, which need no Lipschitz constant; leave out lipschitz.")
         error = _selection_error(selection_error, tol, max(abs(low), abs(high)))
         return _ramps(theorem, low, high, tol, tokens, features, error, output_features or 1, causal)
-    if theorem in UNIVERSAL:
-        if causal:
-            raise InputError(f"{theorem} has no causal form; leave out causal.")
-        return _universal(theorem, low, high, tol, tokens, features, selection_error, lipschitz,
-                          output_features or features)  # fmt: skip
-    raise InputError(f"There is no theorem {theorem!r}; choose from {', '.join((*RAMPS, *UNIVERSAL))}.")
+    if causal:
+        raise InputError(f"{theorem} has no causal form; leave out causal.")
+    return _universal(theorem, low, high, tol, tokens, features, selection_error, lipschitz,
+                      output_features or features, metric, own=columns == "own")  # fmt: skip
+
+
+def _require_planned(theorem: str, columns: str, shifts: int, norm: float | str) -> None:
+    """Refuses what is not planned."""
+    own = theorem == "attention_then_softmax" and columns == "own"
+    usual = {"columns": "own" if own else "appended", "shifts": 1, "norm": "sup"}
+    asked = {"columns": columns, "shifts": shifts, "norm": norm}
+    if asked != usual:
+        said = ", ".join(f"{name}={value!r}" for name, value in asked.items() if value != usual[name])
+        raise InputError(
+            f"{said} cannot be planned for {theorem}: only bounds in "
+            'the sup norm, with appended columns or, for attention_then_softmax, columns="own". Build the network, and '
+            "read its resources and bound_for(..., norm=...)."
+        )
+
+
+def read_theorem(name: Any) -> str:
+    """A theorem that is planned, by its name."""
+    if name in (*RAMPS, *UNIVERSAL):
+        return str(name)
+    raise InputError(f"There is no theorem {name!r}; choose from {', '.join((*RAMPS, *UNIVERSAL))}.")
 
 
 def _selection_error(given: float | None, tol: float, size: float) -> float:
@@ -211,20 +233,25 @@ def _require_many(n: int, causal: bool) -> None:
 
 
 def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int, given: float | None,
-               lipschitz: float | None, d_out: int) -> Plan:  # fmt: skip
+               lipschitz: float | None, d_out: int, metric: str, *, own: bool) -> Plan:  # fmt: skip
     if not (isinstance(lipschitz, int | float) and 0 < lipschitz < LARGEST):
-        raise InputError(f"{theorem} needs lipschitz=L > 0: how fast f may vary decides how many levels it takes.")
+        raise InputError(
+            f"{theorem} needs lipschitz=L > 0, or --lipschitz L: how fast f may vary decides how many levels it takes."
+        )
     coordinates, slope = n * d, 1 / 16
-    stretch = lipschitz * math.sqrt(coordinates)
+    modulus = declared_modulus(lipschitz, metric, coordinates)
+    stretch = modulus(1.0)
     spread = stretch * (high - low)
     # The bound below is near + error(spread + near), near proportional to the cell.
     error = _selection_error(given, tol, spread)
     room = (tol - error * spread) / (1 + error)
     probe = Grid(n, d, 2, low, high, slope)
-    per_cell = probe.sup_bound(lambda r: stretch * r, 0.0, 0.0) / probe.cell
+    per_cell = probe.sup_bound(modulus, 0.0, 0.0) / probe.cell
     levels = max(2, math.ceil((high - low) * per_cell / room))
     grid = Grid(n, d, levels, low, high, slope)
-    p = max(RAMP_ANCHORS, n + 1)
+    if own:
+        require_columns(grid, attention=False)
+    p = n if own else max(RAMP_ANCHORS, n + 1)
     ramp = AnchorHead(0.0, 1.0, 1 / (p - 1), beta_for(error, p - 1, 1 / (p - 1)), 1 / p)
     settled = saturation(p, ramp.beta * ramp.spacing**2)
     beta = grid.beta(error, settled)
@@ -236,5 +263,5 @@ def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int
     second = (2 + entries) * (2 + entries) if two else 1
     parameters = (p - n) * d + 4 * p + (2 * ramp_heads + 3) * (d + 4) + grid.points * entries + second
     return Plan(theorem, low, high, tol, n, d, 2 if two else 1, ramp_heads + (1 if two else 0), p, levels, grid.points,
-                error, beta, grid.sup_bound(lambda r: stretch * r, error, spread), parameters,
-                max(beta * coordinates, ramp.logit_range), holds, reach, lipschitz)  # fmt: skip
+                error, beta, grid.sup_bound(modulus, error, spread), parameters,
+                max(beta * coordinates, ramp.logit_range), holds, reach, lipschitz, metric)  # fmt: skip

@@ -57,9 +57,10 @@ def two_layer(
     beta: β of layer 2, `.beta` of the network; derived from `selection_error` unless given, which is then that of the
     ramps in layer 1 alone (`.ramp_beta`); `resources.beta` is the larger of the two. slope: width of the slope between
     two cells, as a share of a cell. ramp_anchors: keys of a ramp head, more than n (8 or n + 1 unless given).
-    Inputs outside the box are treated as the nearest point in it. columns: "appended" for columns that hold the keys,
-    behind the sequence, or "own" for keys in the n columns of the sequence itself (n >= 3), by more heads. shifts: K,
-    with "own": the mean of K look-ups with shifted cells, for a bound in the sup norm.
+    Inputs outside the box, up to `reach`, are treated as the nearest point in it, with a warning (`.outside`).
+    columns: "appended" for columns that hold the keys, behind the sequence, or "own" for keys in the n columns of the
+    sequence itself (n >= 3), by more heads. shifts: K, with "own": the mean of K look-ups with shifted cells, for a
+    bound in the sup norm.
 
     >>> swap = ah.theorems.two_layer(lambda x: x.flip(-2), tokens=2, features=1, levels=8)
     >>> x = torch.tensor([[0.2], [0.7]], dtype=torch.float64)

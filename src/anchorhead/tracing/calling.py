@@ -125,6 +125,14 @@ def name_of(node: Any) -> str:
     return str(node.target) if schema is None else schema.name.rpartition("::")[2]
 
 
+def draws(node: Any) -> bool:
+    """Whether an operation is random whatever it is given, as rand is; dropout and its like are in training alone."""
+    schema = getattr(node.target, "_schema", None)
+    random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    names = {argument.name for argument in getattr(schema, "arguments", ())}
+    return random and not names & {"train", "training", "dropout_p"}
+
+
 def _writes(node: Any) -> bool:
     """Whether an operation changes a tensor in place; torch rewrites those by others, which takes it some time."""
     schema = getattr(node.target, "_schema", None)

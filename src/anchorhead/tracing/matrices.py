@@ -32,6 +32,7 @@ from anchorhead.tracing.elements import (
     taken,
 )
 from anchorhead.tracing.entries import MASKED, ZERO, Bilinear, Entry, Sum, Weight
+from anchorhead.tracing.sums import weights_of_rows
 
 
 def product_of_matrices(context: Context, left: Any, right: Any, bias: Any = None) -> Array:
@@ -155,7 +156,9 @@ def added_product(base: str, first: str, second: str) -> Operation:
 
 
 def attention(context: Context, given: Given) -> Array:
-    """scaled_dot_product_attention: softmax(scale · query keyᵀ + mask) value, without what is masked."""
+    """scaled_dot_product_attention: softmax(scale · query keyᵀ + mask) value, without what is masked. Its rows are
+    called those of a softmax, which they are, so that `need_weights=` of a module changes no name."""
+    context.label = context.label.replace("scaled_dot_product_attention", "softmax")
     if given.get("dropout_p", 0) > 0:
         raise ExpressionError("attention with dropout is random")
     query, key, value = (context.array(given[name]) for name in ("query", "key", "value"))
@@ -173,9 +176,7 @@ def attention(context: Context, given: Given) -> Array:
         scores = shaped(map(lambda e, k: e if k else MASKED, scores.ravel(), kept.ravel()), scores.shape)
     elif mask is not None:
         scores = added(1)(context, {"self": scores, "other": mask})
-    rows = scores.reshape(-1, scores.shape[-1])
-    weights = [weight for row in rows for weight in context.softmax(list(row), safe=True)]
-    return product_of_matrices(context, shaped(weights, scores.shape), value)
+    return product_of_matrices(context, weights_of_rows(context, scores, True), value)
 
 
 def _windows(array: Array, size: Sequence[int], given: Given, outside: Entry) -> Array:

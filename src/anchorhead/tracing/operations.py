@@ -61,7 +61,7 @@ OPERATIONS: dict[str, Operation] = (
     | dict.fromkeys(("gt", "ge"), compared(False))
     | dict.fromkeys(("lt", "le"), compared(True))
     | dict.fromkeys(("bitwise_not", "logical_not"), opposite)
-    | dict.fromkeys(("softmax", "_softmax", "_safe_softmax"), along(sums.weights))
+    | dict.fromkeys(("softmax", "_softmax", "_safe_softmax"), sums.weights)
     | dict.fromkeys(("log_softmax", "_log_softmax"), along(sums.log_weights))
     | {f"max_pool{axes}d": matrices.pooling(True, axes) for axes in (1, 2, 3)}
     | {f"avg_pool{axes}d": matrices.pooling(False, axes) for axes in (1, 2, 3)}

@@ -132,8 +132,23 @@ def along(work: Callable[[Context, list[Entry]], list[Entry]]) -> Operation:
     return apply
 
 
-def weights(context: Context, row: list[Entry]) -> list[Entry]:
-    return context.softmax(row, safe="safe" in context.target._schema.name)
+def weights(context: Context, given: Given) -> Array:
+    safe = "safe" in context.target._schema.name
+    array = np.moveaxis(given["self"], given["dim"], -1) if given["self"].ndim else given["self"].reshape(1)
+    found = weights_of_rows(context, array, safe)
+    return np.moveaxis(found, -1, given["dim"]) if given["self"].ndim else found.reshape(())
+
+
+def weights_of_rows(context: Context, scores: Array, safe: bool) -> Array:
+    """Softmax along the last axis. The label of each row has its place along the others that are longer than one: of
+    attention, the head and the token that asks."""
+    label, long = context.label, [axis for axis, size in enumerate(scores.shape[:-1]) if size > 1]
+    found: list[Entry] = []
+    for place in np.ndindex(scores.shape[:-1]):
+        context.label = f"{label}{[place[axis] for axis in long]}" if long else label
+        found += context.softmax(list(scores[place]), safe=safe)
+    context.label = label
+    return shaped(found, scores.shape)
 
 
 def log_weights(context: Context, row: list[Entry]) -> list[Entry]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anchorhead.errors import DiscontinuityError, ExpressionError
-from anchorhead.tracing.calling import name_of, place_of
+from anchorhead.tracing.calling import draws, name_of, place_of
 from anchorhead.tracing.elements import Jumps
 
 
@@ -86,6 +86,8 @@ class Walk(ABC):
             return args[0][args[1]]
         schema = getattr(node.target, "_schema", None)
         names = [argument.name for argument in schema.arguments] if schema is not None else map(str, range(len(args)))
+        if draws(node):
+            raise self.refused(node, f"torch's {name_of(node)} is random, and a target gives the same at every call")
         try:
             return self.operate(node, dict(zip(names, args, strict=False)) | kwargs)
         except ExpressionError as error:

@@ -33,6 +33,7 @@ class ExaminedHead(Examined):
         low, high = model.claimed.domain[0]
         self.keys = self.per_row = head.keys
         self.bound = self._promised()
+        self.numbers = None if model.claimed.level == "unproved" else (head.numbers, model.claim.head)
         self.ends = near_ends(self.u, low, high, head.keys)
         self.seams = near_seams(self.u, seams_of(head, score_factor))
         self.logits = head.numbers.logit_range(float(self.u.min()), float(self.u.max()))

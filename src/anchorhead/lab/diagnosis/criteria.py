@@ -24,10 +24,11 @@ two neighbours hand u over at a seam: what the keys beyond it would weigh, t = e
 order the shares cancel, and max(|low|, |high|)·t² is left, against h·t inside a head: seams fail first, and more so far
 from zero and with many anchors.
 
-**β.** A cause is a cause if removing it helps. Scores of a blending head that fails are multiplied by powers
-of two, and by what undoes `score_factor`; if at some factor the worst ratio of error to bound is 1 or less, or a tenth
-of what it was, scores were too small (a factor above 1: uniform attention) or too large (below 1: one key takes over
-from the next in steps, drift).
+**β.** A cause is a cause if it was changed and removing it helps. Scores of a blending head that fails, and are not
+those that were proved, are multiplied by what undoes `score_factor`, by powers of two, and between the best of those by
+golden section; if with a factor, as it is printed, no query errs beyond the bound, scores were too small (a factor
+above 1: uniform attention) or too large (below 1: one key takes over from the next in steps, drift). A factor that
+only lessens the error explains nothing: other numbers were changed.
 
 **Precision.** The same numbers are run in float64. Where an output is not finite, or errs beyond the bound that the run
 in float64 keeps, the dtype is the cause. Logits of size S are rounded by ρS, ρ the unit roundoff; against the gap
@@ -58,6 +59,8 @@ CONCENTRATED = 5.0
 SHARE = 0.9
 SEARCH = 400_000
 """Weights computed for one factor of the search, about."""
+DIGITS = (3, 6, 9, 12)
+"""Of a factor, the fewest that mend; advice prints up to the most."""
 
 
 def examine(head: Examined) -> list[Finding]:
@@ -80,7 +83,7 @@ def selecting(head: Examined, snap: Snap, run: Run) -> Finding | None:
         return blending(head, run)
     # Λ as the run has it, at least that where a weight underflows
     gap = float(((run.top / run.second.clamp_min(1e-300)).log() / snap.z)[should].median())
-    advice = head.rescale(snap.gap / gap if gap > 0 else math.inf)
+    advice = head.rescale(float(f"{snap.gap / gap:.6g}") if gap > 0 else math.inf)
     keys = float(run.effective[should].median())
     blurred = f"the gap of scores between neighbouring keys is {gap:.3g} where {snap.gap:.3g} is derived"
     if (keys - 1) / max(head.keys - 1, 1) > HALF:
@@ -143,7 +146,8 @@ def at_boundary(head: Examined, run: Run, advice: str) -> Finding | None:
                 f"{float(elsewhere):.3g}."
             )
             undo = (
-                "The keys there are not those that were built: build or load the model again, or keep away from there."
+                "The keys there or their values are not those that were built: build or load the model again, or keep "
+                "away from there."
             )
             return _found("boundary artefacts", head, run, evidence, advice or undo)
     return None
@@ -160,40 +164,45 @@ def concentrated(error: Tensor, bound: Tensor, band: Tensor) -> bool:
 
 def unexplained(head: Examined, run: Run) -> Finding:
     """The error is there, and neither the dtype nor β nor the ends explain it: values were changed."""
-    evidence = f"{_error(head, run)}, and no β mends it: the stored numbers are not those built."
+    tried = "its scores are those built, other" if head.scores_kept else "no β that was tried mends it: the"
+    evidence = f"{_error(head, run)}, and {tried} stored numbers are not{'' if head.scores_kept else ' those built'}."
     return _found("interpolation drift", head, run, evidence, "Build, compile or load the model again.")
 
 
 def restoring_factor(head: Examined, run: Run) -> float | None:
-    """The factor for the scores, nearest to 1, at which the error is mended; None if there is none."""
+    """The factor for the scores, nearest to 1, with which every query keeps its bound; None if none was found."""
     stride = max(1, len(run.error) * head.keys // SEARCH)
-    bound = head.thinned(head.bound, stride)
 
-    def ratio(factor: float) -> float:
-        error = head.run(torch.float64, head.score_factor * factor, stride).error
-        return float((error / bound).nan_to_num(nan=math.inf).max())
+    def ratio(scale: float, stride: int = 1) -> float:
+        error = head.run(torch.float64, scale, stride).error
+        return float((error / head.thinned(head.bound, stride)).nan_to_num(nan=math.inf).max())
 
-    before = float((run.error / head.bound).max())
-    undo = 1 / head.score_factor
-    if undo != 1 and ratio(undo) <= 1:
-        return undo
-    found = {}
+    if head.scores_kept:
+        return None
+    if head.score_factor != 1 and ratio(1.0) <= 1:
+        return 1 / head.score_factor
+    found: dict[float, float] = {}
     for power in sorted((p / 2 for p in range(-40, 41) if p), key=abs):
-        found[power] = ratio(2**power)
+        found[power] = ratio(head.score_factor * 2**power, stride)
         if found[power] <= 1:
-            return float(2**power)
-    best = min(found, key=lambda power: found[power])
-    power, least = _refined(lambda p: ratio(2**p), best - 0.5, best + 0.5)
-    return float(2**power) if least <= before / 10 else None
+            break
+    power = min(found, key=lambda power: found[power])
+    if found[power] > 1:
+        power = _refined(lambda p: ratio(head.score_factor * 2**p, stride), power - 0.5, power + 0.5)
+    printed = (float(f"{2**power:.{digits}g}") for digits in DIGITS)
+    return next((factor for factor in printed if ratio(head.score_factor * factor) <= 1), None)
 
 
-def _refined(f: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
-    """The least value of a function of one valley on [low, high], by golden section: where and how much."""
+def _refined(f: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function of one valley is 1 or less on [low, high], or else least, by golden section."""
     golden = (math.sqrt(5) - 1) / 2
-    for _ in range(24):
+    for _ in range(57):
         left, right = high - golden * (high - low), low + golden * (high - low)
-        low, high = (low, right) if f(left) < f(right) else (left, high)
-    return (low + high) / 2, f((low + high) / 2)
+        at_left, at_right = f(left), f(right)
+        if min(at_left, at_right) <= 1:
+            return left if at_left < at_right else right
+        low, high = (low, right) if at_left < at_right else (left, high)
+    return (low + high) / 2
 
 
 def precision(head: Examined) -> Finding | None:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.head.grid_module import LiteralGrid
+from anchorhead.head.head import Head
 from anchorhead.head.module import LiteralHead
 from anchorhead.model.attention import Attention
 from anchorhead.model.largest import Maxima
@@ -85,7 +86,8 @@ class Examined(ABC):
     dtype, score_factor: the run that is examined. bound: what every query is held to, and standard: what that is called
     where it is not the network's own bound. ends, seams: the queries next to an end of the range, and next to a place
     where heads or pieces meet. logits: the largest absolute score at β = 1. keys: of one head. per_row: weights that
-    one row of x takes. snap: of a head that selects.
+    one row of x takes. snap: of a head that selects. numbers: of a head, as they are, and as they were proved; None
+    where that is not known.
     """
 
     bound: Tensor
@@ -95,6 +97,7 @@ class Examined(ABC):
     keys: int
     per_row: int
     snap: Snap | None = None
+    numbers: tuple[Head, Head] | None = None
     name = "the head"
     standard = "bound"
 
@@ -137,6 +140,14 @@ class Examined(ABC):
         """What is left of a value for each query when every `stride`-th row is run."""
         return per_query.reshape(len(self.x), -1)[::stride].reshape(-1)
 
+    @property
+    def scores_kept(self) -> bool:
+        """Whether its scores are known to be those that were proved."""
+        if self.numbers is None or self.score_factor != 1:
+            return False
+        now, proved = self.numbers
+        return all(getattr(now, name) == getattr(proved, name) for name in SCORES[LiteralHead])
+
     def promised(self) -> float:
         """The network's own bound."""
         return float(self.bound.max())
@@ -147,10 +158,10 @@ class Examined(ABC):
 
     def rescale(self, factor: float) -> str:
         """Advice, from the factor that scores need; here for heads whose values belong to one β."""
-        if self.score_factor != 1 and (factor < 1) == (self.score_factor > 1):
+        if self.score_factor != 1 and factor == 1 / self.score_factor:
             return "Run it at score_factor=1: its values belong to the scores that it was compiled with."
         return (
-            f"Multiply the scores (slopes, intercepts and gates) by {factor:.3g}, or compile it again: its values "
+            f"Multiply the scores (slopes, intercepts and gates) by {factor:.12g}, or compile it again: its values "
             "belong to the scores that it was compiled with."
         )
 
@@ -169,7 +180,7 @@ class Examined(ABC):
 def derived(factor: float, beta: float, whose: str) -> str:
     """Advice for heads of the paper, whose β is a formula."""
     return (
-        f"Multiply the scores by {factor:.6g}: the β {whose}for a selection error of {SELECTION_ERROR:g} is "
+        f"Multiply the scores by {factor:.12g}: the β {whose}for a selection error of {SELECTION_ERROR:g} is "
         f"{beta:.6g}, which is derived where beta= is left out."
     )
 

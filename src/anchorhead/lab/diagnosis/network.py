@@ -1,14 +1,16 @@
-"""A network of heads, examined: those of its heads that fail first, on the inputs that they actually see.
+"""A network of heads, examined: every head that fails by itself, the one that moves the outputs most first.
 
-Every wire of a run is compared with the target's, as `probe` does, and its error with what was proved for it. Later
-layers inherit what an earlier one gets wrong, so only the first layer with a wire beyond its share is looked into: each
-group of steps that share a head there is examined, with the layers before it run as they are. If every head keeps its
-share and the outputs do not, it is the affine map after the last.
+Later layers inherit what an earlier one gets wrong. So each group of steps that share a head is run on what the target
+has there, and what it writes compared with the target's and with what was proved for it. What it moves the outputs by
+is told by the target's own steps after it, with what it wrote in the place of what it should. If every head keeps its
+share by itself and not in the run, the first layer that does not is examined on what the run has there; if in the run
+too, and the outputs do not, it is the affine map after the last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anchorhead.circuit.layout import states
 from anchorhead.digits import Up
 from anchorhead.display import shortened
 from anchorhead.lab.diagnosis.compiled import near_ends, near_seams, seams_of
@@ -29,7 +32,10 @@ from anchorhead.model.layered import Layer, LayeredNetwork, exact_wires
 SLACK = 2**-48
 """What the target itself is rounded by in float64, relative to 1 + its size."""
 MOST = 4
-"""Findings of one network: nodes beyond these are counted, not described."""
+"""Nodes that a finding names; the others are counted."""
+
+Before = Callable[[int, torch.dtype], Tensor]
+"""The states before a layer, in a dtype."""
 
 
 class ExaminedNetwork:
@@ -46,7 +52,8 @@ class ExaminedNetwork:
         self.layers: list[Layer] = list(core.layered.sequence)
         sizes = [group.count * group.keys for layer in self.layers for group in layer.parts]
         self.at_once = max(1, CHUNK // max(sizes, default=1))
-        self.exact, self.run = cache(self._exact), cache(self._run)
+        self.exact, self.run, self.keeps = cache(self._exact), cache(self._run), cache(self._keeps)
+        self.held = list(states(core.circuit, core.placed.plans))
 
     def _exact(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Wires and outputs of the target, at the inputs as the dtype has them."""
@@ -57,8 +64,17 @@ class ExaminedNetwork:
         errors of outputs, (rows, outputs)."""
         network: LayeredNetwork = altered(self.core.layered.literal(), dtype, self.score_factor)
         parts = [network.states(part) for part in self.x.to(dtype).reshape(len(self.x), -1).split(self.at_once)]
-        states = [torch.cat(states) for states in zip(*parts, strict=True)]
-        return states, (network.last(states[-1]).double() - self.exact(dtype)[1]).abs()
+        found = [torch.cat(after) for after in zip(*parts, strict=True)]
+        return found, (network.last(found[-1]).double() - self.exact(dtype)[1]).abs()
+
+    def _keeps(self, dtype: torch.dtype) -> bool:
+        """Whether no output that keeps its bound in float64 loses it in a dtype."""
+        allowed = _loosened(self.claimed.outputs or (self.claimed.bound,), self.exact(torch.float64)[1])
+        return bool(((self.run(dtype)[1] <= allowed) | ~(self.run(torch.float64)[1] <= allowed)).all())
+
+    def before(self, number: int, dtype: torch.dtype) -> Tensor:
+        """The state that a layer should see."""
+        return self.exact(dtype)[0][..., self.held[number]].to(dtype)
 
     def allowed(self, wires: list[int], exact: Tensor) -> Tensor:
         """What was proved of some wires, (..., wires), whose exact values these are."""
@@ -75,23 +91,32 @@ class ExaminedNetwork:
         allowed = _loosened(self.claimed.outputs or (self.claimed.bound,), exact)
         found: list[Finding] = []
         if not bool((error <= allowed).all()):
-            found = [finding for node in self._failing() for finding in examine(node)] or [self._last(error, allowed)]
-        return _merged(found), float(error.max()), self.claimed.bound
+            alone = [node for number in range(len(self.layers)) for node in self._failing(number, self.before)]
+            found = _merged(alone or self._first()) or [self._last(error, allowed)]
+        return found, float(error.max()), self.claimed.bound
 
-    def _failing(self) -> Iterator[ExaminedNode]:
-        """The groups with a wire that errs by more than was proved for it, of the first layer that has any."""
-        wires, states = self.exact(self.dtype)[0], self.run(self.dtype)[0]
-        for number, layer in enumerate(self.layers):
-            new = self.new_wires(layer)
-            error = (states[number + 1][..., -len(new) :].double() - wires[..., new]).abs()
-            failing = ~(error <= self.allowed(new, wires[..., new])).all(0)
-            if failing.any():
-                widths = [group.count * group.width for group in layer.parts]
-                parts = zip(failing.split(widths), torch.tensor(new).split(widths), strict=True)
-                for index, (fails, made) in enumerate(parts):
-                    if fails.any():
-                        yield ExaminedNode(self, number, index, made.tolist())
-                return
+    def _first(self) -> list[ExaminedNode]:
+        """Those of the first layer that fails in the run."""
+        layers = (self._failing(number, lambda i, dtype: self.run(dtype)[0][i]) for number in range(len(self.layers)))
+        return next(filter(None, layers), [])
+
+    def _failing(self, number: int, before: Before) -> list[ExaminedNode]:
+        """The groups of a layer with a wire that errs by more than was proved for it, on these states before it."""
+        layer, wires = self.layers[number], self.exact(self.dtype)[0]
+        new, ran = self.new_wires(layer), altered(layer.literal(), self.dtype, self.score_factor)
+        made = torch.cat([ran(part)[..., -len(new) :] for part in before(number, self.dtype).split(self.at_once)])
+        kept = ((made.double() - wires[..., new]).abs() <= self.allowed(new, wires[..., new])).all(0)
+        widths = [group.count * group.width for group in layer.parts]
+        parts = zip(*(t.split(widths, dim=-1) for t in (made, kept, torch.tensor(new))), strict=True)
+        return [ExaminedNode(self, number, i, own.tolist(), before, own[~keeps].tolist(), self._moved(number, i, wrote))
+                for i, (wrote, keeps, own) in enumerate(parts) if not keeps.all()]  # fmt: skip
+
+    def _moved(self, number: int, index: int, wrote: Tensor) -> float:
+        """By how much the target's outputs differ with what a group wrote in the place of what it should."""
+        steps = self.layers[number].group_steps[index]
+        parts = wrote.double().split([self.core.circuit.steps[i].width for i in steps], dim=-1)
+        moved = exact_wires(self.core.circuit, self.x.to(self.dtype).double(), dict(zip(steps, parts, strict=True)))[1]
+        return float((moved - self.exact(self.dtype)[1]).abs().nan_to_num(nan=math.inf).max())
 
     def _last(self, error: Tensor, allowed: Tensor) -> Finding:
         """Every head keeps its share and the outputs do not: the affine map that makes them, or its rounding."""
@@ -108,21 +133,28 @@ class ExaminedNetwork:
 
 
 class ExaminedNode(Examined):
-    """One group of steps of one layer, which make these wires, on what the layers before it make."""
+    """One group of steps of one layer, which make these wires, on the states before it; failing: the wires that err
+    too much. moved: by how much that moves the outputs."""
 
-    def __init__(self, network: ExaminedNetwork, number: int, index: int, wires: list[int]) -> None:
+    def __init__(self, network: ExaminedNetwork, number: int, index: int, wires: list[int], before: Before,
+                 failing: list[int], moved: float) -> None:  # fmt: skip
         super().__init__(network.x, network.dtype, network.score_factor)
         self.network, self.number, self.index, self.wires = network, number, index, wires
+        self.before, self.failing, self.moved = before, failing, moved
         self.layer = network.layers[number]
         group = self.layer.parts[index]
         u = group.looked_at(self._rows(torch.float64, 1).double())
         self.u, self.keys, self.logits = u.reshape(-1), group.keys, group.logit_range(u)
         self.bound = network.allowed(wires, network.exact(torch.float64)[0][..., wires]).reshape(-1)
         self.ends, self.seams = _marked(group, u, network.score_factor)
+        if group.head is not None and network.claimed.level != "unproved":
+            claim = network.core.placed.claim
+            proved = claim.heads[claim.wiring.uses[self.layer.group_steps[index][0]].head]
+            self.numbers = group.head.numbers, proved.head
 
     def _rows(self, dtype: torch.dtype, stride: int) -> Tensor:
         """What the group reads."""
-        states = self.network.run(dtype)[0][self.number][::stride]
+        states = self.before(self.number, dtype)[::stride]
         return altered(self.layer.rows, dtype)(states).split(self.layer.sizes, dim=-1)[self.index]
 
     def literal(self) -> Group:
@@ -141,8 +173,14 @@ class ExaminedNode(Examined):
         return (literal(x).double() - exact).abs(), weights
 
     def where(self, i: int) -> str:
-        wire = self.wires[i % len(self.wires)]
+        return self.node(self.wires[i % len(self.wires)])
+
+    def node(self, wire: int) -> str:
+        """A wire in words."""
         return f"layer {self.number}, node {shortened(self.network.core.circuit.wire_name(wire), 40)}"
+
+    def allows(self, dtype: torch.dtype) -> bool:
+        return self.network.keeps(dtype)
 
     def place(self, i: int) -> str:
         return f"u = {self.u[i].item():.4g}"
@@ -164,10 +202,19 @@ def _marked(group: Group, u: Tensor, score_factor: float) -> tuple[Tensor, Tenso
     return torch.stack(ends, -1).reshape(-1), torch.stack(joints, -1).reshape(-1)
 
 
-def _merged(findings: list[Finding]) -> list[Finding]:
-    """One finding for each kind and layer: the first node described, the others counted."""
-    groups: dict[tuple[str, str], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.kind, finding.where.split(",")[0]), []).append(finding)
-    more = {key: f" and {len(group) - 1} more" if len(group) > 1 else "" for key, group in groups.items()}
-    return [replace(group[0], where=group[0].where + more[key]) for key, group in groups.items()][:MOST]
+def _merged(nodes: list[ExaminedNode]) -> list[Finding]:
+    """One finding for each kind and advice: the node that moves the outputs most described, the others named."""
+    groups: dict[tuple[str, str], list[tuple[ExaminedNode, Finding]]] = {}
+    for node in sorted(nodes, key=lambda node: -node.moved):
+        for finding in examine(node):
+            groups.setdefault((finding.kind, finding.advice), []).append((node, finding))
+    return [_all_named(group) for group in groups.values()]
+
+
+def _all_named(group: list[tuple[ExaminedNode, Finding]]) -> Finding:
+    node, first = group[0]
+    every = [finding.where for _, finding in group] + [other.node(w) for other, _ in group for w in other.failing]
+    names = list(dict.fromkeys(every))
+    where = "; ".join(names[:MOST]) + (f" and {len(names) - MOST} more" if len(names) > MOST else "")
+    alone = f" By itself it moves the outputs by {node.moved:.3g}." if math.isfinite(node.moved) else ""
+    return replace(first, where=where, evidence=first.evidence + alone)

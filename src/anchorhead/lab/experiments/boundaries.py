@@ -23,7 +23,8 @@ from anchorhead.lab.figures import COLOURS, Figures, curve
 TITLE = "Boundaries and seams"
 ABOUT = (
     "Transitions where a construction is weakest: at the ends of its range, where there are anchors on one side only, "
-    "and where one head's anchors end and the next one's begin."
+    "and where one head's anchors end and the next one's begin. By distance, each mark is the largest error in the "
+    "band that ends there and begins at the mark before; errors of zero are drawn at 1e-17."
 )
 PLACES = {"low end": -0.95, "seam": 0.0, "high end": 0.95}
 ANCHORS, KEYS = 64, 24
@@ -31,13 +32,14 @@ AT = {"low end": "0.05 from the low end", "seam": "at the seam", "high end": "0.
 SHOWN = 40
 """The sharpness of the figures by distance."""
 STYLES: dict[str, dict[str, Any]] = {
-    "gated": {"color": COLOURS["gated"], "marker": "o", "ms": 3.5},
+    "gated": {"color": COLOURS["gated"], "marker": "D", "ms": 5.5, "lw": 2.5},
     "smooth": {"color": COLOURS["smooth"], "marker": "o", "ms": 3.5},
     "one head": {"color": COLOURS["nearest"], "marker": "s", "ms": 5, "lw": 2.5},
     "two heads": {"color": "#d1495b", "marker": "o", "ms": 2.5, "ls": "--"},
 }
 EDGES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Distances from the boundary, between which the largest error is taken."""
+FLOOR = 1e-17
 
 
 def tasks(quick: bool) -> list[Task]:
@@ -66,7 +68,12 @@ def run(setting: Setting, seed: int) -> list[Row]:
     boundary = {"low end": -1.0, "seam": 0.0, "high end": 1.0}[place]
     distance = (x - boundary).abs()
     return [
-        {"nearer_than": far, "sup": error[(distance >= near) & (distance <= far)].max().item(), "bound": bound}
+        {
+            "from_distance": near,
+            "to_distance": far,
+            "sup": error[(distance >= near) & (distance <= far)].max().item(),
+            "bound": bound,
+        }
         for near, far in pairwise(EDGES)
         if near < distance.max()  # no place is further than 1 from the seam
     ]
@@ -89,11 +96,11 @@ def looked_up(x: Tensor, f: Callable[[Tensor], Tensor], heads: int) -> Tensor:
 def figures(rows: Rows) -> Figures:
     found = Figures()
     for place, mine in rows.where(sharpness=SHOWN).by("place"):
-        title, xlabel = f"tanh({SHOWN}(x - c)), c {AT[place]}", f"distance from the {place}, up to"
+        title, xlabel = f"tanh({SHOWN}(x - c)), c {AT[place]}", f"distance from the {place}, in bands up to"
         name = f"boundaries_{place.replace(' ', '_')}"
-        with found.panel(name, title, xlabel, "sup error", ticks=mine.values("nearer_than")) as axes:
+        with found.panel(name, title, xlabel, "sup error", ticks=mine.values("to_distance")) as axes:
             for how, part in mine.by("how"):
-                curve(axes, part, "nearer_than", "sup", label=how, **STYLES[how])
+                curve(axes, part, "to_distance", "sup", floor=FLOOR, label=how, **STYLES[how])
     for place in ("seam", "high end"):
         mine = rows.where(place=place)
         if len(mine.values("sharpness")) == 1:

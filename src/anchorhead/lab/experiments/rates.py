@@ -145,6 +145,7 @@ def findings(rows: Rows) -> list[Finding]:
                 sup, rms = fitted_slope(part, sweep, "sup"), fitted_slope(part, sweep, "mean_square", power=0.5)
                 slopes.append([CALLED[sweep], how, str(sup), str(rms), str(len(part.values("seed")))])
     hows, kinked = sweeps["p"].values("how"), rows.where(how="kinked")
+    erred = f"err by {kinked.largest('sup'):.0e} at most" if kinked.column("sup").any() else "have no error at all"
     for sweep, mine in sweeps.items():
         for size in sorted(mine.values(sweep)):
             at = mine.where(**{sweep: size})
@@ -157,7 +158,7 @@ def findings(rows: Rows) -> list[Finding]:
         "trained ones are reported as they are.",
         Table(["in", "how", "sup error", "root mean square", "seeds"], slopes),
         "Mean squared error, mean over seeds. Three keys joined by gates (*kinked*), proved to "
-        f"within {Up(kinked.largest('bound')):.0e}, err by {kinked.largest('sup'):.0e} at most on these inputs.",
+        f"within {Up(kinked.largest('bound')):.0e}, {erred} on these inputs.",
         Table(["", *hows], errors),
     ]
 

@@ -1,0 +1,51 @@
+"""Why something that was seen when a model ran is left, and what to write in its place: a line for each reason.
+
+Of calls in a forward those are converted that are activations of torch and return what they compute. Whatever else is
+elementwise is read where it is a module of its own (`activations.is_elementwise`), if the conversion is to be pure, and
+has a head on all of R if it nears straight lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anchorhead.conversion.states import SAID
+
+NORMS = set("native_layer_norm native_group_norm _fused_rms_norm rms_norm rsqrt".split())
+"""What norms compute and little else does."""
+ELEMENTWISE = set(
+    "abs clamp clamp_min clamp_max maximum minimum where erf erfc sin cos tan asin acos atan sinh cosh asinh acosh "
+    "atanh exp exp2 expm1 log log2 log10 log1p pow square sqrt reciprocal".split()
+)
+"""Operations of torch that may be part of an elementwise function."""
+PRODUCTS = set("mul div matmul mm bmm addcmul baddbmm addmm einsum".split())
+Advice = tuple[Callable[[set[str]], set[str]], str]
+REASONS: list[Advice] = [
+    (lambda seen: seen & NORMS, "a norm, which pure=True converts where it is a module of its own, or a call with a "
+     "constant shape and eps in a forward that can be traced"),
+    (lambda seen: seen & ELEMENTWISE, "left, since of calls in a forward only torch's activations are converted; where "
+     "the whole is a function of one argument and of numbers, compute it in a module of its own without parameters, "
+     "and use pure=True; what nears no straight line on some side, as sin(x), x*x and exp(x), has no head on all of R"),
+    (lambda seen: seen - PRODUCTS, "left, since conversion has no head for it"),
+    (lambda seen: seen, "left, since a product of two signals is converted only as a gate, where one of them is an "
+     "activation"),
+]  # fmt: skip
+"""Of which operations in a row something is said, and what; the first that is of some is said of the row."""
+
+
+def instead(remaining: list[tuple[str, str]], known: set[str]) -> list[str]:
+    """Lines on the rows of a report; known: places of which the reason is said already."""
+    found: dict[str, set[str]] = {}
+    for place, what in remaining:
+        seen = set() if place in known else _operations(what)
+        of, why = next(((of, why) for part, why in REASONS if (of := part(seen))), (set[str](), ""))
+        found.setdefault(why, set()).update(of)
+    return [f"  {', '.join(sorted(of))}: {why}" for why, of in found.items() if of]
+
+
+def _operations(what: str) -> set[str]:
+    """The names of operations in a row; what is said in words explains itself."""
+    for words in SAID.values():
+        what = what.replace(words, "")
+    names = {part.split(" at ")[0] for part in what.partition(" (")[2].rstrip(")").split(", ")}
+    return {name for name in names if name.isidentifier()}
