@@ -18,12 +18,14 @@ pytest.importorskip("sklearn")
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Ridge
 
 ic = ah.in_context
 
 
-def predicted(X, y, query, alpha, rate):
-    """Kernel ridge regression of these floats, in 60 digits."""
+def predicted(X, y, query, alpha, rate, counts=None):
+    """Kernel ridge regression of these floats, in 60 digits; examples with weights as so many of them."""
+    counts = np.ones(len(X)) if counts is None else counts
     with mpmath.workdps(60):
         X, query = ([[mpmath.mpf(v) for v in row] for row in part.tolist()] for part in (X, query))
 
@@ -31,7 +33,8 @@ def predicted(X, y, query, alpha, rate):
             return mpmath.matrix([[mpmath.exp(-mpmath.mpf(rate) * sum((a - b) ** 2 for a, b in zip(r, x, strict=True)))
                                    for x in X] for r in rows])  # fmt: skip
 
-        weights = mpmath.lu_solve(kernels(X) + mpmath.mpf(alpha) * mpmath.eye(len(X)), mpmath.matrix(y.tolist()))
+        penalties = mpmath.diag([mpmath.mpf(alpha) / mpmath.mpf(w) for w in counts.tolist()])
+        weights = mpmath.lu_solve(kernels(X) + penalties, mpmath.matrix(y.tolist()))
         return np.array([float(v) for v in kernels(query) * weights])
 
 
@@ -67,10 +70,44 @@ def test_the_bound_holds_for_weights_that_are_wrong(seed, power):
     l2, rate = 10.0**power, 0.5
     network = ic.kernel_ridge(2, 1.0, l2, 3, examples=8, bounds={"x": 8.0, "query": 8.0, "y": 1.0})
     b = torch.tensor(draw.standard_normal((8, 1)) * 10 ** draw.uniform(-3, 6))
-    bound, left = prediction_bounds(network, torch.tensor(X), torch.tensor(y)[:, None], b, rate)
+    every = torch.ones(8, dtype=torch.float64)
+    bound, left = prediction_bounds(network, torch.tensor(X), torch.tensor(y)[:, None], b, rate, every)
     found = network.answered(torch.tensor(X), b, torch.tensor(X))[:, 0].numpy()
     assert np.abs(found - predicted(X, y, X, 8 * l2, rate)).max() <= bound
     assert left <= bound
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 12), st.integers(-9, 1), st.floats(0.01, 20), st.integers(0, 12))
+def test_the_bound_holds_with_weights_and_none_are_examples_that_are_not_there(seed, examples, power, rate, spread):
+    draw = np.random.default_rng(seed)
+    X, y = draw.standard_normal((examples, 2)), 1e3 * draw.standard_normal(examples)
+    query, alpha = 0.5 * draw.standard_normal((6, 2)), 10.0**power
+    counts = 10 ** draw.uniform(-spread, spread, examples) * (draw.random(examples) < 0.8)
+    counts[0] = 10.0 ** draw.uniform(-spread, spread)
+    try:
+        model = ic.KernelRidge(alpha, gamma=rate).fit(X, y, sample_weight=counts)
+    except ah.ToleranceError:
+        assert alpha / counts.max() / examples < 1e-12
+        return
+    kept = counts > 0
+    centre = X[kept].mean(0)
+    wanted = predicted(X[kept] - centre, y[kept], query - centre, alpha, rate, counts[kept])
+    if model.certificate_ is not None:
+        assert np.abs(model.predict(query) - wanted).max() <= model.certificate_.bound
+    without = ic.KernelRidge(alpha, gamma=rate).fit(X[kept], y[kept], sample_weight=counts[kept])
+    assert (without.predict(query) == model.predict(query)).all()
+
+
+def test_one_weight_for_all_is_a_smaller_penalty():
+    X, y = load_diabetes(return_X_y=True)
+    for made, theirs in (
+        (ic.KernelRidge(0.5, gamma=5.0), KernelRidge(alpha=0.5, kernel="rbf", gamma=5.0)),
+        (ic.Ridge(0.5), Ridge(0.5)),
+    ):
+        for weight in (3.0, np.full(100, 3.0)):
+            mine = made.fit(X[:100], y[:100], sample_weight=weight).predict(X[100:110])
+            assert np.abs(mine - theirs.fit(X[:100], y[:100], sample_weight=weight).predict(X[100:110])).max() < 1e-7
 
 
 @pytest.mark.parametrize("alpha", [1e-2, 1e-6, 1e-8])
@@ -149,5 +186,11 @@ def test_what_a_kernel_fit_does_not_take_is_named(model):
     name = type(model).__name__
     with pytest.raises(ah.InputError, match=f"{name} predicts numbers"):
         model.fit([[0.0], [1.0]], ["a", "b"])
-    with pytest.raises(ah.InputError, match=rf"{name}\.fit takes X and y, and was given sample_weight"):
-        model.fit([[0.0], [1.0]], [0.0, 1.0], sample_weight=[1, 2])
+
+
+def test_weights_that_a_kernel_fit_does_not_take_are_named():
+    data = [[0.0], [1.0]], [0.0, 1.0]
+    with pytest.raises(ah.InputError, match=r"NadarayaWatson\.fit takes X and y, and was given sample_weight"):
+        ic.NadarayaWatson().fit(*data, sample_weight=[1, 2])
+    with pytest.raises(ah.InputError, match="Negative values"):
+        ic.KernelRidge().fit(*data, sample_weight=[1, -2])

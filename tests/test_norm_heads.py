@@ -15,6 +15,7 @@ from torch import nn
 import anchorhead as ah
 from anchorhead.compiler.norm_models import norm_models
 from anchorhead.conversion.norms import norm_of
+from anchorhead.digits import Up
 from anchorhead.errors import VerificationError
 from anchorhead.model.norm import NormForm, NormHead
 from anchorhead.proof.norm_heads import norm_bound, norm_width

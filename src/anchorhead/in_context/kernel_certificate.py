@@ -15,10 +15,15 @@ L_j = -â|x_j|²/2 + δ_j, and δ_j is computed here, off by γ_(d+5) â|x_j|².
 
 where τ also has what lies between 1/length², of which ε_g speaks, and 2γ.
 
+*Weights.* With S = diag(sqrt w_j), sqrt(w_j) <= 1, K is S K S, y is S y, and f(q) = mean_j k(q, x_j) sqrt(w_j) β_j, as
+in `kernel_ridge.py`: the same holds with C = mean|S c|, δ_j what a level has beside its *offset* o_j, and e^{o_j}
+within γ_8|o_j| of sqrt(w_j), relatively, which is counted with τ.
+
 *The residual.* |x - x'|² by differences is right to γ_(d+4), γ times it to γ_(d+5) =: θ. Since z e^{-z} < 0.37, exp(-z)
 moves by less than 0.38 θ, and exp itself errs by four units in the last place: an entry is off by κ = 0.38 θ + 9 u. K c
 is summed in a tree of t levels, so that K c/n is off by κC + γ_(t+2)(1 + κ)C, and r by that and the four roundings of
-y - K c/n - l2 c. l2 = alpha/n and the labels over their largest are rounded once each, which is counted with them.
+y - K c/n - l2 c. l2 = alpha/n, the labels over their largest and sqrt(w_j) are rounded once or twice each, and
+multiplied with, which is counted with them.
 """
 
 from __future__ import annotations
@@ -43,39 +48,47 @@ ENTRIES = 2**21
 """Kernels at a time."""
 
 
-def prediction_bounds(network: KernelRidgeNetwork, X: Tensor, Y: Tensor, b: Tensor, rate: float) -> tuple[float, float]:
+def prediction_bounds(
+    network: KernelRidgeNetwork, X: Tensor, Y: Tensor, b: Tensor, rate: float, roots: Tensor
+) -> tuple[float, float]:
     """|f~ - f| for every query within the network's bounds, and the part of it that is left of the linear system.
 
-    X (n, d), labels Y and weights b (n, targets), rate: γ. The largest over targets.
+    X (n, d), labels S Y and b (n, targets), rate: γ, roots: sqrt(w_j), (n,), whose logarithms the network had as
+    offsets. The largest over targets.
     """
-    found = [_of_one(network, X, y, w, rate) for y, w in zip(Y.mT, b.mT, strict=True)]
+    found = [_of_one(network, X, y, w, rate, roots) for y, w in zip(Y.mT, b.mT, strict=True)]
     return max(whole for whole, _ in found), max(left for _, left in found)
 
 
-def _of_one(network: KernelRidgeNetwork, X: Tensor, y: Tensor, b: Tensor, rate: float) -> tuple[float, float]:
+def _of_one(
+    network: KernelRidgeNetwork, X: Tensor, y: Tensor, b: Tensor, rate: float, roots: Tensor
+) -> tuple[float, float]:
     n, d = X.shape
     scale = float(network.scale)
-    lengths = X.square().sum(1)
-    moved = (network.columns(Reading(), X).squeeze(-1) + scale * lengths / 2).double()
+    lengths, offsets = X.square().sum(1), roots.log()
+    furthest = float(offsets.abs().max())
+    moved = (network.columns(Reading(), X).squeeze(-1) + offsets - offsets + scale * lengths / 2).double()
     c = b * moved.exp()
-    mean = _kernel_mean(X, c, rate)
+    counted = roots * c
+    mean = roots * _kernel_mean(X, counted, rate)
     left = y - mean - network.l2 * c
     with precision():
         if not bool(c.isfinite().all() and left.isfinite().all()):
             return math.inf, math.inf
-        C, known = _mean(c), _root(left)
-        entry = arb("0.38") * gamma(d + 5, U) + 9 * arb(U)
+        C, known = _mean(counted), _root(left)
+        entry = arb("0.38") * gamma(d + 5, U) + 14 * arb(U)
         tree = math.ceil(math.log2(n)) if n > 1 else 0
         lost = (entry + gamma(tree + 2, U) * (1 + entry)) * C
-        lost += gamma(6, U) * (_root(y) + _root(mean) + 2 * network.l2 * _root(c)) + TINY
+        lost += gamma(9, U) * (_root(y) + _root(mean) + 2 * network.l2 * _root(c)) + TINY
         half = 1 / (2 * arb(network.l2).sqrt()) * (1 + arb(2.0**-50))
         reach = (known + lost) * half
         level = network.level_error("query", network.unit).expm1()
         shift = (gamma(d + 5, U) * arb(scale) * arb(float(lengths.max())) * (1 + arb(2.0**-40))).expm1() + 12 * arb(U)
         spread = arb(d) * (arb(network.limits["x"]) + network.limits["query"]) ** 2 * (1 + arb(2.0**-20)) / 2
         shift += (abs(1 / arb(network.length) ** 2 - 2 * arb(rate)) * spread).expm1()
+        shift += (gamma(8, U) * furthest).expm1()
         total = reach + level * C.min(_root(y) * half + reach) + (1 + level) * shift * C
-        total += network.kernel_error("query", network.unit) * _mean(b) + TINY
+        total += network.kernel_error("query", network.unit, furthest) * _mean(b) + TINY
         return (upper(total), upper(known * half)) if total.is_finite() else (math.inf, math.inf)
 
 

@@ -14,7 +14,7 @@ import math
 import os
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from anchorhead.in_context.kernel_inverse import WEAKEST, KernelInverseNetwork
 from anchorhead.in_context.kernel_regression import KernelRegression, kernel_regression
 from anchorhead.in_context.kernel_ridge import KernelRidgeNetwork, coefficients_for, enough_steps
 from anchorhead.in_context.kernels import squared_distances
-from anchorhead.in_context.linear_models import dense
+from anchorhead.in_context.linear_models import dense, read_weights
 from anchorhead.in_context.network import no_file, stated
 from anchorhead.progress import Progress, telling
 from anchorhead.proof.certificate import Certificate
@@ -76,13 +76,7 @@ class _Kernel(RegressorMixin, BaseEstimator):
     def _method(self) -> str:
         """What is predicted by, with its parameters."""
 
-    def fit(self, X: Any, y: Any, **others: Any) -> _Kernel:
-        """Keeps the examples; nothing is learned before a query is there. y may have several columns."""
-        if others:
-            raise InputError(
-                f"{type(self).__name__}.fit takes X and y, and was given {', '.join(others)}: all examples count alike "
-                "here. Leave it out."
-            )
+    def _fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, multi_output=True)
         X = dense(X)
         if y.dtype.kind not in "biuf":
@@ -90,8 +84,14 @@ class _Kernel(RegressorMixin, BaseEstimator):
                 f"y holds {y.dtype.name}, and {type(self).__name__} predicts numbers; encode the labels as numbers, or "
                 "for classes use ah.in_context.LogisticRegression."
             )
+        weights = read_weights(sample_weight, len(X))
+        weights = np.ones(len(X)) if weights is None else weights
+        self._most = float(weights.max())
+        counting = weights / self._most > 0
+        X, y, weights = X[counting], y[counting], weights[counting] / self._most
         self._centre, self._size = X.mean(0), float(np.abs(y).max()) or 1.0
         self._X, self._y = torch.tensor(X - self._centre), torch.tensor(y.T / self._size, dtype=torch.float64)
+        self._roots = torch.tensor(weights).sqrt()
         reach = _power(self._X)
         with telling(f"fitting {type(self).__name__}", self.progress) as report:
             self.network_ = self._network({"x": reach, "query": 2 * reach, "y": 1.0})
@@ -146,7 +146,7 @@ class _Kernel(RegressorMixin, BaseEstimator):
         own = self.network_.certificate
         rounding += 2.0**-51 * self.network_.gain
         said = (
-            "of this fit only: the examples and queries as they are centred inside and the labels over their largest",
+            "of this fit only: the examples and queries as they are centred inside, and the labels over their largest",
             "the domain is that of the queries, in the units of the data",
         )
         reach = self.network_.limits["query"]
@@ -192,6 +192,15 @@ class NadarayaWatson(_Kernel):
 
     def __init__(self, bandwidth: float = 1.0, *, progress: bool | Progress = True) -> None:
         self.bandwidth, self.progress = bandwidth, progress
+
+    def fit(self, X: Any, y: Any, **others: Any) -> NadarayaWatson:
+        """Keeps the examples; nothing is learned before a query is there. y may have several columns."""
+        if others:
+            raise InputError(
+                f"NadarayaWatson.fit takes X and y, and was given {', '.join(others)}: all examples count alike here. "
+                "Leave it out."
+            )
+        return self._fit(X, y)
 
     @property
     def _method(self) -> str:
@@ -241,6 +250,10 @@ class KernelRidge(_Kernel):
                  progress: bool | Progress = True) -> None:  # fmt: skip
         self.alpha, self.gamma, self.tol, self.progress = alpha, gamma, tol, progress
 
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KernelRidge:
+        """Finds the examples' weights in the answers by the network; sample_weight is one number for each example."""
+        return self._fit(X, y, sample_weight)
+
     def _vanishing(self, query: torch.Tensor) -> torch.Tensor:
         """An answer is the mean of kernel times weights, at most the largest kernel times the largest weight."""
         apart = (query.abs().amax(1) - self._X.abs().max()) * (1 - 2.0**-40)
@@ -258,11 +271,11 @@ class KernelRidge(_Kernel):
     def _network(self, bounds: dict[str, float]) -> KernelRidgeNetwork:
         n, features = self._X.shape
         rate = self._rate()
-        penalty = _positive("alpha", self.alpha) / n
+        penalty = _positive("alpha", self.alpha) / (n * self._most)
         length, left = math.sqrt(0.5 / rate), _positive("tol", self.tol)
         try:
             steps = few_steps(penalty, left)
-            weakest = _least(self._X, rate, penalty) if FEW * n < STEP_COST * steps else 0.0
+            weakest = _least(self._X, self._roots, rate, penalty) if FEW * n < STEP_COST * steps else 0.0
             if weakest >= WEAKEST and n * inversions(1 + penalty, weakest) < STEP_COST * steps:
                 return KernelInverseNetwork(features, n, length, penalty, weakest, bounds)
             return UncheckedRidge(features, n, length, penalty, enough_steps(penalty, left), coefficients_for(penalty),
@@ -275,16 +288,17 @@ class KernelRidge(_Kernel):
             ) from error
         except AnchorheadError as error:
             said = (
-                f"{error} Here l2 is alpha/{n}, alpha={self.alpha!r}, and length is sqrt(1/(2 gamma)), gamma={rate:g}."
+                f"{error} Here l2 is alpha/{n * self._most:.6g}, alpha={self.alpha!r}, and length is "
+                f"sqrt(1/(2 gamma)), gamma={rate:g}."
             )
             raise type(error)(said) from error
 
     def _learn(self, report: Progress) -> tuple[Certificate | None, str]:
         network: Any = self.network_
-        labels, limit = self._columns(), float(self._y.abs().max())
-        self._b = network.learned(self._X, labels, report)
+        labels, limit = self._columns() * self._roots.unsqueeze(-1), float(self._y.abs().max())
+        self._b = network.learned(self._X, labels, self._offsets(), report)
         report(f"bounding what is left of {len(self._X):,} equations")
-        bound, left = prediction_bounds(network, self._X, labels, self._b, self._rate())
+        bound, left = prediction_bounds(network, self._X, labels, self._b, self._rate(), self._roots)
         if not left <= max(UNSETTLED, self.tol, bound / 2):
             warn_caller(
                 f"The weights leave an error of {Up(left):.1e} of the largest label; increase alpha={self.alpha!r}.",
@@ -298,8 +312,11 @@ class KernelRidge(_Kernel):
         return self._stated(bound + VANISHED, 0.0), ""
 
     def _answer(self, network: Any, query: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = network.answered(self._X, self._b, query)
+        found: torch.Tensor = network.answered(self._X, self._b, query, self._offsets())
         return found
+
+    def _offsets(self) -> torch.Tensor:
+        return self._roots.log().unsqueeze(-1)
 
 
 def few_steps(l2: float, tol: float) -> float:
@@ -310,9 +327,10 @@ def few_steps(l2: float, tol: float) -> float:
         return math.inf
 
 
-def _least(X: torch.Tensor, rate: float, l2: float) -> float:
-    """The least eigenvalue of K/n + l2, plainly, to half of it; at least l2."""
-    values = torch.linalg.eigvalsh(squared_distances(X, X).mul_(-rate).exp_() / len(X))
+def _least(X: torch.Tensor, roots: torch.Tensor, rate: float, l2: float) -> float:
+    """The least eigenvalue of S K S/n + l2, plainly, to half of it; at least l2."""
+    kernel = squared_distances(X, X).mul_(-rate).exp_().mul_(roots).mul_(roots.unsqueeze(-1))
+    values = torch.linalg.eigvalsh(kernel / len(X))
     return max(l2, float(values[0]) / 2)
 
 

@@ -53,9 +53,10 @@ class KernelInverseNetwork(KernelRidgeNetwork):
     def _proved(self) -> Certificate:
         return self._trivial()
 
-    def started(self, how: Reading, X: Tensor, y: Tensor, query: Tensor, mask: Tensor | None = None) -> State:
+    def started(self, how: Reading, X: Tensor, y: Tensor, query: Tensor, mask: Tensor | None = None,
+                offsets: Tensor | None = None) -> State:  # fmt: skip
         """As Richardson's iteration, and M."""
-        state = super().started(how, X, y, query, mask)
+        state = super().started(how, X, y, query, mask, offsets)
         eye = torch.eye(X.shape[-2], dtype=X.dtype, device=X.device).expand(*X.shape[:-2], -1, -1)
         A = how.blend(state["rows"], state["columns"], eye, mask, SINK)
         A = (A if mask is None else A * mask.unsqueeze(-1).to(A.dtype)) + self.coefficients[2].to(A.dtype) * eye
@@ -70,10 +71,10 @@ class KernelInverseNetwork(KernelRidgeNetwork):
         left = state["y"] - self.coefficients[2].to(b.dtype) * b - mean
         return state | {"b": b + how.product(self.inversion.inverse, state["M"], left)}
 
-    def answered(self, X: Tensor, b: Tensor, query: Tensor) -> Tensor:
+    def answered(self, X: Tensor, b: Tensor, query: Tensor, offsets: Tensor | None = None) -> Tensor:
         """No inverse is needed once b is known."""
         how = Reading()
-        return self._answers(how, super().started(how, X, b, query) | {"b": b})
+        return self._answers(how, super().started(how, X, b, query, offsets=offsets) | {"b": b})
 
     def layers(self) -> Layers:
         inner, over = self.inversion, self.prompt_head(2)

@@ -30,6 +30,10 @@ becomes b~ with (K~/n + l2)b~ = y. For c = E b~ that is M c = y + v, v = (E^-1 -
 
 at most, and what is said of M above and below holds for M~, predictions times e^{δ_q}.
 
+*Weights.* Of examples that count w_j, 0 < w_j <= 1, let S = diag(sqrt w_j). The prediction that they ask for is the
+mean of k(q, x_j) sqrt(w_j) b_j with (S K S/n + l2) b = S y. So labels are multiplied with sqrt(w_j), and levels have
+the *offset* ln sqrt(w_j): S K S is positive with a diagonal of at most ones, and steps are as above.
+
 *Other perturbations.* Let the step commit p_t. Its effect on b is ρ^k U_k(c) p_t, k steps later. In plain norm that is
 at most (k + 1)ρ^k, in all G = 1/(1 - ρ)². For the prediction, s - l2 <= (4ρ/η) sin²(θ/2) and |U_k| <= 1/sin θ give at
 most min(sqrt(s)(k + 1), w)ρ^k with w = sqrt(ρ/η)/cos(θ/2), θ at the largest s: in all W = min(G, w/(1 - ρ)). L is
@@ -245,10 +249,12 @@ class KernelRidgeNetwork(KernelNetwork):
         """Rows and columns of the examples and rows of the queries as at the top of `kernels.py`, and b_0, v_0."""
         return self.started(how, X, y.unsqueeze(-1), query, mask)
 
-    def started(self, how: Reading, X: Tensor, y: Tensor, query: Tensor, mask: Tensor | None = None) -> State:
-        """The same for several sets of labels, y (..., n, targets)."""
+    def started(self, how: Reading, X: Tensor, y: Tensor, query: Tensor, mask: Tensor | None = None,
+                offsets: Tensor | None = None) -> State:  # fmt: skip
+        """The same for several sets of labels, y (..., n, targets); offsets (n, 1) of levels, as at the top."""
         scale, one = self.scale.to(X.dtype), torch.ones_like(X[..., :1])
         squares, asked = self.columns(how, X), self.columns(how, query)
+        squares = squares if offsets is None else squares + offsets
         state = {
             "rows": torch.cat([X * scale, squares, one], -1),
             "columns": torch.cat([X, one, squares], -1),
@@ -260,10 +266,10 @@ class KernelRidgeNetwork(KernelNetwork):
         return state if mask is None else state | {"mask": mask}
 
     @in_own_precision
-    def learned(self, X: Tensor, Y: Tensor, report: Progress | None = None) -> Tensor:
+    def learned(self, X: Tensor, Y: Tensor, offsets: Tensor | None = None, report: Progress | None = None) -> Tensor:
         """b for several sets of labels, (n, targets) for Y (n, targets): what a run has before it looks at queries."""
         how = Reading()
-        state = self.started(how, X, Y, X[:1])
+        state = self.started(how, X, Y, X[:1], offsets=offsets)
         for step in range(self.steps):
             if report is not None and step % 100 == 0:
                 report(f"step {step + 1:,} of {self.steps:,} on {len(X):,} examples")
@@ -271,10 +277,10 @@ class KernelRidgeNetwork(KernelNetwork):
         return state["b"]
 
     @in_own_precision
-    def answered(self, X: Tensor, b: Tensor, query: Tensor) -> Tensor:
+    def answered(self, X: Tensor, b: Tensor, query: Tensor, offsets: Tensor | None = None) -> Tensor:
         """What a run answers with such b, (m, targets)."""
         how = Reading()
-        return self._answers(how, self.started(how, X, b, query) | {"b": b})
+        return self._answers(how, self.started(how, X, b, query, offsets=offsets) | {"b": b})
 
     def step(self, how: Reading, state: State) -> State:
         rate, momentum, l2 = self.coefficients.to(state["b"].dtype)
@@ -304,9 +310,9 @@ class KernelRidgeNetwork(KernelNetwork):
     def extra_repr(self) -> str:
         return f"kernel ridge, length {self.length:g}, l2 {self.l2:g}, {self.steps} steps, {self.features} features"
 
-    def kernel_error(self, other: str, unit: float) -> arb:
-        """ε_g, for queries of the size that `other` names."""
-        moved = self.product_error(1 / arb(self.length) ** 2, other, unit)
+    def kernel_error(self, other: str, unit: float, offset: float = 0.0) -> arb:
+        """ε_g, for queries of the size that `other` names, and examples with offsets up to this size."""
+        moved = self.product_error(1 / arb(self.length) ** 2, other, unit) + gamma(self.features + 4, unit) * offset
         entry = TOP * (moved.expm1() * (1 + 5 * arb(unit)) + 5 * arb(unit) + 2 * arb(-SINK).exp())
         return entry + gamma(self.examples + 2, unit) * (TOP + entry)
 

@@ -47,10 +47,12 @@ def dense(X: Any) -> Any:
 
 
 def read_weights(weights: Any, count: int) -> np.ndarray | None:
-    """Weights of examples, not negative, one each; one number is the same for all, which is none."""
-    found = np.asarray(1.0 if weights is None else weights, dtype=np.float64)
-    if found.ndim == 0:
+    """Weights of examples, not negative: one each, or one number for all."""
+    if weights is None:
         return None
+    found = np.asarray(weights, dtype=np.float64)
+    if found.ndim == 0:
+        found = np.full(count, found)
     if found.ndim != 1:
         raise InputError("Sample weights must be 1D array or scalar")
     if found.shape != (count,):
