@@ -35,11 +35,12 @@ def large(count: int) -> tuple[np.ndarray, np.ndarray]:
 def cases(tiny: bool) -> list[tuple[str, str, np.ndarray, np.ndarray, Any, Any]]:
     """Name, what the data are, X, y, ours and theirs."""
     from sklearn import linear_model as theirs
-    from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+    from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
     from sklearn.kernel_ridge import KernelRidge
 
     ours, draw = ah.in_context, np.random.default_rng(1)
-    (Xd, yd), (Xc, yc), (Xw, yw) = (load(return_X_y=True) for load in (load_diabetes, load_breast_cancer, load_wine))
+    sets = load_diabetes, load_breast_cancer, load_wine, load_digits
+    (Xd, yd), (Xc, yc), (Xw, yw), (Xn, yn) = (load(return_X_y=True) for load in sets)
     newton = {"solver": "newton-cholesky", **EXACT}
     small = [
         ("LinearRegression", "breast cancer", Xc, yc, ours.LinearRegression(), theirs.LinearRegression(tol=1e-14)),
@@ -48,6 +49,8 @@ def cases(tiny: bool) -> list[tuple[str, str, np.ndarray, np.ndarray, Any, Any]]
         ("LogisticRegression", "breast cancer", Xc, yc, ours.LogisticRegression(), theirs.LogisticRegression(**newton)),
         ("LogisticRegression", "wine, 3 classes", Xw, yw, ours.LogisticRegression(),
          theirs.LogisticRegression(**newton)),
+        ("LogisticRegression", "digits, 10 classes", Xn, yn, ours.LogisticRegression(),
+         theirs.LogisticRegression(**EXACT)),
         ("PoissonRegressor", "diabetes", Xd, yd, ours.PoissonRegressor(), theirs.PoissonRegressor(**newton)),
         ("HuberRegressor", "breast cancer", Xc, yc, ours.HuberRegressor(), theirs.HuberRegressor(**EXACT)),
         ("KernelRidge", "diabetes", Xd, yd, ours.KernelRidge(), KernelRidge(kernel="rbf", gamma=1 / Xd.shape[1])),
@@ -61,6 +64,7 @@ def cases(tiny: bool) -> list[tuple[str, str, np.ndarray, np.ndarray, Any, Any]]
         ("Lasso", "large", X, noisy, ours.Lasso(0.1), theirs.Lasso(0.1, **EXACT)),
         ("LogisticRegression", "large", X, labels, ours.LogisticRegression(), theirs.LogisticRegression(**newton)),
         ("PoissonRegressor", "large", X, counts, ours.PoissonRegressor(), theirs.PoissonRegressor(**newton)),
+        ("HuberRegressor", "large", X, noisy, ours.HuberRegressor(), theirs.HuberRegressor(**EXACT)),
     ]
     beyond = draw.standard_normal((60, 1000))
     halves, few = beyond[:, :5].sum(1) > 0, draw.poisson(np.exp(0.3 * beyond[:, 0]))

@@ -345,3 +345,73 @@ def test_huber_does_not_run_away_from_powers_of_columns():
 
     theirs = linear_model.HuberRegressor(tol=1e-10, max_iter=20_000).fit(X, y)
     assert objective(ic.HuberRegressor().fit(X, y)) <= objective(theirs) * (1 + 1e-9)
+
+
+def huber_fit(X, y):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        return ic.HuberRegressor().fit(X, y), [str(one.message) for one in said]
+
+
+@settings(max_examples=8, deadline=None)
+@given(SEEDS, st.floats(4, 14), st.integers(1, 5))
+def test_huber_does_not_see_how_far_away_outliers_are(seed, power, count):
+    draw, X = drawn(seed, 60, 3)
+    y = X @ [1.0, 2.0, 0.0] + draw.standard_normal(60)
+    near, far = y.copy(), y.copy()
+    near[:count], far[:count] = 1e3, 10.0**power
+    (one, _), (other, said) = huber_fit(X, near), huber_fit(X, far)
+    assert not said
+    agree(other.coef_, one.coef_, 1e-6)
+    assert math.isclose(other.scale_, one.scale_, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-6, 1e-8])
+def test_huber_finds_small_scales_or_says_that_rounding_hides_them(noise):
+    draw, X = drawn(0, 80, 4)
+    rest = draw.standard_normal(80)
+    alone, _ = huber_fit(X, rest)
+    found, said = huber_fit(X, 1000 * X[:, 0] + noise * rest)
+    assert not said or noise < 1e-7
+    if not said:
+        assert np.abs(found.coef_[1:] / noise - alone.coef_[1:]).max() < 1e-2
+
+
+def test_huber_of_labels_that_are_fitted_perfectly_is_silent_and_not_proved():
+    draw, X = drawn(0, 20, 40)
+    few = np.where(np.arange(80) < 20, draw.standard_normal(80), 0.0)
+    for data, y in ((X, draw.standard_normal(20)), (X[:, :3], X[:, :3] @ [1.0, 2.0, 3.0]), (drawn(1, 80, 4)[1], few)):
+        found, said = huber_fit(data, y)
+        assert not said
+        assert found.certificate_ is None
+        assert "fitted perfectly" in found.certificate_missing_
+
+
+def test_scores_are_those_of_scikit_learn():
+    draw, X = drawn(0, 80, 3)
+    counts, classes = draw.poisson(np.exp(X[:, 0])), X[:, 0] > draw.standard_normal(80)
+    own = draw.random(80)
+    for name, y in {"PoissonRegressor": counts, "LogisticRegression": classes, "Ridge": X[:, 1] + counts}.items():
+        ours, theirs = getattr(ic, name)().fit(X, y), getattr(linear_model, name)(tol=1e-10).fit(X, y)
+        for weights in (None, own):
+            assert math.isclose(ours.score(X, y, weights), theirs.score(X, y, weights), abs_tol=1e-6)
+
+
+def test_squares_warn_of_coefficients_that_are_hardly_known():
+    draw, X = drawn(1, 40, 5)
+    y, twice = draw.standard_normal(40), np.column_stack([X, X[:, 0] + 1e-10 * draw.standard_normal(40)])
+    with pytest.warns(ConvergenceWarning, match=r"within .* of the largest only.*increase alpha or leave a column out"):
+        ic.Ridge(1e-12).fit(twice, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ic.Ridge(0.1).fit(twice, y)
+
+
+@pytest.mark.parametrize(("right", "wrong"), [(ic.Ridge(), {"alpha": -1.0}), (ic.KernelRidge(), {"alpha": 0.0})])
+def test_a_refused_fit_leaves_nothing_fitted(right, wrong):
+    _, X = drawn(0, 20, 2)
+    right.fit(X, X[:, 0]).predict(X)
+    with pytest.raises(ah.AnchorheadError):
+        right.set_params(**wrong).fit(X[:5], X[:5, 1])
+    with pytest.raises(sklearn.exceptions.NotFittedError):
+        right.predict(X)

@@ -172,6 +172,7 @@ def test_no_model_has_more_keys_than_the_limit(target, limit, more):
         ah.compile(target, UNIT, limit=limit, **more)
 
 
+@pytest.mark.heavy
 def test_networks_have_no_limit_unless_one_is_given():
     torch.manual_seed(0)
     layers = torch.nn.Sequential(torch.nn.Linear(2, 512), torch.nn.GELU(), torch.nn.Linear(512, 1)).double()

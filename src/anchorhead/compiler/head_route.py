@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,11 @@ FIRST_GOAL = 1e-3
 SIZES = (*range(1, 16), *range(16, 32, 2), *range(32, 64, 4), *range(64, 257, 16))
 """The sizes that `keys=` looks at, those up to it."""
 SMALL = 4
+STAGES = (8, 16, 32, 64)
+SETTLED = 16.0
+"""An error, in units of what float64 tells of the target, that many more keys do not improve."""
+BEYOND = 2
+"""How many times more keys than a settled error takes are worth a look."""
 FAR = 30.0
 MOST_PROOFS = 6
 """How many heads are tried to be proved, the best on samples first."""
@@ -64,25 +70,33 @@ def _at_size(search: Search, keys: int) -> HeadClaim:
 def _of_any_size(search: Search, keys: int) -> list[tuple[float, Head]]:
     """Errors on samples and heads, the best first: of sizes up to that one.
 
-    Which sizes there are does not depend on `keys`, so that more keys have what fewer had: small ones, then from the
-    largest down until errors are far above the best.
+    Which sizes there are does not depend on `keys`, so that more keys have what fewer had: small ones, some on the way
+    up until rounding is all that is left, then from the largest down until errors are far above the best.
     """
     sizes = [k for k in SIZES if search.fit.least <= k <= keys] or [search.fit.least]
-    found: list[tuple[float, Head]] = []
+    found: dict[int, tuple[float, Head]] = {}
     problem: Exception | None = None
-    for size in [k for k in sizes if k <= SMALL] + [k for k in reversed(sizes) if k > SMALL]:
-        try:
-            found.append(_of_size(search, size))
-        except (np.linalg.LinAlgError, FloatingPointError) as reason:
-            problem = reason
-            continue
-        if found[-1][0] <= search.rounding:
-            break  # more keys would only round more
-        if size > SMALL and found[-1][0] > FAR * min(error for error, _ in found):
-            break
+
+    def error_of(size: int) -> float:
+        nonlocal problem
+        if size not in found:
+            search.progress(f"{search.fit.method}: {size} of at most {keys:,} keys")
+            try:
+                found[size] = _of_size(search, size)
+            except (np.linalg.LinAlgError, FloatingPointError) as reason:
+                problem = reason
+                return math.inf
+        return found[size][0]
+
+    settled = next((k for k in STAGES if k in sizes and error_of(k) <= SETTLED * search.rounding), max(sizes))
+    if not any(error_of(k) <= search.rounding for k in sizes if k <= SMALL):  # more keys would only round more
+        for size in (k for k in reversed(sizes) if SMALL < k <= BEYOND * settled):
+            error = error_of(size)
+            if error <= search.rounding or FAR * min(e for e, _ in found.values()) < error < math.inf:
+                break
     if not found:
         raise ToleranceError(f"No head with {keys} keys could be fitted: {problem}. Take another number.")
-    return sorted(found, key=lambda f: f[0])
+    return sorted(found.values(), key=lambda f: f[0])
 
 
 def _of_size(search: Search, keys: int) -> tuple[float, Head]:

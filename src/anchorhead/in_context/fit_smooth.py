@@ -51,6 +51,8 @@ FLOOR = 1e-7
 """Below this, in units of tol's, a gradient that no longer falls is rounding."""
 SHORT = 1e-5
 """A step that moves coefficients by this share, or this, is the last one: of Newton's the next is its square."""
+BEYOND = 16.0
+"""Of what is left of a label, in units of Huber's scale: all beyond is an outlier, for every epsilon that is less."""
 BLURRED = 1e-3
 """The share of the coefficients that a gradient's rounding may move."""
 
@@ -212,7 +214,12 @@ class _Prompt(NamedTuple):
 
 
 def _prompt(loss: Loss, data: Scaled, y: Tensor, w: Tensor, l2: list[float]) -> _Prompt:
-    """The data as they are."""
+    """The data as they are; of Huber's loss what w leaves of the labels, since outliers and small scales make them
+    large beside it. There a step starts at zero, the penalty's slope at w is a tilt, and what is left is moved to
+    BEYOND where it is more, for from there it pulls alike."""
+    if loss.name == "huber":
+        left, tilt = (y - data.X @ w).clamp(-BEYOND, BEYOND), torch.tensor(l2, dtype=torch.float64) * w
+        return _Prompt(loss, 4.0, data.X, left, torch.zeros_like(w), l2, tilt, w)
     return _Prompt(loss, power(max(largest(data.X @ w) * 1.01, 4.0)), data.X, y, w, l2)
 
 

@@ -76,7 +76,12 @@ class _Kernel(RegressorMixin, BaseEstimator):
     def _method(self) -> str:
         """What is predicted by, with its parameters."""
 
+    def __sklearn_is_fitted__(self) -> bool:
+        """Not after a fit that was refused."""
+        return "certificate_missing_" in vars(self)
+
     def _fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        self.__dict__.pop("certificate_missing_", None)
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, multi_output=True)
         X = dense(X)
         if y.dtype.kind not in "biuf":

@@ -26,6 +26,8 @@ from anchorhead.warned import warn_caller
 
 COARSE = 1e-3
 """The share of the largest coefficient that a proved bound may have without a warning."""
+UNKNOWN = 1.0
+"""The same for squares, whose coefficients are solved to more digits than are proved where columns are dependent."""
 EDITED = "coef_ or intercept_ were changed after the fit, and what was proved is of those of the fit; fit again"
 PENALTIES = ("decrease", "C"), ("increase", "alpha")
 
@@ -114,10 +116,15 @@ class Linear(BaseEstimator):
 
     def _read(self, X: Any, y: Any, sample_weight: Any, **checks: Any) -> tuple[np.ndarray, np.ndarray, Any]:
         """The data in float64; weights are None where all count alike."""
+        self.__dict__.pop("_unproved", None)
         check_options(self.get_params())
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, **checks)
         X = dense(X)
         return X, y, read_weights(sample_weight, len(X))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Not after a fit that was refused."""
+        return "_unproved" in vars(self)
 
     def _end(self, solved: Solved, spent: bool | None = None) -> None:
         """What a fit leaves, a warning where it did not converge, and a refusal of what floats do not hold.
@@ -194,13 +201,13 @@ class Linear(BaseEstimator):
             self._warn_if_coarse(problem, np.stack(rows)[..., :-1])
 
     def _warn_if_coarse(self, problem: Problem, bounds: np.ndarray) -> None:
-        """A warning where coefficients, in units of their columns' ranges, are known to few digits; squares, which are
-        solved to what rounding allows, have `_end`'s."""
-        if problem.loss == "squared" or not self._converged:
+        """A warning where coefficients, in units of their columns' ranges, are known to few digits."""
+        if not self._converged:
             return
         ranges = problem.X.max(0) / 2 - problem.X.min(0) / 2
         size, off = (float(np.abs(values * ranges).max(initial=0.0)) for values in (self.coef_, bounds))
-        if size and off > COARSE * max(size, COARSE * self._unit(problem)):
+        share = UNKNOWN if problem.loss == "squared" else COARSE
+        if size and off > share * max(size, COARSE * self._unit(problem)):
             warn_caller(
                 f"The coefficients are proved to be within {off / size:.1g} of the largest only, "
                 "in units of the columns' ranges, as where columns are nearly dependent; "
@@ -210,7 +217,8 @@ class Linear(BaseEstimator):
 
     def _unit(self, problem: Problem) -> float:
         """Of predictions: one, or the labels' range where they have units."""
-        return float(problem.y.max() / 2 - problem.y.min() / 2) if problem.loss == "huber" else 1.0
+        own = problem.loss in ("huber", "squared")
+        return float(problem.y.max() / 2 - problem.y.min() / 2) if own else 1.0
 
     def _decision(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

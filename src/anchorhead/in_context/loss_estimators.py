@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
 
 from anchorhead.digits import Up
 from anchorhead.errors import InputError
-from anchorhead.in_context.fit import Report, Scaled, Solved, spanned
+from anchorhead.in_context.fit import Report, Scaled, Solved, largest, spanned
 from anchorhead.in_context.fit_smooth import fit_classes, fit_smooth
 from anchorhead.in_context.linear_models import Linear, LinearRegressor, counting, ones_like, read_penalty
 from anchorhead.in_context.losses import huber, logistic, poisson
@@ -21,12 +22,17 @@ from anchorhead.in_context.minimiser_units import Problem, penalty_of
 from anchorhead.model.fused import unfused
 from anchorhead.progress import Progress, telling
 
-SMALLEST = 16.0
-"""The least scale, in powers of e below the labels' own."""
+SMALLEST = 28.0
+"""The least scale, in powers of e below the typical label; there predictions are rounded by a thousandth of it."""
+FURTHEST = 2.0**10
+"""Labels beyond this, times the typical one, are put there for a start: as outliers they pull alike from anywhere."""
 MOST_SCALES = 60
 LONGEST = 1.0
 """Of steps towards smaller scales, where some examples become outliers by them."""
 CLOSE = 1e-11
+ROUNDED, VANISHING = 2.0**-40, 2.0**-8
+"""What is left of a label that is fitted perfectly, in units of the largest prediction or typical label, or the scale.
+"""
 SOLVED = 1e-6
 """How far, relatively, a squared scale may be from its condition."""
 
@@ -134,8 +140,10 @@ class PoissonRegressor(LinearRegressor):
         """Fits the counts y, (n,), by networks; sample_weight is one number for each example."""
         X, y, weights = self._read(X, y, sample_weight, y_numeric=True)
         X, y, weights = counting(X, y.astype(np.float64), weights)
-        if (y < 0).any() or not y.sum() > 0:
-            raise InputError("Some labels are negative, or all are zero, which a Poisson distribution does not allow.")
+        if (y < 0).any():
+            raise InputError("Some labels are negative, which a Poisson distribution does not allow.")
+        if not y.any():
+            raise InputError("All labels are zero: the minimum is at an intercept of minus infinity. Give counts.")
         own, alpha = ones_like(weights, len(X)), read_penalty("alpha", self.alpha)
         size = float(np.average(y, weights=weights)) if self.fit_intercept else 1.0  # exp(s)/size is exp(s - log size)
         data = spanned(X, weights, centre=self.fit_intercept).eased(alpha / size)
@@ -151,6 +159,10 @@ class PoissonRegressor(LinearRegressor):
     def predict(self, X: Any) -> np.ndarray:
         """The expected count, exp of the linear map."""
         return np.exp(self._decision(X))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """D², the share of the deviance that is explained, as scikit-learn's."""
+        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
 
 
 class HuberRegressor(LinearRegressor):
@@ -179,59 +191,73 @@ class HuberRegressor(LinearRegressor):
         whole, labels = X, y.astype(np.float64)
         X, y, weights = counting(X, labels, weights)
         own = ones_like(weights, len(X))
-        centre = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
-        typical = read_penalty("alpha", self.alpha) * float(np.average(np.abs(y - centre), weights=weights))
-        data = spanned(X, weights, centre=self.fit_intercept).eased(typical / float(own.sum()))
+        centre = _median(y, own) if self.fit_intercept else 0.0
+        typical = _median(np.abs(y - centre), own) or float(np.average(np.abs(y - centre), weights=own)) or 1.0
+        penalty = read_penalty("alpha", self.alpha) * typical / float(own.sum())
+        data = spanned(X, weights, centre=self.fit_intercept).eased(penalty)
         with telling(f"fitting {type(self).__name__}", self.progress) as report, unfused():
-            search = _ScaleSearch(self, data, y - centre, own, report)
+            search = _ScaleSearch(self, data, y - centre, own, typical, report)
             self.scale_ = search.run()
-        solved = search.solved
+        solved, spent = search.solved, search.spent
         self.coef_ = self.scale_ * data.coefficients(solved.w)
         last = float(solved.w[-1]) * self.scale_ if self.fit_intercept else 0.0
         self.intercept_ = centre + last - float(self.coef_ @ data.mean)
-        self._end(data.told(solved, centre, self.scale_)._replace(steps=search.steps), search.spent)
+        self._end(data.told(solved, centre, self.scale_)._replace(steps=search.steps), spent)
         corner = self.epsilon * self.scale_
         penalty = penalty_of(self.alpha, self.scale_)
         problem = Problem(X, y, own, self.fit_intercept, "huber", penalty, corner=corner)
-        self._certify(problem, "coef_ and intercept_ of the minimiser at this scale_", missing=search.missing)
+        self._certify(problem, "coef_ and intercept_ of the minimiser at this scale_", missing=search.missing(solved))
         self.outliers_ = np.abs(labels - (whole @ self.coef_ + self.intercept_)) > corner
         return self
 
 
 class _ScaleSearch:
-    """The scale of HuberRegressor: a root, between scales too small and too large."""
+    """The scale of HuberRegressor: a root, between scales too small and too large.
 
-    def __init__(self, model: HuberRegressor, data: Scaled, y: np.ndarray, weights: np.ndarray, report: Report) -> None:
+    An outlier pulls alike from wherever it is. So labels further than `far` are put there, and lose no digits of the
+    others; should predictions come near, they are put further out. typical: the size of a label that is no outlier.
+    """
+
+    def __init__(self, model: HuberRegressor, data: Scaled, y: np.ndarray, weights: np.ndarray, typical: float,
+                 report: Report) -> None:  # fmt: skip
         self.model, self.data, self.y, self.weights, self.report = model, data, y, weights, report
         self.alpha, self.scale = read_penalty("alpha", model.alpha), 1.0
+        self.typical, self.far = typical, FURTHEST * typical
         self.last: Solved | None = None
         self.steps, self.off, self.room = 0, math.inf, LONGEST
 
     @property
     def solved(self) -> Solved:
-        """The fit at the last scale."""
-        return self.last if self.last is not None else self._fit(self.scale)
+        """The fit at the last scale; it has converged where that solves its condition, or where none does."""
+        last = self.last if self.last is not None else self._fit(self.scale)
+        found = (last.converged and abs(self.off) <= SOLVED) or self._perfect(last.w)
+        return last._replace(converged=found)
 
-    @property
-    def missing(self) -> str:
+    def missing(self, solved: Solved) -> str:
         """Why the last scale is not one that solves its condition, if so."""
-        if self.last is None or not self.last.converged:
+        if not solved.converged:
             return "the fit has not converged"
         if abs(self.off) <= SOLVED:
             return ""
-        if self.off > 0:
-            return f"the search for a scale ended at {self.scale:.3g}, which does not solve the condition for it"
         return (
-            f"no scale down to {Up(self.scale):.1g} solves the condition for it, as where labels are fitted perfectly, "
-            "whatever the scale: the minimum is nearer to scale zero; increase alpha, or use fewer columns"
+            f"no scale down to {Up(self.scale):.1g} solves the condition for it: labels are fitted perfectly, whatever "
+            "the scale, all or but for outliers, and the minimum is nearer to scale zero; increase alpha, or use fewer "
+            "columns"
         )
+
+    def _perfect(self, w: Tensor) -> bool:
+        """Whether rounding is all that is left of the labels which are no outliers."""
+        found = self.data.X @ w
+        left, size = (found - self._target(self.scale)).abs(), max(largest(found), self.typical / self.scale)
+        fitted = (left <= max(ROUNDED * size, VANISHING)) | (left > self.model.epsilon)
+        return self.off < 0 and bool(fitted.all())
 
     def excess(self, log_scale: float) -> float:
         """How far the squared scale is from its condition, relatively, for the best fit at this scale."""
         scale, most = math.exp(log_scale), self.model.epsilon
         self.last, self.scale = self._fit(scale), scale
         self.steps += self.last.steps
-        r = (self.data.X @ self.last.w - torch.tensor(self.y / scale)).abs().numpy()
+        r = (self.data.X @ self.last.w - self._target(scale)).abs().numpy()
         self.room = max(math.log(most / max(float(r.max()), 1e-300)), LONGEST)
         self.off = float(self.weights @ r.clip(max=most) ** 2) / float(self.weights.sum()) - 1
         return self.off
@@ -241,22 +267,30 @@ class _ScaleSearch:
         """Whether steps are used up, and the last fit was not one."""
         return self.steps >= self.model.max_iter and self.last is not None and not self.last.converged
 
+    def _target(self, scale: float) -> Tensor:
+        return torch.tensor(self.y.clip(-self.far, self.far) / scale)
+
     def _fit(self, scale: float) -> Solved:
         """The best fit at a scale, from the last one."""
-        model, target = self.model, torch.tensor(self.y / scale)
+        model, most = self.model, float(np.abs(self.y).max())
         l2 = self.data.penalties(self.alpha * scale / float(self.weights.sum()), 2)
-        start = None if self.last is None else self.last.w * (self.scale / scale)
-        return fit_smooth(huber(model.epsilon), lambda s, y: _huber_value(s - y, model.epsilon), self.data, target, l2,
-                          model.tol, model.max_iter, self.report, start)  # fmt: skip
+        start, steps = None if self.last is None else self.last.w * (self.scale / scale), 0
+        while True:
+            found = fit_smooth(huber(model.epsilon), lambda s, y: _huber_value(s - y, model.epsilon), self.data,
+                               self._target(scale), l2, model.tol, model.max_iter, self.report, start)  # fmt: skip
+            start, steps = found.w, steps + found.steps
+            if self.far >= most or (largest(self.data.X @ found.w) + model.epsilon) * scale < self.far:
+                return found._replace(steps=steps)
+            self.far *= FURTHEST
 
     def run(self) -> float:
         """From above: scale² times the excess and one is the scale that this fit asks for, from then on by secants,
         within what is known to be too small and too large. A step down is as long as all examples stay inliers by it,
         or `LONGEST`. A perfect fit has no root, and keeps a small scale."""
-        start = math.log(float(np.average(np.abs(self.y), weights=self.weights)) or 1.0)
-        here, off = start + 0.5, self.excess(start + 0.5)
-        while off > 0 and here < start + 12 and not self.spent:
-            here, off = here + 1.0, self.excess(here + 1.0)
+        start = math.log(self.typical)
+        here, off, up = start + 0.5, self.excess(start + 0.5), 1.0
+        while off > 0 and not self.spent:
+            here, off, up = here + up, self.excess(here + up), 2 * up
         low, high, before = start - SMALLEST, here, (here, off)
         step = _asked(off)
         for _ in range(0 if self.spent else MOST_SCALES):
@@ -274,6 +308,13 @@ class _ScaleSearch:
             flat = off == before[1]
             step = _asked(off) if flat else off * (here - before[0]) / (before[1] - off)
         return math.exp(here)
+
+
+def _median(values: np.ndarray, weights: np.ndarray) -> float:
+    """A value with half of the weight on either side."""
+    order = np.argsort(values)
+    above = np.cumsum(weights[order]) >= weights.sum() / 2
+    return float(values[order][above.argmax()])
 
 
 def _asked(off: float) -> float:
