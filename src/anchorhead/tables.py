@@ -106,7 +106,8 @@ def _numbers(model: ah.CompiledModel) -> Head:
 def print_nodes(rows: Sequence[Sequence[str]]) -> None:
     from anchorhead.model.report import COLUMNS
 
-    show("nodes: what a head keeps, and what of it arrives at the output", COLUMNS, rows)
+    show("nodes: errors of what heads write, what of them arrives at the output, and what of that begins there",
+         COLUMNS, rows)  # fmt: skip
 
 
 def _print_heads(model: ah.CompiledModel) -> None:
