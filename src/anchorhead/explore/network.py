@@ -148,8 +148,10 @@ def _of(model: CompiledModel, steps: list[int]) -> str:
     shown = "All" if len(steps) == count else f"{len(steps)} of the" if len(steps) > 1 else "One of the"
     some = "The only head" if count == 1 else f"{shown} {count} heads"
     alike = ", which have the same numbers" if len(steps) > 1 else ""
-    return (f"{some} of the network that approximates {model.certificate.expression}{alike}; what is proved here is "
-            "proved of this head, and anchorhead show prints what of it arrives at the network's output.")  # fmt: skip
+    known = model.certificate.level != "unproved"
+    proved = ("; what is proved here is proved of this head, and anchorhead show prints what of it arrives at the "
+              "network's output") if known else ", before its numbers were changed"  # fmt: skip
+    return f"{some} of the network that approximates {model.certificate.expression}{alike}{proved}."
 
 
 def _looked_at(core: LayeredCore, steps: list[int], ranges: Sequence[Sequence[Pair]]) -> str:
