@@ -76,3 +76,10 @@ def test_a_prompts_mechanism_takes_tokens_and_queries_and_says_so():
     alone = ah.in_context.compile("mean(x)", {"x": (-1, 1)}, tol=1e-3)
     with pytest.raises(ah.InputError, match="takes no query"):
         alone.mechanism.run(tokens, query)
+
+
+def test_an_algorithm_says_that_it_has_no_mechanism():
+    model = ah.in_context.gradient_descent("squared", features=2, examples=6, steps=2, learning_rate=0.1)
+    assert not hasattr(model, "mechanism")
+    with pytest.raises(ah.AnchorheadError, match="is an algorithm, and has no mechanism head by head"):
+        _ = model.mechanism
