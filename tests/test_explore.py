@@ -583,3 +583,19 @@ def test_of_changed_numbers_no_bound_is_on_the_page(tmp_path):
         model.save(tmp_path / "edited.safetensors")
         claim = page_entries(tmp_path / "edited.safetensors")[0]["heads"][0]["claim"]
         assert (claim["level"], claim["approximation"], claim["rounding"]) == ("unproved", None, None)
+
+
+@pytest.mark.heavy
+def test_a_page_of_changed_numbers_says_no_bound(browser: Any, folder: Path) -> None:
+    model = ah.compile("x*y", (-1, 1), tol=1e-3)
+    with torch.no_grad():
+        next(p for name, p in model.named_parameters() if name.endswith("constants")).mul_(1.3)
+    model.save(folder / "edited.safetensors")
+    write_page(folder / "edited.safetensors", folder / "edited.html")
+    page = Page(browser, folder / "edited.html")
+    assert page.claim.startswith("unproved: these numbers are not those that were proved, and no bound is known.")
+    assert "≤" not in page.claim
+    assert page.run("return anchorhead.error.bound") is None
+    assert not page.element("#legend-bound").is_displayed()
+    assert not page.element("path.bound").get_attribute("d")
+    assert browser.get_log("browser") == []
