@@ -529,3 +529,73 @@ def test_heads_of_a_saved_network_have_the_names_of_its_mechanism(tmp_path):
     shown = [entry["node"].split(" and ")[0] for entry in gallery.file_entries(tmp_path / "model.safetensors")]
     assert "rsqrt_0" in shown
     assert set(shown) <= {head.name for head in model.mechanism.heads if head.kind != "carry"}
+
+
+@pytest.mark.parametrize("literal", [False, True])
+def test_heads_of_a_network_are_drawn_with_the_numbers_of_a_cache(tmp_path, literal):
+    pytest.importorskip("transformer_lens")
+    options = {"evaluation": "literal"} if literal else {}
+    domain = {"x": (0, 3), "y": (-1, 2), "z": (0, 1)}
+    model = ah.compile("(x - y)**2 + 3*x*y + z*y/4 + sqrt(z)", domain, tol=1e-2, **options)
+    model.save(tmp_path / "model.safetensors")
+    hooked, mechanism = ah.to_hooked(model), model.literal_mechanism()
+    low, high = torch.tensor(model.certificate.domain, dtype=torch.float64).T
+    x = low + (high - low) * torch.rand(50, 1, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    _, cache = hooked.run_with_cache(x)
+    ran = mechanism.run(x)
+    for entry in gallery.file_entries(tmp_path / "model.safetensors"):
+        [numbers], name = entry["heads"], entry["node"].split(" and ")[0]
+        head, shown = mechanism.head(name), attention(numbers)
+        inputs = {n: x[..., k] for k, n in enumerate(mechanism.inputs)} | {n: v for (n, _), v in ran.written.items()}
+        u = sum(float(c) * inputs[n] for n, c in head.reads["u"].terms.items()) + float(head.reads["u"].bias)
+        layer, at = hooked.where(name)
+        pattern = cache[f"blocks.{layer}.attn.hook_pattern"][:, at, :, : head.keys]
+        assert torch.allclose(shown.weights(u).reshape(pattern.shape), pattern, atol=1e-6)
+        v = 1.0 if head.kind == "apply" else inputs[next(iter(head.reads["v"].terms))]
+        v = v if head.kind == "apply" else v * float(next(iter(head.reads["v"].terms.values())))
+        drawn = shown(u) * v
+        assert torch.allclose(drawn, hooked.written(cache, name), rtol=1e-6, atol=1e-6)
+        assert numbers["claim"]["domain"] == pytest.approx(list(head.proved_for), rel=1e-2)
+        assert float((drawn - ran.written[name, layer]).abs().max()) <= 3.1 * sum(
+            numbers["claim"][part] for part in ("approximation", "rounding")
+        )
+
+
+@pytest.mark.parametrize(("name", "said"), [("sorting", "All 10 heads"), ("digits", "All 12 heads"),
+                                            ("distance", "2 of the 3 heads")])  # fmt: skip
+def test_heads_are_counted_and_not_their_pictures(tmp_path, name, said):
+    ah.gallery.load(name).model.save(tmp_path / "model.safetensors")
+    assert gallery.file_entries(tmp_path / "model.safetensors")[0]["notes"][0].startswith(said)
+
+
+def test_what_u_is_and_where_it_stays_is_said(tmp_path):
+    ah.gallery.load("distance").model.save(tmp_path / "model.safetensors")
+    square = gallery.file_entries(tmp_path / "model.safetensors")[0]
+    assert "of (x1 - x2)**2 it is x1 - x2, in [−2, 2]" in square["notes"][1]
+    assert square["heads"][0]["claim"]["domain"] == [-4, 4]
+
+
+def test_of_changed_numbers_no_bound_is_on_the_page(tmp_path):
+    for target in ("gelu(x)", "x*y"):
+        model = ah.compile(target, (-1, 1), tol=1e-3)
+        with torch.no_grad():
+            next(p for name, p in model.named_parameters() if name.endswith("constants")).mul_(1.3)
+        model.save(tmp_path / "edited.safetensors")
+        claim = page_entries(tmp_path / "edited.safetensors")[0]["heads"][0]["claim"]
+        assert (claim["level"], claim["approximation"], claim["rounding"]) == ("unproved", None, None)
+
+
+@pytest.mark.heavy
+def test_a_page_of_changed_numbers_says_no_bound(browser: Any, folder: Path) -> None:
+    model = ah.compile("x*y", (-1, 1), tol=1e-3)
+    with torch.no_grad():
+        next(p for name, p in model.named_parameters() if name.endswith("constants")).mul_(1.3)
+    model.save(folder / "edited.safetensors")
+    write_page(folder / "edited.safetensors", folder / "edited.html")
+    page = Page(browser, folder / "edited.html")
+    assert page.claim.startswith("unproved: these numbers are not those that were proved, and no bound is known.")
+    assert "≤" not in page.claim
+    assert page.run("return anchorhead.error.bound") is None
+    assert not page.element("#legend-bound").is_displayed()
+    assert not page.element("path.bound").get_attribute("d")
+    assert browser.get_log("browser") == []

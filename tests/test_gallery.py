@@ -611,3 +611,12 @@ def test_what_has_no_hook_points_is_told_what_has():
         ah.to_hooked(3)
     with pytest.raises(ah.InputError, match=r"ah.load\('model.safetensors'\)"):
         ah.to_hooked("model.safetensors")
+
+
+def test_the_digits_held_out_are_those_that_are_named():
+    datasets, selection = pytest.importorskip("sklearn.datasets"), pytest.importorskip("sklearn.model_selection")
+    item = ah.gallery.load("digits")
+    assert "train_test_split(X / 16, y, test_size=0.3, random_state=0, stratify=y)" in item.description
+    X, y = datasets.load_digits(return_X_y=True)
+    _, held, _, labels = selection.train_test_split(X / 16, y, test_size=0.3, random_state=0, stratify=y)
+    assert round(float((item.model(torch.tensor(held)).argmax(-1).numpy() == labels).mean()), 3) == 0.969

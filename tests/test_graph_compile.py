@@ -149,7 +149,7 @@ def test_report_says_where_the_error_comes_from():
     model = compiled(0)
     nodes = model.report.nodes
     assert [n.label for n in nodes] == ["x*y", "x**2", "sin(3*x*y)", "exp(-x**2 + y/2)"]
-    assert sum(n.contribution for n in nodes) == pytest.approx(model.certificate.bound, rel=0.2)
+    assert sum(n.own for n in nodes) == pytest.approx(model.certificate.bound, rel=0.2)
     assert all(n.label in str(model) for n in nodes)
     assert sum(n.heads * n.keys for n in nodes) == model.resources.keys
 

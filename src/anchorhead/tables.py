@@ -8,6 +8,7 @@ beside each other every row is written below its own name.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,12 @@ from rich.table import Table
 
 import anchorhead as ah
 from anchorhead.display import plain
+from anchorhead.errors import VerificationError
 
 if TYPE_CHECKING:
     from anchorhead.compiler.plan import Plan
     from anchorhead.head.head import Head
+    from anchorhead.model.report import Report
 
 WORDS = ("node", "function of u", "method", "quantity")
 """Columns that may be broken between lines; all others hold numbers."""
@@ -36,9 +39,10 @@ def print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> Non
     certificate = model.certificate
     if as_json:
         values: dict[str, Any] = {"method": model.method, "file": file, "certificate": certificate.as_dict(),
-                  "resources": vars(model.resources), "largest_value": model.largest_value}  # fmt: skip
-        if model.report is not None and model.report.nodes:
-            values["nodes"] = [vars(node) for node in model.report.nodes]
+                  "resources": _finite(vars(model.resources)), "largest_value": model.largest_value}  # fmt: skip
+        found, _ = _report(model)
+        if found is not None and found.nodes:
+            values["nodes"] = [_finite(vars(node)) for node in found.nodes]
         if hasattr(model, "mechanism"):
             values["mechanism"] = model.mechanism.as_dict()
         print(json.dumps(values))
@@ -46,6 +50,12 @@ def print_model(model: ah.CompiledModel, as_json: bool, file: str | None) -> Non
     show(f"{certificate.expression} as attention", ("quantity", "value"), model.facts())
     if file:
         print(f"file: {file}")
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """As JSON has it: null for what is not known."""
+    return {name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()}  # fmt: skip
 
 
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -86,14 +96,26 @@ def _widths(header: Sequence[str], cells: Sequence[Sequence[str]], room: int) ->
 
 def print_parts(model: ah.CompiledModel) -> None:
     """The keys of a head, or the nodes of a network, and what every head computes."""
-    if model.report is not None:
-        print_nodes(model.report.rows())
+    found, why = _report(model)
+    if found is not None or why:
+        if found is None:
+            print(plain(why))
+        else:
+            print_nodes(found.rows())
         _print_heads(model)
     elif not model.input_shape:
         _print_keys(_numbers(model))
         _print_heads(model)
     else:
         print_nodes(())
+
+
+def _report(model: ah.CompiledModel) -> tuple[Report | None, str]:
+    """The nodes, or why none can be told."""
+    try:
+        return model.report, ""
+    except VerificationError as reason:
+        return None, str(reason)
 
 
 def _numbers(model: ah.CompiledModel) -> Head:
@@ -106,11 +128,16 @@ def _numbers(model: ah.CompiledModel) -> Head:
 def print_nodes(rows: Sequence[Sequence[str]]) -> None:
     from anchorhead.model.report import COLUMNS
 
-    show("nodes: what a head keeps, and what of it arrives at the output", COLUMNS, rows)
+    show("nodes: errors of what heads write, what of them arrives at the output, and what of that begins there",
+         COLUMNS, rows)  # fmt: skip
 
 
 def _print_heads(model: ah.CompiledModel) -> None:
+    from anchorhead.model.mechanism import EDITED
+
     heads = [head for head in model.mechanism.heads if head.kind != "carry"]
+    if model.mechanism.edited:
+        print(EDITED)
     print("heads: what each computes, by its number in the literal form; those that carry numbers on are left out")
     for head in heads[:MOST_HEADS]:
         print(plain(f"  layer {head.layer}, head {head.head}  {head.name}: {head.words}"))

@@ -188,9 +188,6 @@ class FunctionStep(Step):
     def keys(self, heads: Sequence[ProvedHead], use: Use) -> int:
         return heads[use.head].keys
 
-    def own_error(self, heads: Sequence[ProvedHead], use: Use, values: Values) -> float:
-        return heads[use.head].approximation + heads[use.head].rounding
-
     def described(self, heads: Sequence[ProvedHead], use: Use) -> tuple[str, str]:
         return str(heads[use.head].function), heads[use.head].method
 

@@ -10,28 +10,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anchorhead.circuit.apply import Times
-from anchorhead.circuit.largest import Largest
-from anchorhead.circuit.names import wire_names
-from anchorhead.circuit.step import Computed
 from anchorhead.compiler.compile import compile_formula
 from anchorhead.compiler.head_methods import usual
 from anchorhead.compiler.methods import HEADS
 from anchorhead.compiler.target import Domain, Target, expression_of, read_target
-from anchorhead.dtypes import UNIT
 from anchorhead.errors import AnchorheadError, InputError
-from anchorhead.explore.numbers import NEAR, claim, domain_text, finite_ends, head_numbers, model_numbers, samples
+from anchorhead.explore.network import network_entries
+from anchorhead.explore.numbers import NEAR, domain_text, entry, model_numbers
 from anchorhead.explore.theorems import theorem_entries
 from anchorhead.expression.domain import window
 from anchorhead.expression.graph import Expression
 from anchorhead.expression.parse import parse
-from anchorhead.head.head import Head
 from anchorhead.in_context.load import load
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.layered_core import LayeredCore
 from anchorhead.model.mapped_core import MappedCore
 from anchorhead.progress import Progress
-from anchorhead.proof.certificate import rest_above
 
 FAST = ("gated", "smooth", "kinked")
 SIZES = (2, 3, 4, 5, 6, 8, 10, 12, 16)
@@ -46,10 +40,6 @@ SMALL = 1e-6
 """A bound at which three sizes without progress mean that there is none to come."""
 TELLING = 1e-4
 """The page opens with the smallest fast head that keeps this."""
-MOST_HEADS = 24
-"""Heads of a saved network that the page offers, the first ones."""
-LEAD = 16.0
-"""A maximum is drawn to where its largest argument leads by this over β: there it has all but 1e-7 of the weight."""
 
 
 def formula_entry(formula: str, domain: Domain = None, progress: Progress | None = None) -> dict[str, Any]:
@@ -162,19 +152,6 @@ def start(heads: list[dict[str, Any]]) -> int:
     return next((i for i in of_method if heads[i]["claim"]["approximation"] <= TELLING), of_method[-1])
 
 
-def entry(target: Target, heads: list[dict[str, Any]], notes: list[str], first: int) -> dict[str, Any]:
-    """All that the page needs to know of one function."""
-    return {
-        "name": str(target.expression),
-        "variable": target.variable,
-        "domain": finite_ends(target.low, target.high),
-        **samples(target),
-        "heads": heads,
-        "notes": notes,
-        "start": first,
-    }
-
-
 def file_entries(path: Path, progress: Progress | None = None) -> list[dict[str, Any]]:
     """The entries of a saved model."""
     model = load(path)
@@ -188,7 +165,7 @@ def file_entries(path: Path, progress: Progress | None = None) -> list[dict[str,
     if not model.input_shape:
         return [_head_entry(model, progress)]
     if isinstance(model.network, LayeredCore):
-        return _network_entries(model, model.network)
+        return network_entries(model, model.network)
     raise InputError(
         f"{path} holds {model.certificate.expression}, sampled over a grid of keys; the page draws heads of one "
         "variable. Explore a model that was compiled from a formula or a traced function instead."
@@ -205,76 +182,3 @@ def _head_entry(model: CompiledModel, progress: Progress | None) -> dict[str, An
     except AnchorheadError as refusal:
         others, notes = [], [f"Only the saved head is shown, since no other could be compiled: {refusal}"]
     return entry(target, [saved, *others], notes, 0)
-
-
-def _network_entries(model: CompiledModel, core: LayeredCore) -> list[dict[str, Any]]:
-    """Each head of the network as a function of its own u, and each maximum as one of the lead of an argument."""
-    heads, maxima = range(len(core.placed.claim.heads)), _maxima(core)
-    count = len(heads) + len(maxima)
-    if not count:
-        raise InputError(
-            f"The page draws heads that are functions of one number, and the network of {model.certificate.expression} "
-            f"has none: {_without(core)} anchorhead show prints what it computes."
-        )
-    notes = [
-        f"One of {count} heads of the network that approximates {model.certificate.expression}; what is proved here is "
-        "proved of this head, and anchorhead show prints what of it arrives at the network's output."
-    ]
-    if count > MOST_HEADS:
-        notes.append(f"The first {MOST_HEADS} heads are shown.")
-    drawn = [lambda i=i: _node_entry(model, core, i, notes) for i in heads]
-    drawn += [lambda steps=steps: _maximum_entry(model, core, steps, notes) for steps in maxima]
-    return [draw() for draw in drawn[:MOST_HEADS]]
-
-
-def _without(core: LayeredCore) -> str:
-    kinds = {step.name for step in core.circuit.steps}
-    return f"its heads ({', '.join(sorted(kinds))}) have keys that depend on the input." if kinds else "it is affine."
-
-
-def _maxima(core: LayeredCore) -> list[list[int]]:
-    """The steps that are maxima, those of as many arguments with the same β together."""
-    found: dict[tuple[int, float], list[int]] = {}
-    for i, step in enumerate(core.circuit.steps):
-        if isinstance(step, Largest):
-            found.setdefault((len(step.arguments), core.placed.claim.wiring.values[i][0]), []).append(i)
-    return list(found.values())
-
-
-def _maximum_entry(model: CompiledModel, core: LayeredCore, steps: list[int], notes: list[str]) -> dict[str, Any]:
-    """max(u, 0, ..., 0): a maximum by how far one of its arguments leads, the others alike."""
-    claim_, known = core.placed.claim, model.certificate
-    step, use, values = core.circuit.steps[steps[0]], claim_.wiring.uses[steps[0]], claim_.wiring.values[steps[0]]
-    beta, others = values[0], [0.0] * (len(list(step.lines())) - 1)
-    end = LEAD / beta
-    computed = Computed(use, values, None, known.dtype, UNIT[known.dtype])
-    [(_, total)] = step.follow([((-end, end), 0.0), *(((0.0, 0.0), 0.0) for _ in others)], (-end, end), computed)
-    own = step.own_error(claim_.heads, use, values)
-    stated = claim((-end, end), known.level, own, rest_above(total, own), known.dtype)
-    keys = Head.of(slopes=[beta, *others], intercepts=[0.0, *others], constants=[0.0, *others], gains=[1.0, *others],
-                   horner=False, dtype=known.dtype)  # fmt: skip
-    head = head_numbers(keys, "maximum", stated) | {"saved": True}
-    said = "u is how far one argument of the maximum is above the others, which are alike; scores are β times both."
-    target = read_target(parse("relu(u)", ["u"]), (-end, end))
-    return entry(target, [head], [*notes, said], 0) | _node(core, steps)
-
-
-def _node(core: LayeredCore, steps: list[int]) -> dict[str, str]:
-    """What the steps of a head write, by the names of the mechanism."""
-    names, _ = wire_names(core.circuit)
-    known = [names[core.circuit.starts[i]] for i in steps]
-    more = f" and {len(known) - 1} more" if len(known) > 1 else ""
-    return {"node": f"{known[0]}{more}" if known else ""}
-
-
-def _node_entry(model: CompiledModel, core: LayeredCore, index: int, notes: list[str]) -> dict[str, Any]:
-    known, wiring = core.placed.claim.heads[index], core.placed.claim.wiring
-    target = read_target(parse(str(known.function), ["u"]), (known.low, known.high))
-    bounds = (model.certificate.level, *known.absolute, model.certificate.dtype)
-    stated = claim((target.low, target.high), *bounds)
-    steps = [i for i, use in enumerate(wiring.uses) if use.head == index]
-    gated = [i for i in steps if isinstance(core.circuit.steps[i], Times)]
-    said = [f"Values are drawn for v = 1: of {_node(core, gated)['node']} they are multiplied by v, a number that the "
-            "head reads beside u, so that it writes this function times v."] if gated else []  # fmt: skip
-    shown = entry(target, [head_numbers(core.heads()[index], known.method, stated) | {"saved": True}], notes + said, 0)
-    return shown | _node(core, steps)

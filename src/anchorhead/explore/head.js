@@ -58,12 +58,18 @@ function headValue(head, x, factor) {
   return sum;
 }
 
-/** The claimed limit of |function - head| at x, or null outside the head's domain. */
+/** The claimed limit of |function - head| at x, or null outside the head's domain and where nothing is claimed. */
 function claimedBound(head, x) {
   const [low, high] = head.claim.domain;
-  if ((low !== null && x < low) || (high !== null && x > high)) return null;
+  if (!inDomain(head, x) || head.claim.approximation === null) return null;
   const scale = low === null || high === null ? 1 + Math.abs(x) : 1;
   return head.claim.approximation + head.claim.rounding * scale;
+}
+
+/** Whether the head was made for x. */
+function inDomain(head, x) {
+  const [low, high] = head.claim.domain;
+  return (low === null || x >= low) && (high === null || x <= high);
 }
 
 /** Keys in the order in which they win from left to right: by total slope. */

@@ -44,6 +44,19 @@ def samples(target: Target) -> dict[str, Any]:
     }
 
 
+def entry(target: Target, heads: list[dict[str, Any]], notes: list[str], first: int) -> dict[str, Any]:
+    """All that the page needs to know of one function."""
+    return {
+        "name": str(target.expression),
+        "variable": target.variable,
+        "domain": finite_ends(target.low, target.high),
+        **samples(target),
+        "heads": heads,
+        "notes": notes,
+        "start": first,
+    }
+
+
 def _close(target: Target, low: float, high: float) -> np.ndarray:
     """At most eight kinks are closed in on, from a hundredth of the window to a billionth."""
     offsets = (high - low) * 10.0 ** -np.arange(2, 9.1, 0.25)
@@ -78,9 +91,13 @@ def head_numbers(head: Head, method: str, stated: dict[str, Any], tol: float | N
 
 
 def claim(domain: tuple[float, float], level: str, approximation: float, rounding: float, dtype: str) -> dict[str, Any]:
-    """What is known of |function - head| at x: approximation + rounding, rounding times 1 + |x| if unbounded."""
-    ends = finite_ends(*domain)
-    return {"domain": ends, "level": level, "approximation": approximation, "rounding": rounding, "dtype": dtype}
+    """What is known of |function - head| at x: approximation + rounding, rounding times 1 + |x| if unbounded.
+
+    Both are None where the numbers are not those that were proved.
+    """
+    known = (None, None) if level == "unproved" else (approximation, rounding)
+    return {"domain": finite_ends(*domain), "level": level, "approximation": known[0], "rounding": known[1],
+            "dtype": dtype}  # fmt: skip
 
 
 def finite_ends(low: float, high: float) -> list[float | None]:

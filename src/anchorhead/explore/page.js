@@ -72,12 +72,16 @@ function showClaim() {
   const bound = bounded
     ? boundText(claim.approximation + claim.rounding)
     : `${boundText(claim.approximation)} + ${boundText(claim.rounding)}·(1 + |${v}|)`;
+  const known = claim.approximation !== null;
   level.textContent = compiled ? claim.level : "nothing proved";
-  const rest = compiled
+  const rest = !known
+    ? `: these numbers are not those that were proved, and no bound is known. ${measured}`
+    : compiled
     ? `: |f − head| ≤ ${bound} for every ${v} in ${where}, in ${claim.dtype}. ${measured}`
     : ` at this β: the ${claim.level} bound is about the compiled one, and its line is grey. ${measured}`;
   text.replaceChildren(level, rest);
   text.classList.toggle("void", !compiled);
+  byId("legend-bound").parentElement.hidden = !known;
   byId("legend-bound").textContent = compiled ? `${claim.level} bound` : "bound, of the compiled β only";
   byId("legend-bound").previousElementSibling.classList.toggle("void", !compiled);
 }
@@ -292,6 +296,6 @@ window.anchorhead = {
   get head() { return view.head; },
   get error() {
     const bounds = view.curves.bounds.filter((bound) => bound !== null);
-    return { largest: view.curves.largest, at: view.curves.at, bound: view.compiled ? Math.max(...bounds) : null };
+    return { largest: view.curves.largest, at: view.curves.at, bound: view.compiled && bounds.length ? Math.max(...bounds) : null };
   },
 };

@@ -21,9 +21,10 @@ function computeCurves(entry, points, head, factor) {
   const values = points.x.map((x) => headValue(head, x, factor));
   const errors = values.map((value, i) => Math.abs(value - points.f[i]));
   const bounds = points.x.map((x) => claimedBound(head, x));
+  const inside = points.x.map((x) => inDomain(head, x));
   let worst = 0;
   errors.forEach((error, i) => {
-    if (bounds[i] !== null && (bounds[worst] === null || error > errors[worst])) worst = i;
+    if (inside[i] && (!inside[worst] || error > errors[worst])) worst = i;
   });
   const order = keyOrder(head), [low, high] = entry.window, columns = [];
   for (let i = 0; i < COLUMNS; i++) {

@@ -177,7 +177,8 @@ def _gradient_descent() -> CompiledModel:
 
 
 def _digits() -> CompiledModel:
-    """A classifier of scikit-learn's 8 x 8 digits, pixels over 16, by 12 neurons: 96.9% of digits held out."""
+    """A classifier of scikit-learn's 8 x 8 digits, pixels over 16, by 12 neurons: 96.9% of digits held out, by
+    `train_test_split(X / 16, y, test_size=0.3, random_state=0, stratify=y)`."""
     stored = json.loads(Path(__file__).with_name("digits.json").read_text(encoding="utf-8"))
     unit = stored.pop("unit")
     module = nn.Sequential(nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10)).double()

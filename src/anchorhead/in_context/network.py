@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.display import facts, page, sentence
-from anchorhead.errors import FileError, InputError
+from anchorhead.errors import FileError, InputError, MissingPartError
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.in_context.reading import Exact, Literal, Reading
 from anchorhead.model.compiled import fingerprint
@@ -49,6 +49,15 @@ class InContextNetwork(nn.Module):
     @abstractmethod
     def begin(self, how: Reading, *prompt: Any) -> State:
         """The first state."""
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not there; a mechanism, in a sentence."""
+        if name == "mechanism":
+            raise MissingPartError(
+                f"A {type(self).__name__} is an algorithm, and has no mechanism head by head: model.exact(...) runs it "
+                "without heads, and ah.to_hooked(model) has hook points at every softmax and every state."
+            )
+        return super().__getattr__(name)
 
     def step(self, how: Reading, state: State) -> State:
         """The next state."""

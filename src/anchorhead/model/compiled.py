@@ -74,6 +74,11 @@ class CompiledModel(Watched):
         kept = self._claimed.level != "unproved" and fingerprint(self) == self._sealed
         return self._claimed if kept else self._claimed.unproved()
 
+    @property
+    def _edited(self) -> bool:
+        """Whether the numbers are not those that were proved."""
+        return self.certificate.level == "unproved"
+
     def __getattr__(self, name: str) -> Any:
         """What is not there; a part that models of other kinds have says so in its own sentence."""
         part = getattr(type(self), name, None)
@@ -159,17 +164,27 @@ class CompiledModel(Watched):
     @property
     def report(self) -> Report | None:
         """Layers, heads, keys and errors, node by node, of a network of heads; `print(model)` shows it."""
-        return self.network.report
+        found = self.network.report
+        return found.unproved() if found is not None and self._edited else found
+
+    def _told(self) -> Report | None:
+        """The same, where it can be told."""
+        try:
+            return self.report
+        except VerificationError:
+            return None
 
     @property
     def mechanism(self) -> Mechanism:
         """What every head reads, computes and writes, by name: to print, or `.as_dict()` for JSON."""
-        return self.network.mechanism(self.certificate)
+        found = self.network.mechanism(self.certificate)
+        return found.unproved() if self._edited else found
 
     def literal_mechanism(self) -> Mechanism:
         """The same of `literal()`, stock attention and hook points: with the errors of a softmax that is written out,
         infinite where `literal_certificate()` is unproved."""
-        return self.network.mechanism(self.literal_certificate())
+        found = self.network.mechanism(self.literal_certificate())
+        return found.unproved() if self._edited else found
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -216,7 +231,8 @@ class CompiledModel(Watched):
         from anchorhead.view import sketched
 
         certificate = self.certificate
-        nodes = "" if self.report is None else self.report.html()
+        report = self._told()
+        nodes = "" if report is None else report.html()
         return page(f"{certificate.expression} as attention", sentence(str(certificate)),
                     beside(facts(self.facts()), sketched(view(self))), nodes)  # fmt: skip
 
@@ -231,7 +247,7 @@ class CompiledModel(Watched):
             ("keys", f"{cost.keys}"),
             ("parameters", f"{cost.parameters}"),
             ("beta", f"{cost.beta:.6g}"),
-            ("logit range" + ("" if certificate.bounded else ", |x| <= 100"), f"±{cost.logit_range:.4g}"),
+            ("logit range" + ("" if certificate.bounded else ", |x| <= 100"), cost.logits),
             ("largest value", f"{self.largest_value:.4g}"),
             ("dtype", certificate.dtype),
             ("approximation", f"{certificate.in_digits(certificate.approximation, '.3e')}{whole}"),
@@ -252,9 +268,7 @@ class CompiledModel(Watched):
         literal = "" if other.evaluation == certificate.evaluation else f"\nas a literal softmax: {kept}"
         shown = (
             f"{certificate}{literal}\n{cost.layers} layers, {cost.heads} heads, {cost.keys} keys, {cost.parameters} "
-            f"parameters, beta {cost.beta:.4g}, logits up to {cost.logit_range:.4g}"
+            f"parameters, beta {cost.beta:.4g}, logits {cost.logits.replace('±', 'up to ')}"
         )
-        try:
-            return shown if self.report is None else f"{shown}\n{self.report}"
-        except VerificationError:
-            return shown
+        report = self._told()
+        return shown if report is None else f"{shown}\n{report}"

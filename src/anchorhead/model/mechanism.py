@@ -23,7 +23,7 @@ from anchorhead.circuit.names import line_node, wire_names
 from anchorhead.circuit.places import Place
 from anchorhead.circuit.program import number_out
 from anchorhead.digits import Up
-from anchorhead.display import page, table
+from anchorhead.display import page, sentence, table
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.expression.graph import Node, constant, fold, negate, substituted
 from anchorhead.expression.normal import form
@@ -34,6 +34,7 @@ from anchorhead.proof.network_claim import PlacedNetwork
 
 MOST_SAID = 6
 """Terms of a line that words say, and names that an error does."""
+EDITED = "Numbers were changed since this was proved: it says what the heads computed before, and no error is known."
 LONGEST_NAME = 200
 """Letters of what is read as a name."""
 OF = {"": "", Place.TOKEN: ", of each token", Place.PROMPT: ", of the prompt", Place.QUERY: ", of each query"}
@@ -120,6 +121,9 @@ class Mechanism:
     """What every head of a compiled model does: inputs by name, the heads of all layers in order, the names of the
     state after each, and the outputs' lines.
 
+    tokens: how many inputs, the first ones, are those of each token of a prompt; the others are a query's. edited:
+    whether the model's numbers are no longer those that compute this: it is then what they did when they were proved.
+
     >>> ah.compile("sin(3*x)", (-1, 1), tol=1e-4).mechanism.inputs
     ('x',)
     """
@@ -128,6 +132,8 @@ class Mechanism:
     heads: tuple[HeadMechanism, ...]
     states: tuple[tuple[str, ...], ...]
     outputs: tuple[Stated, ...]
+    tokens: int = 0
+    edited: bool = False
 
     def head(self, name: str, layer: int | None = None) -> HeadMechanism:
         """The head that computes a number of that name, or the one that writes it in a layer, where it may be carried.
@@ -173,7 +179,9 @@ class Mechanism:
 
     def unproved(self) -> Mechanism:
         """The same of numbers that it was not proved for: no error is known."""
-        return replace(self, heads=tuple(replace(head, error=math.inf, rounding=0.0) for head in self.heads))
+        return replace(
+            self, edited=True, heads=tuple(replace(head, error=math.inf, rounding=0.0) for head in self.heads)
+        )
 
     def _not_found(self, name: Any, layer: Any, layers: list[int]) -> str:
         """Why there is no such head, and which there are; layers: those that write the name."""
@@ -212,15 +220,17 @@ class Mechanism:
         """As JSON has it."""
         return {"inputs": list(self.inputs), "heads": [head.as_dict() for head in self.heads],
                 "states": [list(names) for names in self.states],
-                "outputs": [vars(line) for line in self.outputs]}  # fmt: skip
+                "outputs": [vars(line) for line in self.outputs], "edited": self.edited}  # fmt: skip
 
     def html(self) -> str:
         """The heads as a table, and the outputs as another."""
         rows = [(str(h.layer), str(h.head), h.name + OF[h.place], h.words, str(h.keys), h.kept)
                 for h in self.heads]  # fmt: skip
         header, outputs = ("layer", "head", "writes", "what it does", "keys", "error"), self._outputs_said()
-        return (table(header, rows, f"{len(rows)} heads") if rows else "") + table(
-            ("output", "is"), outputs, f"{len(outputs)} outputs"
+        return (
+            (sentence(EDITED) if self.edited else "")
+            + (table(header, rows, f"{len(rows)} heads") if rows else "")
+            + table(("output", "is"), outputs, f"{len(outputs)} outputs")
         )
 
     def _repr_html_(self) -> str:
@@ -232,7 +242,8 @@ class Mechanism:
 
     def __str__(self) -> str:
         heads = [f"layer {h.layer}, head {h.head}  {h.name}{OF[h.place]}: {h.words}" for h in self.heads]
-        return "\n".join(heads + [f"output {k}: {said}" for k, said in self._outputs_said()])
+        said = [f"output {k}: {said}" for k, said in self._outputs_said()]
+        return "\n".join([EDITED] * self.edited + heads + said)
 
     __repr__ = __str__
 
@@ -252,7 +263,8 @@ def mechanism(placed: PlacedNetwork, errors: Sequence[float]) -> Mechanism:
             heads += [_head(placed, layer, after.index(wire), i, names, nodes, wire, errors[wire])
                       for wire in range(circuit.starts[i], circuit.starts[i] + circuit.steps[i].width)]  # fmt: skip
     outputs = tuple(Stated.of(line, names) for line in circuit.outputs)
-    return Mechanism(circuit.inputs, tuple(heads), tuple(tuple(names[w] for w in after) for after in held[1:]), outputs)
+    left = tuple(tuple(names[w] for w in wires) for wires in held[1:])
+    return Mechanism(circuit.inputs, tuple(heads), left, outputs, circuit.tokens)
 
 
 def _head(placed: PlacedNetwork, layer: int, head: int, i: int, names: Sequence[str], nodes: list[Node], wire: int,

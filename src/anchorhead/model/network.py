@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,8 @@ class Resources:
 
     layers and heads of attention, keys (columns that can be attended to, over all heads of all layers), parameters
     (every stored number), beta of the sharpest layer (what softmax's scores are multiplied by, the inverse
-    temperature), and the largest absolute logit for inputs in range.
+    temperature), and the largest absolute logit for inputs in range: nan where it
+    is not known.
     """
 
     layers: int
@@ -27,6 +29,11 @@ class Resources:
     parameters: int
     beta: float
     logit_range: float
+
+    @property
+    def logits(self) -> str:
+        """The range of logits in words."""
+        return "not known" if math.isnan(self.logit_range) else f"±{self.logit_range:.4g}"
 
 
 def _accept(x: Tensor) -> None:

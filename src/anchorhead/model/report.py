@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from anchorhead.arithmetic import Array
+from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.step import size
 from anchorhead.digits import Up
 from anchorhead.display import bars, page, shortened, table
 from anchorhead.proof.flow import Flow
-from anchorhead.proof.network_claim import NetworkClaim, followed, worst
-from anchorhead.proof.sensitivity import sensitivities
+from anchorhead.proof.network_claim import NetworkClaim, followed, own_errors, worst
+from anchorhead.proof.sensitivity import moved_by
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLUMNS = ("layer", "node", "function of u", "method", "heads", "keys", "error", "arrives")
+COLUMNS = ("layer", "node", "function of u", "method", "heads", "keys", "error", "arrives", "own")
 """Of a table of nodes."""
 
 
@@ -24,8 +29,11 @@ COLUMNS = ("layer", "node", "function of u", "method", "heads", "keys", "error",
 class NodeReport:
     """Steps that share a head in one layer: what they compute, what it costs, and what it contributes.
 
-    layer: from 0. keys: of one head. error: what the head keeps, approximation and rounding. contribution: how much of
-    it arrives at the output where it matters most, to first order.
+    layer: from 0. keys: of one head. error: proved, of the numbers that they write, in the units of those, as in the
+    mechanism; with what they inherit from nodes before them. contribution: what of it arrives at the output where it
+    matters most: by so much an output moves if all of these numbers are put right, where what comes after computes the
+    target's functions. own: likewise of what their own heads err by, had they read exact numbers; over all nodes it
+    adds up to about the error of the output.
     """
 
     layer: int
@@ -36,6 +44,7 @@ class NodeReport:
     keys: int
     error: float
     contribution: float
+    own: float
 
 
 @dataclass(frozen=True)
@@ -46,11 +55,16 @@ class Report:
     wire_errors: tuple[float, ...]
     logit_range: float
 
+    def unproved(self) -> Report:
+        """The same of numbers that it was not proved for: no error is known."""
+        nodes = (replace(n, error=math.inf, contribution=math.inf, own=math.inf) for n in self.nodes)
+        return replace(self, nodes=tuple(nodes), wire_errors=(math.inf,) * len(self.wire_errors))
+
     def rows(self) -> list[tuple[str, ...]]:
         """The nodes as text, in the order of `COLUMNS`."""
         return [
             (str(n.layer), n.label, n.function, n.method, str(n.heads), str(n.keys), f"{Up(n.error):.2e}",
-             f"{Up(n.contribution):.2e}")
+             f"{Up(n.contribution):.2e}", f"{Up(n.own):.2e}")
             for n in self.nodes
         ]  # fmt: skip
 
@@ -85,9 +99,8 @@ class Report:
 
 
 def report(claim: NetworkClaim) -> Report:
-    """Every group of steps that share a head in a layer, and what it contributes to the error of an output."""
+    """Every group of steps that share a head in a layer, and what its errors are worth at an output."""
     circuit, uses = claim.circuit, claim.wiring.uses
-    domains = [(h.low, h.high) for h in claim.heads]
     found = followed(claim, rounding=True)
     depths = circuit.depths()
     groups: dict[tuple[int, int, str], list[int]] = {}
@@ -95,11 +108,11 @@ def report(claim: NetworkClaim) -> Report:
         groups.setdefault((depth, use.head, use.kind), []).append(i)
     keys = sorted(groups)
     apart = [groups[key] for key in keys]
-    arrives = _by_group(claim, apart, domains, found)
-    nodes = tuple(
-        _node(claim, key[0] - 1, members, arrives[g]) for g, (key, members) in enumerate(zip(keys, apart, strict=True))
-    )
-    return Report(nodes, tuple(worst([flow.errors for flow in found])), _logits(claim, found))
+    errors, own = worst([flow.errors for flow in found]), own_errors(claim, found)
+    arrives, begun = (moved_by(claim, found, _by_group(circuit, apart, each)).max(0) for each in (errors, own))
+    nodes = tuple(_node(claim, key[0] - 1, members, errors, float(arrives[g]), float(begun[g]))
+                  for g, (key, members) in enumerate(zip(keys, apart, strict=True)))  # fmt: skip
+    return Report(nodes, tuple(errors), _logits(claim, found))
 
 
 def _logits(claim: NetworkClaim, found: Sequence[Flow]) -> float:
@@ -111,22 +124,24 @@ def _logits(claim: NetworkClaim, found: Sequence[Flow]) -> float:
     return most
 
 
-def _by_group(claim: NetworkClaim, groups: list[list[int]], domains: list[Any], found: Any) -> list[float]:
-    """How much of a unit error of each group's head arrives at an output, at most."""
-    renamed, places = list(claim.wiring.uses), []
+def _wires(circuit: Circuit, members: Sequence[int]) -> list[int]:
+    return [circuit.starts[i] + k for i in members for k in range(circuit.steps[i].width)]
+
+
+def _by_group(circuit: Circuit, groups: list[list[int]], errors: Sequence[float]) -> Array:
+    """The errors of a group's wires in its column."""
+    placed = np.zeros((circuit.wires, len(groups)))
     for g, members in enumerate(groups):
-        use = claim.wiring.uses[members[0]]
-        places.append(domains[use.head] if use.head >= 0 else (0.0, 0.0))
-        for i in members:
-            renamed[i] = replace(renamed[i], head=g)
-    arrives = sensitivities(claim.circuit, renamed, places, found)
-    return list(map(float, arrives[:, :-1].max(axis=0)))
+        for wire in _wires(circuit, members):
+            placed[wire, g] = errors[wire]
+    return placed
 
 
-def _node(claim: NetworkClaim, layer: int, members: list[int], arrives: float) -> NodeReport:
-    step, use, wiring = claim.circuit.steps[members[0]], claim.wiring.uses[members[0]], claim.wiring
+def _node(claim: NetworkClaim, layer: int, members: list[int], errors: Sequence[float], arrives: float,
+          begun: float) -> NodeReport:  # fmt: skip
+    step, use = claim.circuit.steps[members[0]], claim.wiring.uses[members[0]]
     labels = list(dict.fromkeys(claim.circuit.steps[i].label for i in members))
     label = labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
-    error = max(claim.circuit.steps[i].own_error(claim.heads, use, wiring.values[i]) for i in members)
+    error = max(errors[wire] for wire in _wires(claim.circuit, members))
     function, method = step.described(claim.heads, use)
-    return NodeReport(layer, label, function, method, len(members), step.keys(claim.heads, use), error, error * arrives)
+    return NodeReport(layer, label, function, method, len(members), step.keys(claim.heads, use), error, arrives, begun)

@@ -80,13 +80,15 @@ def _tensor(given: Any) -> Tensor:
 def _begun(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | None
            ) -> tuple[Positions | None, dict[str, Tensor]]:  # fmt: skip
     """The inputs by name."""
+    if mechanism.tokens:
+        _check_prompt(mechanism, x, query)
     parts = [x] if query is None else [x, query]
     count, given = len(mechanism.inputs), sum(part.shape[-1] if part.ndim else 1 for part in parts)
     if given != count or not x.ndim:
         flat = x.numel() and query is None and not x.numel() % count
         raise ShapeError(f"The inputs are {', '.join(mechanism.inputs)}, and one number for each is needed, where "
                          f"{given} were given{f': x.reshape(-1, {count}) has as many' if flat else ''}.")  # fmt: skip
-    if not any(head.place for head in mechanism.heads):
+    if not mechanism.tokens:
         if query is not None or mask is not None:
             raise InputError("query= and mask= are for models of a prompt, and this is none.")
         return None, dict(zip(mechanism.inputs, x.double().unbind(-1), strict=True))
@@ -99,6 +101,20 @@ def _begun(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor |
     return Positions(token, counts, n), dict(zip(mechanism.inputs, (*own, *theirs), strict=True))
 
 
+def _check_prompt(mechanism: Mechanism, x: Tensor, query: Tensor | None) -> None:
+    """Refuses tokens and queries that are not those of the mechanism's prompt."""
+    own, asked = mechanism.inputs[: mechanism.tokens], mechanism.inputs[mechanism.tokens :]
+    if query is None and asked:
+        raise InputError(f"The mechanism of {', '.join(mechanism.inputs)} needs query=, (..., m, {len(asked)}), for "
+                         f"{', '.join(asked)}.")  # fmt: skip
+    if query is not None and not asked:
+        raise InputError(f"The mechanism of {', '.join(mechanism.inputs)} takes no query.")
+    for part, names, what, many in ((x, own, "tokens", "n"), (query, asked, "query", "m")):
+        if part is not None and (part.ndim < 2 or part.shape[-1] != len(names)):
+            raise ShapeError(f"{what} must be (..., {many}, {len(names)}), the numbers {', '.join(names)} of each, and "
+                             f"has shape {tuple(part.shape)}.")  # fmt: skip
+
+
 def _put(mechanism: Mechanism, patched: Patches) -> dict[tuple[int, int], Any]:
     """What heads are to write, by layer and number, of names, or names and layers."""
     put: dict[tuple[int, int], Any] = {}
@@ -107,7 +123,7 @@ def _put(mechanism: Mechanism, patched: Patches) -> dict[tuple[int, int], Any]:
         if (found.layer, found.head) in put:
             raise InputError(f"{where!r:.80} is the head called {found.name!r:.80}, for which another patch was given: "
                              "give one for each head.")  # fmt: skip
-        put[found.layer, found.head] = value if sign > 0 else -torch.as_tensor(value)
+        put[found.layer, found.head] = value if sign > 0 else -torch.as_tensor(value, dtype=torch.float64)
     return put
 
 

@@ -131,6 +131,11 @@ class Tracker:
         step = self.circuit.steps[i]
         return step.follow(*self._read(i, step, ranges, errors, self.line))
 
+    def own(self, i: int, ranges: Sequence[Pair]) -> list[Valued]:
+        """Ranges and errors of the results of one step of a flow with these ranges, if all before it were exact."""
+        step = self.circuit.steps[i]
+        return step.follow(*self._read(i, step, ranges, [0.0] * len(ranges), self._kept))
+
     def _read(
         self, i: int, step: Step, ranges: Sequence[Pair], errors: Sequence[float], read: Callable[..., Valued]
     ) -> tuple[list[Valued], Pair, Computed | None]:

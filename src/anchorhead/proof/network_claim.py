@@ -110,9 +110,19 @@ def literal_claim(head: HeadClaim) -> HeadClaim:
 
 def followed(claim: NetworkClaim, *, rounding: bool) -> list[Flow]:
     """Ranges and errors of all wires, on every cell of the box."""
-    tracker = Tracker(claim.circuit, claim.dtype, claim.wiring, claim.heads, rounding=rounding,
-                      literal=claim.is_literal)  # fmt: skip
-    return flows(tracker, claim.box)
+    return flows(_tracker(claim, rounding), claim.box)
+
+
+def own_errors(claim: NetworkClaim, found: Sequence[Flow]) -> list[float]:
+    """For each wire what its own step adds, lines and rounding included, where all before it is exact."""
+    tracker, steps = _tracker(claim, True), range(len(claim.circuit.steps))
+    inputs = [0.0] * len(claim.circuit.inputs)
+    with precision():
+        return worst([inputs + [e for i in steps for _, e in tracker.own(i, flow.ranges)] for flow in found])
+
+
+def _tracker(claim: NetworkClaim, rounding: bool) -> Tracker:
+    return Tracker(claim.circuit, claim.dtype, claim.wiring, claim.heads, rounding=rounding, literal=claim.is_literal)
 
 
 def output_errors(claim: NetworkClaim, *, rounding: bool) -> list[float]:
