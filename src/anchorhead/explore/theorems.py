@@ -17,7 +17,8 @@ from anchorhead.explore.numbers import claim, grid, head_numbers, samples
 from anchorhead.head.head import Head
 from anchorhead.in_context.universal import Universal
 from anchorhead.theorems.construction import Construction
-from anchorhead.theorems.grid_network import GridNetwork, ramp_head
+from anchorhead.theorems.grid_network import GridNetwork
+from anchorhead.theorems.grid_scores import ramp_head
 from anchorhead.theorems.multi_head import MultiHead
 from anchorhead.theorems.ramps import Ramps
 

@@ -18,7 +18,7 @@ class Resources:
 
     layers and heads of attention, keys (columns that can be attended to, over all heads of all layers), parameters
     (every stored number), beta of the sharpest layer (what softmax's scores are multiplied by, the inverse
-    temperature), and the largest absolute logit for inputs in range.
+    temperature), and the largest absolute logit for inputs in the domain, box or range that it is built for.
     """
 
     layers: int

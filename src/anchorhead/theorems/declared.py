@@ -31,7 +31,7 @@ def hold_against(values: Tensor, axes: Sequence[Tensor], lipschitz: float | Modu
     blur = 32 * eps * max(float(axis.abs().max()) for axis in axes) * math.sqrt(coordinates)
     rounded = ROUNDED * eps * float(values.abs().max())
     cells = [float(axis[1] - axis[0]) for axis in axes]
-    table = values.reshape(*[levels] * coordinates, -1)
+    table = values.double().reshape(*[levels] * coordinates, -1)
     for step in _steps(coordinates, values.numel()):
         apart = [cell for cell, moved in zip(cells, step, strict=True) if moved]
         distance = math.sqrt(sum(cell * cell for cell in apart)) if metric == "euclidean" else max(apart)

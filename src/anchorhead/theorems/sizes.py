@@ -17,6 +17,7 @@ from anchorhead.errors import InputError
 from anchorhead.theorems.anchors import beta_for, check_count, check_range
 from anchorhead.theorems.grid import Grid, saturation, short
 from anchorhead.theorems.grid_network import declared_modulus
+from anchorhead.theorems.grid_scores import GridScores, ramp_head
 from anchorhead.theorems.own_columns import require_columns
 from anchorhead.theorems.precision import DTYPES, AnchorHead
 from anchorhead.theorems.two_layer import RAMP_ANCHORS
@@ -28,7 +29,8 @@ RAMPS, UNIVERSAL = ("single_head", "multi_head"), ("two_layer", "attention_then_
 @dataclass(frozen=True)
 class Plan:
     """What a construction needs. `anchors` is p, or (n - 2)H over all heads; `levels` and `grid_points` are for
-    the universal theorems; `logit_range` is the largest |logit| for inputs in range; `dtypes` says which
+    the universal theorems; `logit_range` is the largest |logit| for inputs in range, of
+    the universal theorems in the box; `dtypes` says which
     can hold it, and `reach` beyond which |u - middle| its logits would overflow. `bound` of the universal theorems
     holds if f has the constant `lipschitz` in the distance `metric`.
 
@@ -191,7 +193,7 @@ def _selection_error(given: float | None, tol: float, size: float) -> float:
     return given
 
 
-def _dtypes(head: AnchorHead) -> tuple[dict[str, bool], dict[str, float]]:
+def _dtypes(head: AnchorHead | GridScores) -> tuple[dict[str, bool], dict[str, float]]:
     names = {d: str(d).removeprefix("torch.") for d in DTYPES}
     return {n: head.holds(d) for d, n in names.items()}, {n: head.reach(d) for d, n in names.items()}
 
@@ -252,16 +254,12 @@ def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int
     if own:
         require_columns(grid, attention=False)
     p = n if own else max(RAMP_ANCHORS, n + 1)
-    ramp = AnchorHead(0.0, 1.0, 1 / (p - 1), beta_for(error, p - 1, 1 / (p - 1)), 1 / p)
-    settled = saturation(p, ramp.beta * ramp.spacing**2)
-    beta = grid.beta(error, settled)
-    holds, reach = _dtypes(ramp)
-    for dtype in DTYPES:
-        name = str(dtype).removeprefix("torch.")
-        holds[name] = holds[name] and grid.resolves(dtype)
+    ramp = ramp_head(p, beta_for(error, p - 1, 1 / (p - 1)))
+    beta = grid.beta(error, saturation(p, ramp.beta * ramp.spacing**2))
+    scores = GridScores(grid, (grid,), p, ramp.beta, beta, numbered=False)
     ramp_heads, entries, two = d * (levels - 1), n * d_out, theorem == "two_layer"
     second = (2 + entries) * (2 + entries) if two else 1
     parameters = (p - n) * d + 4 * p + (2 * ramp_heads + 3) * (d + 4) + grid.points * entries + second
     return Plan(theorem, low, high, tol, n, d, 2 if two else 1, ramp_heads + (1 if two else 0), p, levels, grid.points,
                 error, beta, grid.sup_bound(modulus, error, spread), parameters,
-                max(beta * coordinates, ramp.logit_range), holds, reach, lipschitz, metric)  # fmt: skip
+                scores.logit_range, *_dtypes(scores), lipschitz, metric)  # fmt: skip

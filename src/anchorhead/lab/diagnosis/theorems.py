@@ -149,7 +149,7 @@ class ExaminedLookup(Examined):
         promised = SELECTION_ERROR * spread + model.rounding
         self.bound = torch.full((len(self.x),), promised, dtype=torch.float64)
         self.ends, self.seams = torch.zeros_like(self.bound, dtype=torch.bool), (first != last).any(-1)
-        self.logits = max(model.resources.logit_range, model.ramp_beta * self.grid.levels / self.grid.slope)
+        self.logits = model.resources.logit_range
         self.keys, self.per_row = self.grid.points, max(self.grid.points, p)
         self.snap = Snap(torch.ones_like(self.bound), (first == last).all(-1), self.derived)
 
