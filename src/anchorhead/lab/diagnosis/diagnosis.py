@@ -22,8 +22,9 @@ from anchorhead.lab.diagnosis.compiled import ExaminedGrid, ExaminedHead
 from anchorhead.lab.diagnosis.criteria import examine
 from anchorhead.lab.diagnosis.examined import Examined, altered
 from anchorhead.lab.diagnosis.findings import Diagnosis, Finding
+from anchorhead.lab.diagnosis.lookups import ExaminedLookup, ExaminedTwoLayer
 from anchorhead.lab.diagnosis.network import ExaminedNetwork
-from anchorhead.lab.diagnosis.theorems import ExaminedLookup, ExaminedRamps, ExaminedTwoLayer
+from anchorhead.lab.diagnosis.theorems import ExaminedRamps
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.grid_core import GridCore
 from anchorhead.model.head_core import HeadCore
