@@ -108,3 +108,12 @@ def test_values_that_overflow_are_refused():
         two_layer("7e4*x1", 1, 1, 2, slope=0.9, dtype=torch.float16, high=2)
     with pytest.raises(ah.PrecisionError, match="f has values of size"):
         two_layer("7e4*x1", 1, 1, 2, slope=0.9, high=2).to(torch.float16)
+
+
+@pytest.mark.parametrize("anchors", [2, 9, 33])
+def test_silent_keys_count_among_the_logits(anchors):
+    head = ah.theorems.single_head([[1.0]] * 2, [0.0] * 2, -1, 3, anchors, causal=True, dtype=torch.float64)
+    x = torch.linspace(-1, 3, 400, dtype=torch.float64).reshape(-1, 2, 1)
+    layer, z = head.attention, head.lift(x)
+    scores = project(z[:, layer.keep], layer.query) @ project(z, layer.key).mT
+    assert scores.abs().max().item() == pytest.approx(head.resources.logit_range, rel=1e-9)

@@ -11,6 +11,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from anchorhead.digits import Down, Up, interval
 from anchorhead.display import facts, page
 from anchorhead.errors import InputError
@@ -20,6 +22,8 @@ from anchorhead.theorems.grid_network import declared_modulus
 from anchorhead.theorems.grid_scores import GridScores, ramp_head
 from anchorhead.theorems.own_columns import require_columns
 from anchorhead.theorems.precision import DTYPES, AnchorHead
+from anchorhead.theorems.ramps import even_head
+from anchorhead.theorems.single_head import silent_score
 from anchorhead.theorems.two_layer import RAMP_ANCHORS
 
 LARGEST = 1e100
@@ -29,9 +33,9 @@ RAMPS, UNIVERSAL = ("single_head", "multi_head"), ("two_layer", "attention_then_
 @dataclass(frozen=True)
 class Plan:
     """What a construction needs. `anchors` is p, or (n - 2)H over all heads; `levels` and `grid_points` are for
-    the universal theorems; `logit_range` is the largest |logit| for inputs in range, of
-    the universal theorems in the box; `dtypes` says which
-    can hold it, and `reach` beyond which |u - middle| its logits would overflow. `bound` of the universal theorems
+    the universal theorems; `logit_range` is the largest |logit| for inputs in range, of the universal theorems in the
+    box; `dtypes` says which can hold it, ramps if their biases t are zero, since those far from the middle of the range
+    take digits; and `reach` beyond which |u - middle| its logits would overflow. `bound` of the universal theorems
     holds if f has the constant `lipschitz` in the distance `metric`.
 
     >>> plan = ah.theorems.plan("multi_head", low=-25, high=25, tol=0.1, tokens=50, features=10)
@@ -128,12 +132,13 @@ def plan(
     shifts: int = 1,
     norm: float | str = "sup",
 ) -> Plan:
-    """The smallest network of that theorem whose bound is at most `tol`, and what it costs.
+    """The smallest network of that theorem, at that `selection_error`, whose bound is at most `tol`; what it costs.
 
     theorem: single_head, multi_head, two_layer or attention_then_softmax; the last two need `lipschitz`, in the
-    distance `metric`, as `bound_for` takes them. output_features defaults to 1 for ramps and `features` otherwise.
-    columns="own" is planned for attention_then_softmax. Two layers on their own columns, and bounds in other norms than
-    "sup", are not; `columns`, `shifts` and `norm` say so.
+    distance `metric`, as `bound_for` takes them. selection_error: ε of the theorem, 1e-6 unless given, or less where it
+    would take a hundredth of `tol`; a smaller one may need a few anchors less, at a larger β. output_features defaults
+    to 1 for ramps and `features` otherwise. columns="own" is planned for attention_then_softmax. Two layers on their
+    own columns, and bounds in other norms than "sup", are not; `columns`, `shifts` and `norm` say so.
 
     >>> ah.theorems.plan("single_head", low=-25, high=25, tol=0.1, tokens=50, features=10).anchors
     501
@@ -214,11 +219,12 @@ def _ramps(theorem: str, low: float, high: float, tol: float, n: int, d: int, er
         points, losers = p + 2, 2 * heads * (n - 1)
         widest = max(heads * max(high, 0.0) - low, high - heads * min(low, 0.0))  # every head silent, or at its extreme
         parameters = n * d + n * n + (2 + heads * (2 + d_o)) * (d + n)
-    spacing = (high - low) / (points - 1)
-    head = AnchorHead(low, high, spacing, beta_for(error, losers, spacing), (high - low) / p)
+    beta = beta_for(error, losers, (high - low) / (points - 1))
+    head = even_head(torch.zeros(1, dtype=torch.float64), low, high, p, points, beta)
     bound = min(size * error + head.resolution, widest)
+    logits = max(head.logit_range, silent_score(head)) if causal else head.logit_range
     return Plan(theorem, low, high, tol, n, d, 1, heads, p, None, None, error, head.beta, bound, parameters,
-                head.logit_range, *_dtypes(head))  # fmt: skip
+                logits, *_dtypes(head))  # fmt: skip
 
 
 def _require_many(n: int, causal: bool) -> None:
