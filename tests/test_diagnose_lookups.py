@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import anchorhead as ah
-from anchorhead.lab.diagnosis import KINDS
-from anchorhead.theorems import two_layer
+from anchorhead.lab.diagnosis import KINDS, diagnose_file
+from anchorhead.theorems import attention_then_softmax, two_layer
 
 UNIFORM, BOUNDARY, DRIFT, PRECISION = KINDS
 
@@ -51,3 +51,17 @@ def test_values_that_were_changed_are_found(shifts):
     with torch.no_grad():
         model.layer2.value[5] += 0.1
     assert not ah.diagnose(model, laid(model)).healthy
+
+
+@pytest.mark.parametrize(("build", "choice"), [(two_layer, {"columns": "own"}), (attention_then_softmax, {})])
+def test_the_file_of_a_look_up_is_diagnosed_over_its_box(build, choice, tmp_path):
+    build(wave, 3, 1, 3, low=-1, high=2, **choice).save(tmp_path / "lookup.safetensors")
+    found = diagnose_file(tmp_path / "lookup.safetensors", points=200)
+    assert found.healthy
+    assert not diagnose_file(tmp_path / "lookup.safetensors", points=200, score_factor=0.01).healthy
+
+
+def test_the_file_of_ramps_asks_for_inputs(tmp_path):
+    ah.theorems.single_head([[1.0]], [0.0], -1, 1, 8).save(tmp_path / "ramps.safetensors")
+    with pytest.raises(ah.FileError, match="inputs of yours"):
+        diagnose_file(tmp_path / "ramps.safetensors")

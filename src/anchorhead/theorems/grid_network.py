@@ -23,7 +23,7 @@ from anchorhead.model.outside import Watched
 from anchorhead.model.report import shortened
 from anchorhead.theorems.anchors import check_beta, even_points, score_rows
 from anchorhead.theorems.construction import EDITED, Construction
-from anchorhead.theorems.declared import hold_against
+from anchorhead.theorems.declared import declared_modulus, hold_against
 from anchorhead.theorems.formulas import Formulas, Target
 from anchorhead.theorems.grid import Grid, Modulus, saturation
 from anchorhead.theorems.grid_scores import GridScores, require_values
@@ -233,6 +233,10 @@ class GridNetwork(Watched, Construction):
             ),
         ]
 
+    def betas(self) -> dict[str, float]:
+        """Those of the look-up and of the ramps."""
+        return {"beta of the look-up": self.beta, "beta of the ramps": self.ramp_beta}
+
     def known_bound(self) -> float | None:
         return None
 
@@ -289,28 +293,3 @@ def _ramps(grids: list[Grid], p: int, beta: float, dtype: torch.dtype) -> tuple[
     value[0, 0, d + 3] = 1
     heads = query.flatten(0, 2).to(dtype)
     return lift, Attention(heads, key.to(dtype), value.to(dtype), keep=slice(0, n), stack=True)
-
-
-def declared_modulus(lipschitz: float | Modulus, metric: str, coordinates: int) -> Modulus:
-    """The declared modulus, as one in the sup norm of the input."""
-    if metric not in ("euclidean", "sup"):
-        raise InputError(f'metric={metric!r} must be "euclidean" or "sup".')
-    stretch = math.sqrt(coordinates) if metric == "euclidean" else 1.0
-    if callable(lipschitz):
-        declared = lipschitz
-        return lambda r: _checked_modulus(float(declared(stretch * r)))
-    try:
-        constant = math.nan if isinstance(lipschitz, str) else float(lipschitz)
-    except (TypeError, ValueError):
-        constant = math.nan
-    if not (math.isfinite(constant) and constant >= 0):
-        raise InputError(
-            f"lipschitz={lipschitz!r:.40} must be a finite number, zero or more, or a modulus of continuity."
-        )
-    return lambda r: constant * stretch * r
-
-
-def _checked_modulus(value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise InputError(f"The modulus of continuity returned {value}; it must be a finite number, zero or more.")
-    return value

@@ -17,8 +17,8 @@ from anchorhead.digits import Down, Up, interval
 from anchorhead.display import facts, page
 from anchorhead.errors import InputError
 from anchorhead.theorems.anchors import beta_for, check_count, check_range
+from anchorhead.theorems.declared import declared_modulus
 from anchorhead.theorems.grid import Grid, saturation, short
-from anchorhead.theorems.grid_network import declared_modulus
 from anchorhead.theorems.grid_scores import GridScores, ramp_head
 from anchorhead.theorems.own_columns import require_columns
 from anchorhead.theorems.precision import DTYPES, AnchorHead
@@ -36,7 +36,8 @@ class Plan:
     the universal theorems; `logit_range` is the largest |logit| for inputs in range, of the universal theorems in the
     box; `dtypes` says which can hold it, ramps if their biases t are zero, since those far from the middle of the range
     take digits; and `reach` beyond which |u - middle| its logits would overflow. `bound` of the universal theorems
-    holds if f has the constant `lipschitz` in the distance `metric`.
+    holds if f has the constant `lipschitz` in the distance `metric`; `beta` is that of their look-up, and `ramp_beta`
+    that of the ramps.
 
     >>> plan = ah.theorems.plan("multi_head", low=-25, high=25, tol=0.1, tokens=50, features=10)
     >>> plan.heads, plan.dtypes["float32"]
@@ -63,14 +64,17 @@ class Plan:
     reach: dict[str, float]
     lipschitz: float | None = None
     metric: str | None = None
+    ramp_beta: float | None = None
 
     def __str__(self) -> str:
         grid = f"{self.levels} levels, {short(self.grid_points)} grid points, " if self.grid_points else ""
+        ramps = "" if self.ramp_beta is None else f", of ramps {self.ramp_beta:.6g}"
         holds = ", ".join(name for name, held in self.dtypes.items() if held) or "no dtype"
         return (
             f"{self.theorem} on {interval((self.low, self.high))} to within {self.tol:g}, {self.tokens} tokens x "
             f"{self.features} features\n"
-            f"  layers {self.layers}, heads {self.heads:,}, {grid}anchors p = {self.anchors:,}, β = {self.beta:.6g}\n"
+            f"  layers {self.layers}, heads {self.heads:,}, {grid}anchors p = {self.anchors:,}, β = {self.beta:.6g}"
+            f"{ramps}\n"
             f"  bound {Up(self.bound):.6g}{self._condition}, selection error ε = {self.selection_error:.3g}, "
             f"{short(self.parameters)} parameters, logits up to {self.logit_range:.4g}; held by {holds}"
         )
@@ -100,7 +104,8 @@ class Plan:
             ("levels a coordinate", self.levels),
             ("grid points (keys of layer 2)", self.grid_points and short(self.grid_points)),
             ("selection error", f"{self.selection_error:.3g}"),
-            ("beta", f"{self.beta:,.6g}"),
+            ("beta of the look-up" if self.levels else "beta", f"{self.beta:,.6g}"),
+            ("beta of the ramps", self.ramp_beta and f"{self.ramp_beta:,.6g}"),
             (f"bound{self._condition}" if self._condition else "proved bound", f"{Up(self.bound):.6g}"),
             ("parameters", short(self.parameters)),
             ("logit range", f"±{self.logit_range:.4g}"),
@@ -268,4 +273,4 @@ def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int
     parameters = (p - n) * d + 4 * p + (2 * ramp_heads + 3) * (d + 4) + grid.points * entries + second
     return Plan(theorem, low, high, tol, n, d, 2 if two else 1, ramp_heads + (1 if two else 0), p, levels, grid.points,
                 error, beta, grid.sup_bound(modulus, error, spread), parameters,
-                scores.logit_range, *_dtypes(scores), lipschitz, metric)  # fmt: skip
+                scores.logit_range, *_dtypes(scores), lipschitz, metric, ramp.beta)  # fmt: skip
