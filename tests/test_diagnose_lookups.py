@@ -59,9 +59,3 @@ def test_the_file_of_a_look_up_is_diagnosed_over_its_box(build, choice, tmp_path
     found = diagnose_file(tmp_path / "lookup.safetensors", points=200)
     assert found.healthy
     assert not diagnose_file(tmp_path / "lookup.safetensors", points=200, score_factor=0.01).healthy
-
-
-def test_the_file_of_ramps_asks_for_inputs(tmp_path):
-    ah.theorems.single_head([[1.0]], [0.0], -1, 1, 8).save(tmp_path / "ramps.safetensors")
-    with pytest.raises(ah.FileError, match="inputs of yours"):
-        diagnose_file(tmp_path / "ramps.safetensors")

@@ -283,10 +283,10 @@ def test_what_takes_other_row_maps_is_said_where_theorems_do_not():
         assert eval(advised[0])(map_).certificate.level == "proved"
 
 
-def test_a_theorems_file_is_not_diagnosed_without_inputs(tmp_path):
+def test_a_file_of_ramps_is_not_diagnosed_without_inputs(tmp_path):
     from anchorhead.lab.diagnosis import diagnose_file
 
-    two_layer("x1", 1, 1, 4).save(tmp_path / "network.safetensors")
+    single_head(W, T, 0, 1, 9).save(tmp_path / "network.safetensors")
     with pytest.raises(ah.FileError, match=r"ah\.diagnose\(ah\.load\(file\), x\)"):
         diagnose_file(tmp_path / "network.safetensors")
 
