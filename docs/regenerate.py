@@ -89,7 +89,7 @@ def _joined(outputs: list[Any]) -> list[Any]:
 
 
 def said(notebook: Any) -> list[list[str]]:
-    """What the cells print, and return where it is shown as text."""
+    """What the cells print, and return: as text, and of pages all words and numbers outside of drawings."""
     return [[_said(output) for output in cell.get("outputs", [])] for cell in notebook.cells]
 
 
@@ -97,7 +97,9 @@ def _said(output: Any) -> str:
     if output.output_type == "stream":
         return str(output.text)
     data = output.get("data", {})
-    return "shown" if {"image/png", "text/html"} & set(data) else str(data.get("text/plain", output))
+    plain = re.sub(r" at 0x[0-9a-f]+", "", str(data.get("text/plain", output)))
+    page = re.sub(r"<svg.*?</svg>(<div[^>]*>.*?</div>)?", " ", str(data.get("text/html", "")), flags=re.DOTALL)
+    return f"{plain}\n{' '.join(re.sub('<[^>]*>', ' ', page).split())}".rstrip()
 
 
 def regenerate_notebook(path: Path, always: bool = False) -> bool:

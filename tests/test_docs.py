@@ -53,6 +53,23 @@ def test_notebooks_say_what_they_say(path: Path) -> None:
     assert module("regenerate").said(again) == module("regenerate").said(stored)
 
 
+def test_what_notebooks_show_as_pages_counts_as_said() -> None:
+    """Numbers of what is shown as HTML are compared as those of text are; pictures, and where objects lie, are not."""
+    nbformat = pytest.importorskip("nbformat.v4")
+
+    def said(plain: str, page: str) -> list[list[str]]:
+        output = nbformat.new_output("execute_result", {"text/plain": plain, "text/html": page})
+        found: list[list[str]] = module("regenerate").said(
+            nbformat.new_notebook(cells=[nbformat.new_code_cell("model", outputs=[output])])
+        )
+        return found
+
+    page = "<div>bound 7e-08<svg>{}</svg><div class='said'>{}</div></div>"
+    assert said("Model(<= 1e-07)", page) != said("Model(<= 7e-08)", page)
+    assert said("Model", page) != said("Model", page.replace("7e-08", "1e-07"))
+    assert said("<A at 0x7f00>", page.format(1, 2)) == said("<A at 0x8f11>", page.format(3, 4))
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_notebooks_are_stored_with_their_pictures_and_nothing_of_a_machine(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

@@ -334,6 +334,21 @@ def test_formulas_and_files_compute_what_python_computes(
     assert_same_as_python(page, ah.load(saved_head).head)
 
 
+def test_pages_of_theorems_say_what_is_drawn_and_where_its_bound_is_from(folder: Path) -> None:
+    ones, zeros = torch.ones(4, 2, dtype=torch.float64), [0.0] * 4
+    for name, model, how, title in (
+        ("ramp", ah.theorems.single_head(ones, zeros, -1, 2, anchors=7), "proved on paper", "<title>clip(u, -1, 2)"),
+        ("silent", ah.theorems.multi_head(ones, zeros, -1, 2, heads=3), "how far apart", "<title>"),
+        ("grid", ah.theorems.two_layer("x1*x2", 1, 2, 3), "proved on paper", "<title>one ramp of layer 1 of two_layer"),
+    ):
+        model.save(folder / f"{name}.safetensors")
+        page = page_text(page_entries(folder / f"{name}.safetensors"))
+        assert how in page
+        assert title in page
+        assert "ball arithmetic before" not in page
+        assert name != "grid" or "a look-up of 9 grid points, is of all coordinates and is not drawn" in page
+
+
 @pytest.mark.heavy
 def test_networks_of_theorems_are_drawn_as_they_run(browser: Any, folder: Path) -> None:
     weights, bias = torch.ones(4, 2, dtype=torch.float64), [0.0] * 4

@@ -31,7 +31,7 @@ def test_plan_is_what_gets_built(theorem, low, width, tol, tokens, features, cau
     found = plan(theorem, low=low, high=low + width, tol=tol, tokens=tokens, features=features, causal=causal)
     assert found.bound <= tol
     w = torch.randn(tokens, features, dtype=torch.float64)
-    t = torch.full((tokens,), low + width / 2, dtype=torch.float64)
+    t = torch.zeros(tokens, dtype=torch.float64)  # what `Plan.dtypes` is said to be of
     if theorem == "single_head":
         build = lambda dtype: single_head(w, t, low, low + width, found.anchors, causal=causal,
                                           selection_error=found.selection_error, dtype=dtype)  # fmt: skip
@@ -50,6 +50,34 @@ def test_plan_is_what_gets_built(theorem, low, width, tol, tokens, features, cau
         else:
             with pytest.raises(ah.PrecisionError, match="logits span"):
                 build(getattr(torch, name))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high", "anchors", "tol", "tokens", "features"),
+    [
+        ("bfloat16", -0.1, 0.3, 5, 0.1, 3, 2),
+        ("float16", 2.5531425186911756, 6.725367838485571, 15, 0.286913748884211, 1, 2),
+    ],
+)
+def test_plans_and_networks_agree_on_narrow_dtypes_away_from_zero(dtype, low, high, anchors, tol, tokens, features):
+    found = plan("single_head", low=low, high=high, tol=tol, tokens=tokens, features=features)
+    try:
+        single_head(torch.ones(tokens, features), torch.zeros(tokens), low, high, found.anchors,
+                    selection_error=found.selection_error, dtype=getattr(torch, dtype))  # fmt: skip
+        held = True
+    except ah.PrecisionError:
+        held = False
+    assert not held
+    assert not found.dtypes[dtype]
+
+
+def test_a_smaller_selection_error_is_said_to_save_anchors():
+    usual, small = (
+        plan("single_head", low=-2, high=3, tol=1e-3, tokens=3, features=2, selection_error=e) for e in (1e-6, 1e-9)
+    )
+    assert small.anchors < usual.anchors
+    assert usual.anchors == plan("single_head", low=-2, high=3, tol=1e-3, tokens=3, features=2).anchors
+    assert "selection_error" in (plan.__doc__ or "").splitlines()[0]
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "sup"])
@@ -255,10 +283,10 @@ def test_what_takes_other_row_maps_is_said_where_theorems_do_not():
         assert eval(advised[0])(map_).certificate.level == "proved"
 
 
-def test_a_theorems_file_is_not_diagnosed_without_inputs(tmp_path):
+def test_a_file_of_ramps_is_not_diagnosed_without_inputs(tmp_path):
     from anchorhead.lab.diagnosis import diagnose_file
 
-    two_layer("x1", 1, 1, 4).save(tmp_path / "network.safetensors")
+    single_head(W, T, 0, 1, 9).save(tmp_path / "network.safetensors")
     with pytest.raises(ah.FileError, match=r"ah\.diagnose\(ah\.load\(file\), x\)"):
         diagnose_file(tmp_path / "network.safetensors")
 

@@ -17,6 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from torch import nn
 
 import anchorhead as ah
@@ -174,6 +175,22 @@ def test_figures_say_what_is_zero_and_what_is_left_out() -> None:
     assert any(text.endswith("the first 8 of 9 inputs, from end to end, others resting") for text in said(wide.plot()))
     many = ah.compile("sin(3*x)", (-1, 1), method="nearest", keys=200)
     assert any(text.startswith("key (128 of 200)") for text in said(many.plot()))
+
+
+def test_several_output_rows_are_drawn_as_their_sum_under_the_bound_of_the_sum() -> None:
+    rows = {"output_features": 2, "output_row": lambda k: k // 16, "dtype": torch.float64}
+    head = ah.theorems.single_head([[1.0], [2.0]], [0.0, 0.5], -1, 1, 32, **rows)
+    shown = theorem_view(head)
+    line = shown.through()
+    assert shown.drawn == "token 1 of 2, sum of 2 output rows"
+    assert np.allclose(line.allowed, head.sum_bound)
+    assert head.sum_bound < head.bound
+    assert line.error.max() <= head.sum_bound
+    figure = head.plot()
+    assert shown.drawn in [axes.get_ylabel() for axes in figure.axes]
+    assert any("of the sum of 2 output rows" in text.get_text() for text in figure.findobj(Text))
+    alone = ah.theorems.single_head([[1.0]], [0.0], -1, 1, 32, dtype=torch.float64)
+    assert theorem_view(alone).drawn == "value"
 
 
 def test_what_was_only_measured_is_said_to_be_about_so_much() -> None:

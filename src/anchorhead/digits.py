@@ -69,3 +69,8 @@ def exactly(value: float) -> str:
 def interval(ends: tuple[float, float]) -> str:
     """An interval as text; R where it is all."""
     return "R" if ends == (-math.inf, math.inf) else f"[{exactly(ends[0])}, {exactly(ends[1])}]"
+
+
+def counted(count: int, what: str) -> str:
+    """1 norm, 2 norms."""
+    return f"{count:,} {what}{'s' * (count != 1)}"

@@ -80,6 +80,7 @@ class View:
     weights (points, keys). condition: what the bound depends on, where it was declared. last: what the last panel has
     instead of the attention. outputs: how many are drawn, where there are so many. kinks: numbers (points, any) that
     change their sign where the target has a kink. heads: what those of `attention` are called.
+    drawn: what the only output is, where it is not the network's first.
     """
 
     title: str
@@ -97,6 +98,7 @@ class View:
     outputs: int = MOST_OUTPUTS
     kinks: Callable[[Array], Array] | None = None
     heads: Sequence[str] = ()
+    drawn: str = ""
 
     @property
     def low(self) -> Array:
@@ -186,7 +188,7 @@ class View:
         t = lines[0].x if alone else share
         part = f"the first {MOST_INPUTS} of {len(self.box)} inputs," if len(self.box) > MOST_INPUTS else "one input"
         xlabel = label(self.names[0]) if alone else f"{part} from end to end, others resting"
-        dress(axes["values"], ylabel=_output(lines[0], self.outputs if alone else 1))
+        dress(axes["values"], ylabel=self.drawn or _output(lines[0], self.outputs if alone else 1))
         for i, line in enumerate(lines):
             _curves(axes["values"], t, line, self, i)
         legend(axes["values"])

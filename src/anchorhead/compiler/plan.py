@@ -27,7 +27,7 @@ from anchorhead.compiler.methods import METHODS
 from anchorhead.compiler.nearest_anchors import nearest_keys
 from anchorhead.compiler.read import read
 from anchorhead.compiler.target import Target
-from anchorhead.digits import Up, interval
+from anchorhead.digits import Up, counted, interval
 from anchorhead.display import bars, page, sentence, table
 from anchorhead.enclosure.variation import moved
 from anchorhead.errors import AnchorheadError, InputError
@@ -61,10 +61,12 @@ class Option:
     reason: str = ""
 
     def __str__(self) -> str:
-        if self.keys is None or self.bound is None:
+        if self.layers is None or self.heads is None or self.keys is None or self.bound is None:
             return f"{self.method}: {self.reason}"
-        cost = f"{self.layers} layers, {self.heads} heads, {self.keys:,} keys, beta {self.beta:.3g}"
-        return f"{self.method}: {cost}, error {Up(self.bound):.3g}" + (f" ({self.reason})" if self.reason else "")
+        cost = f"{counted(self.layers, 'layer')}, {counted(self.heads, 'head')}, {counted(self.keys, 'key')}"
+        return f"{self.method}: {cost}, beta {self.beta:.3g}, error {Up(self.bound):.3g}" + (
+            f" ({self.reason})" if self.reason else ""
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from anchorhead.conversion.folder import load_folder
 from anchorhead.conversion.inputs import example, run
 from anchorhead.conversion.pretrained import first_line
-from anchorhead.conversion.rows import counted
+from anchorhead.digits import counted
 from anchorhead.errors import AnchorheadError, FileError, InputError
 from anchorhead.file.folder import RECORD
 from anchorhead.progress import Progress, telling

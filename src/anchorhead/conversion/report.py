@@ -12,8 +12,8 @@ from torch import nn
 from anchorhead.conversion.configured import computed, configured, functions_named
 from anchorhead.conversion.instead import instead
 from anchorhead.conversion.makeup import Makeup, changes, makeup, standing
-from anchorhead.conversion.rows import UNITS, Place, Replaced, counted, lines, said, some
-from anchorhead.digits import Up, exactly
+from anchorhead.conversion.rows import UNITS, Place, Replaced, lines, said, some
+from anchorhead.digits import Up, counted, exactly
 from anchorhead.display import gauge, page, sentence, table
 
 if TYPE_CHECKING:

@@ -152,8 +152,3 @@ def some(places: list[str]) -> str:
     """Three names of many."""
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
     return f"{', '.join(map(said, places[:3]))}{more}"
-
-
-def counted(count: int, what: str) -> str:
-    """1 norm, 2 norms."""
-    return f"{count:,} {what}{'s' * (count != 1)}"

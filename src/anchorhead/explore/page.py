@@ -76,11 +76,21 @@ def page_text(entries: list[dict[str, Any]]) -> str:
     title = f"{entries[0]['name']} as attention" if len(entries) == 1 else "Functions as attention"
     parts = {
         "title": html.escape(title),
+        "how": _how({head["claim"]["level"] for entry in entries for head in entry["heads"]}),
         "style": _source("page.css"),
         "script": "\n".join(_source(name) for name in SCRIPTS),
         "data": _inert(json.dumps(entries, separators=(",", ":"), allow_nan=False)),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _source("template.html"))
+
+
+def _how(levels: set[str]) -> str:
+    """Where bounds of these levels come from."""
+    if levels == {"theorem"}:
+        return "proved on paper, in the theorem"
+    if levels == {"trivial"}:
+        return "which is how far apart the least and the largest value are"
+    return "found in ball arithmetic before this page was written"
 
 
 def _inert(text: str) -> str:

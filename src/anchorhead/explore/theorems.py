@@ -17,7 +17,8 @@ from anchorhead.explore.numbers import claim, grid, head_numbers, samples
 from anchorhead.head.head import Head
 from anchorhead.in_context.universal import Universal
 from anchorhead.theorems.construction import Construction
-from anchorhead.theorems.grid_network import GridNetwork, ramp_head
+from anchorhead.theorems.grid_network import GridNetwork
+from anchorhead.theorems.grid_scores import ramp_head
 from anchorhead.theorems.multi_head import MultiHead
 from anchorhead.theorems.ramps import Ramps
 
@@ -40,7 +41,8 @@ def theorem_entries(model: Construction | Universal) -> list[dict[str, Any]]:
         return _silent_heads(model)
     if isinstance(model, GridNetwork):
         anchors, note = ramp_head(model.ramp_anchors, model.ramp_beta), _grid_note(model)
-        return [_ramp(model, 0.0, 1.0, anchors.theorem_bound(model.ramp_anchors - 1), note)]
+        ramp = _ramp(model, 0.0, 1.0, anchors.theorem_bound(model.ramp_anchors - 1), note)
+        return [ramp | {"name": f"one ramp of layer 1 of {model.theorem}, {ramp['name']},"}]
     if not isinstance(model, Ramps):
         raise InputError(f"The page does not know the heads of a {type(model).__name__}.")
     note = f"The head of {model!r}: every token looks at its own u = w_i·x_i + t_i, and all share the keys."

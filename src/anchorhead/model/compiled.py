@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from anchorhead.circuit.circuit import Circuit
-from anchorhead.digits import Up
+from anchorhead.digits import Up, counted
 from anchorhead.display import beside, facts, page, sentence
 from anchorhead.errors import MissingPartError, PrecisionError, VerificationError
 from anchorhead.expression.graph import Expression
@@ -267,8 +267,9 @@ class CompiledModel(Watched):
         kept = f"<= {Up(other.bound):.3g}" if other.level == "proved" else "no bound is known"
         literal = "" if other.evaluation == certificate.evaluation else f"\nas a literal softmax: {kept}"
         shown = (
-            f"{certificate}{literal}\n{cost.layers} layers, {cost.heads} heads, {cost.keys} keys, {cost.parameters} "
-            f"parameters, beta {cost.beta:.4g}, logits {cost.logits.replace('±', 'up to ')}"
+            f"{certificate}{literal}\n{counted(cost.layers, 'layer')}, {counted(cost.heads, 'head')}, "
+            f"{counted(cost.keys, 'key')}, {cost.parameters} parameters, beta {cost.beta:.4g}, "
+            f"logits {cost.logits.replace('±', 'up to ')}"
         )
         report = self._told()
         return shown if report is None else f"{shown}\n{report}"

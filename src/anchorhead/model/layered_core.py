@@ -14,6 +14,7 @@ from torch import Tensor
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.program import to_program
 from anchorhead.circuit.step import OutsideDomain
+from anchorhead.digits import counted
 from anchorhead.errors import FileError, VerificationError
 from anchorhead.head.evaluation import TORCH
 from anchorhead.head.head import Head
@@ -187,7 +188,7 @@ class LayeredCore(FlatCore):
     def __repr__(self) -> str:
         groups = [group for group, _ in self.layered.groups]
         count, keys = sum(group.count for group in groups), sum(group.count * group.keys for group in groups)
-        return f"{len(self.layered.layers)} layers, {count} heads, {keys} keys"
+        return f"{counted(len(self.layered.layers), 'layer')}, {counted(count, 'head')}, {counted(keys, 'key')}"
 
 
 def _map_arrays(prefix: str, affine: TokenWise) -> dict[str, np.ndarray]:

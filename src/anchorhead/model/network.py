@@ -19,8 +19,8 @@ class Resources:
 
     layers and heads of attention, keys (columns that can be attended to, over all heads of all layers), parameters
     (every stored number), beta of the sharpest layer (what softmax's scores are multiplied by, the inverse
-    temperature), and the largest absolute logit for inputs in range: nan where it
-    is not known.
+    temperature), and the largest absolute logit for inputs in the domain, box or range that it is built for: nan where
+    it is not known.
     """
 
     layers: int

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.digits import Up
-from anchorhead.display import beside, facts, page
-from anchorhead.errors import AnchorheadError, InputError, PrecisionError
+from anchorhead.display import beside, facts, page, sentence
+from anchorhead.errors import AnchorheadError, InputError, MissingPartError, PrecisionError
 from anchorhead.file.save import write
 from anchorhead.head.head import Head
 from anchorhead.head.parameters import AsBuilt, check_tensor
@@ -129,26 +129,36 @@ class Construction(Network, AsBuilt, ABC):
         from anchorhead.theorems.portrait import view
         from anchorhead.view import sketched
 
-        try:
-            bound = f"{Up(self.bound):.6g}"
-        except AnchorheadError as unknown:
-            bound = str(unknown)
-        cost = self.resources
+        cost, bound = self.resources, self.known_bound()
         rows = [
             ("tokens, features", f"{self.size[0]}, {self.size[1]}"),
             ("layers, heads", f"{cost.layers}, {cost.heads:,}"),
             ("keys", f"{cost.keys:,}"),
             ("parameters", f"{cost.parameters:,}"),
-            ("beta", f"{cost.beta:.6g}"),
+            *((name, f"{value:.6g}") for name, value in self.betas().items()),
             ("logit range", f"±{cost.logit_range:.4g}"),
             ("dtype", str(self.dtype).removeprefix("torch.")),
-            ("bound", bound),
+            *([] if bound is None else [("bound", f"{Up(bound):.6g}")]),
+            *((name, str(shape)) for name, shape in self.shapes().items()),
         ]
         try:
             drawn = sketched(view(self))
         except InputError:
             drawn = ""
-        return page(type(self).__name__, beside(facts(rows), drawn))
+        told, *known = self.sentences()
+        return page(told, sentence("\n".join(known)), beside(facts(rows), drawn))
+
+    def betas(self) -> dict[str, float]:
+        """Every β that it has, by what it is called."""
+        return {"beta": self.resources.beta}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("certificate", "report"):
+            raise MissingPartError(
+                f"A theorem's network has no {name}: what is known of it is proved on paper. Its bound is .bound, or "
+                ".bound_for(lipschitz=L) of a look-up, and print(network) says what it is."
+            )
+        return super().__getattr__(name)
 
     def with_row_map(self, row_map: Any) -> NoReturn:
         """Refuses: the theorems are of softmax. Says which heads take other row maps."""

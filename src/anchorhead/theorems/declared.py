@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,36 @@ ROUNDED = 64
 """Units in the last place of the largest value that the values' own rounding may take."""
 
 
+def declared_modulus(lipschitz: float | Modulus, metric: str, coordinates: int) -> Modulus:
+    """The declared modulus, as one in the sup norm of the input."""
+    if metric not in ("euclidean", "sup"):
+        raise InputError(f'metric={metric!r} must be "euclidean" or "sup".')
+    stretch = math.sqrt(coordinates) if metric == "euclidean" else 1.0
+    if callable(lipschitz):
+        declared = lipschitz
+        return lambda r: _checked_modulus(declared(stretch * r))
+    try:
+        constant = math.nan if isinstance(lipschitz, str) else float(lipschitz)
+    except (TypeError, ValueError):
+        constant = math.nan
+    if not (math.isfinite(constant) and constant >= 0):
+        raise InputError(
+            f"lipschitz={lipschitz!r:.40} must be a finite number, zero or more, or a modulus of continuity."
+        )
+    return lambda r: constant * stretch * r
+
+
+def _checked_modulus(value: Any) -> float:
+    """What a modulus returned, as a number."""
+    try:
+        number = math.nan if isinstance(value, str) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise InputError(f"The modulus of continuity returned {value!r:.40}; it must be a finite number, zero or more.")
+    return number
+
+
 def hold_against(values: Tensor, axes: Sequence[Tensor], lipschitz: float | Modulus, metric: str) -> None:
     """Refuses a constant or a modulus that values (points, entries) on a grid contradict; axes: the places of the
     coordinates, of which the last runs fastest."""
@@ -31,11 +62,12 @@ def hold_against(values: Tensor, axes: Sequence[Tensor], lipschitz: float | Modu
     blur = 32 * eps * max(float(axis.abs().max()) for axis in axes) * math.sqrt(coordinates)
     rounded = ROUNDED * eps * float(values.abs().max())
     cells = [float(axis[1] - axis[0]) for axis in axes]
-    table = values.reshape(*[levels] * coordinates, -1)
+    modulus = declared_modulus(lipschitz, "sup", 1)
+    table = values.double().reshape(*[levels] * coordinates, -1)
     for step in _steps(coordinates, values.numel()):
         apart = [cell for cell, moved in zip(cells, step, strict=True) if moved]
         distance = math.sqrt(sum(cell * cell for cell in apart)) if metric == "euclidean" else max(apart)
-        known = lipschitz(distance + blur) if callable(lipschitz) else lipschitz * (distance + blur)
+        known = modulus(distance + blur)
         here, there = _ends(table, step)
         moved = (there - here).abs()
         if moved.numel() and float(moved.max()) > known + rounded:

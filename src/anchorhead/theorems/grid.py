@@ -99,8 +99,8 @@ class Grid:
         return [replace(self, levels=self.levels + 1, low=low, high=low + size) for low in lows]
 
     def blur(self, dtype: torch.dtype) -> float:
-        """How far rounding may move an edge for inputs in the box."""
-        return 4 * torch.finfo(dtype).eps * max(abs(self.low), abs(self.high))
+        """How far rounding may move an edge for inputs in the box, by units of the smallest normal number at least."""
+        return 4 * torch.finfo(dtype).eps * max(abs(self.low), abs(self.high), torch.finfo(dtype).tiny)
 
     def resolves(self, dtype: torch.dtype) -> bool:
         """Whether rounding moves an edge by no more than the bound allows for."""

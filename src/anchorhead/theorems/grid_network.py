@@ -23,12 +23,12 @@ from anchorhead.model.outside import Watched
 from anchorhead.model.report import shortened
 from anchorhead.theorems.anchors import check_beta, even_points, score_rows
 from anchorhead.theorems.construction import EDITED, Construction
-from anchorhead.theorems.declared import hold_against
+from anchorhead.theorems.declared import declared_modulus, hold_against
 from anchorhead.theorems.formulas import Formulas, Target
 from anchorhead.theorems.grid import Grid, Modulus, saturation
+from anchorhead.theorems.grid_scores import GridScores, require_values
 from anchorhead.theorems.lookup import Bumps, Lookup
-from anchorhead.theorems.own_columns import OwnLookup, require_own, stray
-from anchorhead.theorems.precision import AnchorHead
+from anchorhead.theorems.own_columns import OwnLookup, stray
 from anchorhead.theorems.ramps import head_of_u
 
 FAR = 1e6
@@ -48,6 +48,7 @@ class GridNetwork(Watched, Construction):
 
     grid: Grid
     f: Target | None
+    scores: GridScores
     beta: float
     ramp_beta: float
     ramp_anchors: int
@@ -88,10 +89,8 @@ class GridNetwork(Watched, Construction):
         return x.numel() // self.grid.coordinates
 
     def require(self, dtype: torch.dtype) -> None:
-        self.grid.require_resolution(dtype)
-        ramp_head(self.ramp_anchors, self.ramp_beta).require(dtype)
-        if isinstance(self.lookup, OwnLookup):
-            require_own(self.lookup.grid, self.beta, dtype)
+        self.scores.require(dtype)
+        require_values(self.lookup.values.double().abs().max().item(), self.grid.coordinates, dtype)
 
     @property
     def layer2(self) -> Attention | None:
@@ -142,7 +141,7 @@ class GridNetwork(Watched, Construction):
         modulus = declared_modulus(lipschitz, metric, self.grid.coordinates)
         values = self.lookup.values
         self._hold_against(values, lipschitz, metric)
-        spread = (values.amax(0) - values.amin(0)).max().item()
+        spread = (values.double().amax(0) - values.double().amin(0)).max().item()
         rounding = self.rounding
         if isinstance(self.lookup, OwnLookup):
             sup = modulus(self.grid.cell / 2) + spread * self.lookup.mixed() + rounding
@@ -172,9 +171,8 @@ class GridNetwork(Watched, Construction):
     @property
     def reach(self) -> float:
         """How far outside the box an input may be: beyond that a score of a ramp may overflow, which in float16 is a
-        few boxes away. A ramp looks at (x - edge)/width, and all edges are in the box."""
-        grid, ramp = self.grid, ramp_head(self.ramp_anchors, self.ramp_beta)
-        return max(0.0, ramp.reach(self.dtype) * grid.slope * grid.cell - (grid.high - grid.low))
+        few boxes away."""
+        return self.scores.reach(self.dtype)
 
     def matrices(self) -> dict[str, Tensor]:
         """layer1.W_Q, ...: the heads of layer 1; the lift, lift.columns and lift.rows; and what is between, of the
@@ -235,24 +233,25 @@ class GridNetwork(Watched, Construction):
             ),
         ]
 
+    def betas(self) -> dict[str, float]:
+        """Those of the look-up and of the ramps."""
+        return {"beta of the look-up": self.beta, "beta of the ramps": self.ramp_beta}
+
     def known_bound(self) -> float | None:
         return None
 
     @property
     def resources(self) -> Resources:
-        keys, scores = self.grid.points, self.beta * self.grid.coordinates
+        keys = self.grid.points
         if isinstance(self.lookup, OwnLookup):
-            keys, scores = (
-                self.lookup.second.heads * self.grid.tokens,
-                3 * self.beta * (self.lookup.grid.points / 2) ** 2,
-            )
+            keys = self.lookup.second.heads * self.grid.tokens
         return Resources(
             layers=len(self.layers),
             heads=sum(layer.heads for layer in self.layers),
             keys=self.layer1.heads * self.ramp_anchors + keys,
             parameters=sum(p.numel() for p in self.parameters()),
             beta=max(self.beta, self.ramp_beta),
-            logit_range=max(scores, ramp_head(self.ramp_anchors, self.ramp_beta).logit_range),
+            logit_range=self.scores.logit_range,
         )
 
 
@@ -261,25 +260,18 @@ def assembled(f: Target | None, grid: Grid, grids: list[Grid], values: Tensor, p
     """The network of values (K, points, n, d_out) on the K grids that are looked up, p anchors a ramp; refused where
     their dtype cannot hold it."""
     dtype, first, numbered = values.dtype, grids[0], own and attention
-    for one in grids:
-        one.require_resolution(dtype)
-    beta, ramp_beta = check_beta(beta), check_beta(ramp_beta)
-    ramp_head(p, ramp_beta).require(dtype)
-    if numbered:
-        require_own(first, beta, dtype)
+    scores = GridScores(grid, tuple(grids), p, check_beta(ramp_beta), check_beta(beta), numbered)
+    scores.require(dtype)
+    require_values(values.double().abs().max().item(), grid.coordinates, dtype)
+    beta, ramp_beta = scores.beta, scores.ramp_beta
     lookup = OwnLookup(grids, values, beta) if numbered else Lookup(values[0], beta, attention=attention)
     model = GridNetwork([*_ramps(grids, p, ramp_beta, dtype), Bumps(first.levels), lookup])
     model.theorem = "two_layer" if attention else "attention_then_softmax"
-    model.grid, model.f = grid, f
+    model.grid, model.f, model.scores = grid, f, scores
     model.beta, model.ramp_beta, model.ramp_anchors = beta, ramp_beta, p
     model.watch([(grid.low, grid.high)], f"the network of {model.theorem}", ADVICE)
     model.built()
     return model
-
-
-def ramp_head(anchors: int, beta: float) -> AnchorHead:
-    """The numbers of a ramp that decide precision."""
-    return AnchorHead(0.0, 1.0, 1 / (anchors - 1), beta, 1 / anchors)
 
 
 def _ramps(grids: list[Grid], p: int, beta: float, dtype: torch.dtype) -> tuple[nn.Sequential, Attention]:
@@ -301,28 +293,3 @@ def _ramps(grids: list[Grid], p: int, beta: float, dtype: torch.dtype) -> tuple[
     value[0, 0, d + 3] = 1
     heads = query.flatten(0, 2).to(dtype)
     return lift, Attention(heads, key.to(dtype), value.to(dtype), keep=slice(0, n), stack=True)
-
-
-def declared_modulus(lipschitz: float | Modulus, metric: str, coordinates: int) -> Modulus:
-    """The declared modulus, as one in the sup norm of the input."""
-    if metric not in ("euclidean", "sup"):
-        raise InputError(f'metric={metric!r} must be "euclidean" or "sup".')
-    stretch = math.sqrt(coordinates) if metric == "euclidean" else 1.0
-    if callable(lipschitz):
-        declared = lipschitz
-        return lambda r: _checked_modulus(float(declared(stretch * r)))
-    try:
-        constant = math.nan if isinstance(lipschitz, str) else float(lipschitz)
-    except (TypeError, ValueError):
-        constant = math.nan
-    if not (math.isfinite(constant) and constant >= 0):
-        raise InputError(
-            f"lipschitz={lipschitz!r:.40} must be a finite number, zero or more, or a modulus of continuity."
-        )
-    return lambda r: constant * stretch * r
-
-
-def _checked_modulus(value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise InputError(f"The modulus of continuity returned {value}; it must be a finite number, zero or more.")
-    return value

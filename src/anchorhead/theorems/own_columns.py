@@ -87,6 +87,11 @@ def head_count(grid: Grid) -> int:
     return max(1, -(-(grid.points - 2) // (grid.tokens - 2)))
 
 
+def list_size(grid: Grid) -> int:
+    """How many numbers the windows of all heads hold together."""
+    return (grid.tokens - 2) * head_count(grid) + 2
+
+
 def require_columns(grid: Grid, *, attention: bool) -> None:
     """Refuses sequences whose columns cannot hold keys."""
     least = 3 if attention else 2
@@ -125,7 +130,7 @@ class OwnLookup(AsBuilt):
     def __init__(self, grids: list[Grid], values: Tensor, beta: float) -> None:
         super().__init__()
         self.grids, self.grid, self.tokens, self.beta = grids, grids[0], grids[0].tokens, beta
-        middle = (values.amax((0, 1)) + values.amin((0, 1))) / 2
+        middle = values.amax((0, 1)) / 2 + values.amin((0, 1)) / 2
         self.digits = constant(self._digits().to(values.dtype))
         self.second = self._attention((values - middle).flatten(2) / len(grids), beta)
         own = torch.eye(middle.numel(), dtype=values.dtype).unflatten(0, values.shape[2:])
@@ -164,7 +169,7 @@ class OwnLookup(AsBuilt):
         """The heads of all grids; the last of each repeats the last grid point where the list does not fill it."""
         n, dtype, count = self.tokens, values.dtype, len(self.grids)
         heads = head_count(self.grid)
-        size = (n - 2) * heads + 2
+        size = list_size(self.grid)
         slope, square = score_rows(torch.arange(size, dtype=torch.float64) - (self.grid.points - 1) / 2)
         listed = torch.cat([values, values[:, -1:].expand(-1, size - values.shape[1], -1)], 1)
         window = torch.arange(n) + (n - 2) * torch.arange(heads)[:, None]

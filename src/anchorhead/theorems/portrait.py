@@ -1,6 +1,7 @@
 """The paper's networks as what figures and notebooks show.
 
-A ramp network is drawn over u = w·x + t, which every token is given: x_i = w_i (u - t_i)/|w_i|². A look-up is drawn
+A ramp network is drawn over u = w·x + t, which every token is given: x_i = w_i (u - t_i)/|w_i|². Where it has several
+output rows it is their sum that is drawn, the clipped value, under the bound of the sum. A look-up is drawn
 over its box, with its bound where it is told how fast the function varies.
 """
 
@@ -56,6 +57,8 @@ def _ramps(network: Ramps) -> View:
     except AnchorheadError:
         bound = None
     name = f"clip(u, {exactly(network.low)}, {exactly(network.high)})"
+    rows = "" if network.output_features == 1 else f"sum of {network.output_features} output rows"
+    token = "" if network.tokens == 1 else f"token {first + 1} of {network.tokens}"
     return View(
         title=name,
         names=["u = w·x + t of every token"],
@@ -66,6 +69,8 @@ def _ramps(network: Ramps) -> View:
         label=f"{network.heads} head{'s' * (network.heads > 1)} of {network.keys} keys",
         attention=(lambda u: _weights(network, inputs, u, first)) if _few(network) else None,
         outputs=1,
+        condition=f"proved, of the {rows}" if rows else "",
+        drawn=", ".join(part for part in (token, rows) if part) or "value",
     )
 
 

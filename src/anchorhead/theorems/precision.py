@@ -120,8 +120,8 @@ class AnchorHead:
         moved, width = self.rounding(dtype), self.high - self.low
         said = f"{Up(moved):.3g}" if moved < width else f"as much as its range is wide, {width:.3g}"
         raise PrecisionError(
-            f"{dtype} cannot hold this head: at β = {self.beta:.6g} the logits span "
-            f"±{self.logit_range:.3g}, and rounding may move the output by {said}, of which twice must fit into the "
+            f"{dtype} cannot hold this head: at β = {self.beta:.6g} the logits span ±{self.logit_range:.3g} in its "
+            f"range, and rounding may move the output by {said}, of which twice must fit into the "
             f"{Down(self.room):.3g} that the theorem leaves{bias}. {first} fewer anchors, a larger selection_error or "
             "a lower β."
         )

@@ -71,12 +71,18 @@ def ramp_head(bias: Tensor, low: float, high: float, anchors: int, points: int, 
             f"beta={beta!r} and selection_error={selection_error!r} both say how sharp the head is: β is derived from "
             "selection_error where it is not given. Give one of the two."
         )
-    spacing = (high - low) / (points - 1)
     error = 1e-6 if selection_error is None else selection_error
-    beta = beta_for(error, losers, spacing) if beta is None else check_beta(beta)
-    head = AnchorHead(low, high, spacing, beta, (high - low) / anchors, _offset(bias, low, high))
+    beta = beta_for(error, losers, (high - low) / (points - 1)) if beta is None else check_beta(beta)
+    head = even_head(bias, low, high, anchors, points, beta)
     head.require(bias.dtype)
     return head
+
+
+def even_head(bias: Tensor, low: float, high: float, anchors: int, points: int, beta: float) -> AnchorHead:
+    """The numbers that decide precision of `points` even places on [low, high], `anchors` of which the theorem counts,
+    for tokens with these biases."""
+    resolution, spacing = (high - low) / anchors, (high - low) / (points - 1)
+    return AnchorHead(low, high, spacing, beta, resolution, _offset(bias, low, high))
 
 
 def head_of_u(slopes: Tensor, levels: Tensor, values: Tensor, middle: float) -> Head:

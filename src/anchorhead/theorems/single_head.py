@@ -35,6 +35,7 @@ below the least best score of any anchor (which is -βh²/4 or more), and exp(-8
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -44,11 +45,18 @@ from anchorhead.errors import InputError
 from anchorhead.head.head import Head
 from anchorhead.model.affine import AppendColumns, AppendRows, PositionGain
 from anchorhead.model.attention import Attention, fused
+from anchorhead.model.network import Resources
 from anchorhead.theorems.anchors import check_count, check_range, even_points, output_rows, score_rows
+from anchorhead.theorems.precision import AnchorHead
 from anchorhead.theorems.ramps import Ramps, head_of_u, ramp_head, read_ramps
 
 SILENCE = 800.0
 """exp(-800) is exactly zero in float64 and in every narrower dtype."""
+
+
+def silent_score(head: AnchorHead) -> float:
+    """How far below zero a token's own key scores in the causal form."""
+    return head.beta * head.spacing**2 / 4 + SILENCE
 
 
 class SingleHead(Ramps):
@@ -80,6 +88,12 @@ class SingleHead(Ramps):
         """Half of the range; see the top. A row of several lies between 0 and an end."""
         wide = (self.high - self.low) / 2 if one_row else max(self.high, 0.0) - min(self.low, 0.0)
         return wide + self.hull_rounding(len(self.anchors))
+
+    @property
+    def resources(self) -> Resources:
+        """Those of any ramps; with silent keys the largest logit may be theirs."""
+        found = super().resources
+        return replace(found, logit_range=max(found.logit_range, silent_score(self._head))) if self.causal else found
 
     @property
     def columns(self) -> int:
@@ -140,7 +154,7 @@ def single_head(
     rows = output_rows(output_row, p, output_features)
     head = ramp_head(t, low, high, p, p, p - 1, selection_error, beta)
     points = even_points(low, high, p)
-    silence = (head.beta * head.spacing**2 / 4 + SILENCE) / head.beta if causal else None
+    silence = silent_score(head) / head.beta if causal else None
     lift = _lift(w, t, points, (low + high) / 2, rows, output_features, silence)
     attention = _attention(d, output_features, head.beta, w.dtype, n, p, causal)
     model = SingleHead([lift, attention], head, w, t, points, rows, output_features, losers=p - 1)

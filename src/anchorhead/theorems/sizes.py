@@ -11,14 +11,19 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from anchorhead.digits import Down, Up, interval
 from anchorhead.display import facts, page
 from anchorhead.errors import InputError
 from anchorhead.theorems.anchors import beta_for, check_count, check_range
+from anchorhead.theorems.declared import declared_modulus
 from anchorhead.theorems.grid import Grid, saturation, short
-from anchorhead.theorems.grid_network import declared_modulus
+from anchorhead.theorems.grid_scores import GridScores, ramp_head
 from anchorhead.theorems.own_columns import require_columns
 from anchorhead.theorems.precision import DTYPES, AnchorHead
+from anchorhead.theorems.ramps import even_head
+from anchorhead.theorems.single_head import silent_score
 from anchorhead.theorems.two_layer import RAMP_ANCHORS
 
 LARGEST = 1e100
@@ -28,9 +33,11 @@ RAMPS, UNIVERSAL = ("single_head", "multi_head"), ("two_layer", "attention_then_
 @dataclass(frozen=True)
 class Plan:
     """What a construction needs. `anchors` is p, or (n - 2)H over all heads; `levels` and `grid_points` are for
-    the universal theorems; `logit_range` is the largest |logit| for inputs in range; `dtypes` says which
-    can hold it, and `reach` beyond which |u - middle| its logits would overflow. `bound` of the universal theorems
-    holds if f has the constant `lipschitz` in the distance `metric`.
+    the universal theorems; `logit_range` is the largest |logit| for inputs in range, of the universal theorems in the
+    box; `dtypes` says which can hold it, ramps if their biases t are zero, since those far from the middle of the range
+    take digits; and `reach` beyond which |u - middle| its logits would overflow. `bound` of the universal theorems
+    holds if f has the constant `lipschitz` in the distance `metric`; `beta` is that of their look-up, and `ramp_beta`
+    that of the ramps.
 
     >>> plan = ah.theorems.plan("multi_head", low=-25, high=25, tol=0.1, tokens=50, features=10)
     >>> plan.heads, plan.dtypes["float32"]
@@ -57,14 +64,17 @@ class Plan:
     reach: dict[str, float]
     lipschitz: float | None = None
     metric: str | None = None
+    ramp_beta: float | None = None
 
     def __str__(self) -> str:
         grid = f"{self.levels} levels, {short(self.grid_points)} grid points, " if self.grid_points else ""
+        ramps = "" if self.ramp_beta is None else f", of ramps {self.ramp_beta:.6g}"
         holds = ", ".join(name for name, held in self.dtypes.items() if held) or "no dtype"
         return (
             f"{self.theorem} on {interval((self.low, self.high))} to within {self.tol:g}, {self.tokens} tokens x "
             f"{self.features} features\n"
-            f"  layers {self.layers}, heads {self.heads:,}, {grid}anchors p = {self.anchors:,}, β = {self.beta:.6g}\n"
+            f"  layers {self.layers}, heads {self.heads:,}, {grid}anchors p = {self.anchors:,}, β = {self.beta:.6g}"
+            f"{ramps}\n"
             f"  bound {Up(self.bound):.6g}{self._condition}, selection error ε = {self.selection_error:.3g}, "
             f"{short(self.parameters)} parameters, logits up to {self.logit_range:.4g}; held by {holds}"
         )
@@ -94,7 +104,8 @@ class Plan:
             ("levels a coordinate", self.levels),
             ("grid points (keys of layer 2)", self.grid_points and short(self.grid_points)),
             ("selection error", f"{self.selection_error:.3g}"),
-            ("beta", f"{self.beta:,.6g}"),
+            ("beta of the look-up" if self.levels else "beta", f"{self.beta:,.6g}"),
+            ("beta of the ramps", self.ramp_beta and f"{self.ramp_beta:,.6g}"),
             (f"bound{self._condition}" if self._condition else "proved bound", f"{Up(self.bound):.6g}"),
             ("parameters", short(self.parameters)),
             ("logit range", f"±{self.logit_range:.4g}"),
@@ -126,12 +137,13 @@ def plan(
     shifts: int = 1,
     norm: float | str = "sup",
 ) -> Plan:
-    """The smallest network of that theorem whose bound is at most `tol`, and what it costs.
+    """The smallest network of that theorem, at that `selection_error`, whose bound is at most `tol`; what it costs.
 
     theorem: single_head, multi_head, two_layer or attention_then_softmax; the last two need `lipschitz`, in the
-    distance `metric`, as `bound_for` takes them. output_features defaults to 1 for ramps and `features` otherwise.
-    columns="own" is planned for attention_then_softmax. Two layers on their own columns, and bounds in other norms than
-    "sup", are not; `columns`, `shifts` and `norm` say so.
+    distance `metric`, as `bound_for` takes them. selection_error: ε of the theorem, 1e-6 unless given, or less where it
+    would take a hundredth of `tol`; a smaller one may need a few anchors less, at a larger β. output_features defaults
+    to 1 for ramps and `features` otherwise. columns="own" is planned for attention_then_softmax. Two layers on their
+    own columns, and bounds in other norms than "sup", are not; `columns`, `shifts` and `norm` say so.
 
     >>> ah.theorems.plan("single_head", low=-25, high=25, tol=0.1, tokens=50, features=10).anchors
     501
@@ -191,7 +203,7 @@ def _selection_error(given: float | None, tol: float, size: float) -> float:
     return given
 
 
-def _dtypes(head: AnchorHead) -> tuple[dict[str, bool], dict[str, float]]:
+def _dtypes(head: AnchorHead | GridScores) -> tuple[dict[str, bool], dict[str, float]]:
     names = {d: str(d).removeprefix("torch.") for d in DTYPES}
     return {n: head.holds(d) for d, n in names.items()}, {n: head.reach(d) for d, n in names.items()}
 
@@ -212,11 +224,12 @@ def _ramps(theorem: str, low: float, high: float, tol: float, n: int, d: int, er
         points, losers = p + 2, 2 * heads * (n - 1)
         widest = max(heads * max(high, 0.0) - low, high - heads * min(low, 0.0))  # every head silent, or at its extreme
         parameters = n * d + n * n + (2 + heads * (2 + d_o)) * (d + n)
-    spacing = (high - low) / (points - 1)
-    head = AnchorHead(low, high, spacing, beta_for(error, losers, spacing), (high - low) / p)
+    beta = beta_for(error, losers, (high - low) / (points - 1))
+    head = even_head(torch.zeros(1, dtype=torch.float64), low, high, p, points, beta)
     bound = min(size * error + head.resolution, widest)
+    logits = max(head.logit_range, silent_score(head)) if causal else head.logit_range
     return Plan(theorem, low, high, tol, n, d, 1, heads, p, None, None, error, head.beta, bound, parameters,
-                head.logit_range, *_dtypes(head))  # fmt: skip
+                logits, *_dtypes(head))  # fmt: skip
 
 
 def _require_many(n: int, causal: bool) -> None:
@@ -252,16 +265,12 @@ def _universal(theorem: str, low: float, high: float, tol: float, n: int, d: int
     if own:
         require_columns(grid, attention=False)
     p = n if own else max(RAMP_ANCHORS, n + 1)
-    ramp = AnchorHead(0.0, 1.0, 1 / (p - 1), beta_for(error, p - 1, 1 / (p - 1)), 1 / p)
-    settled = saturation(p, ramp.beta * ramp.spacing**2)
-    beta = grid.beta(error, settled)
-    holds, reach = _dtypes(ramp)
-    for dtype in DTYPES:
-        name = str(dtype).removeprefix("torch.")
-        holds[name] = holds[name] and grid.resolves(dtype)
+    ramp = ramp_head(p, beta_for(error, p - 1, 1 / (p - 1)))
+    beta = grid.beta(error, saturation(p, ramp.beta * ramp.spacing**2))
+    scores = GridScores(grid, (grid,), p, ramp.beta, beta, numbered=False)
     ramp_heads, entries, two = d * (levels - 1), n * d_out, theorem == "two_layer"
     second = (2 + entries) * (2 + entries) if two else 1
     parameters = (p - n) * d + 4 * p + (2 * ramp_heads + 3) * (d + 4) + grid.points * entries + second
     return Plan(theorem, low, high, tol, n, d, 2 if two else 1, ramp_heads + (1 if two else 0), p, levels, grid.points,
                 error, beta, grid.sup_bound(modulus, error, spread), parameters,
-                max(beta * coordinates, ramp.logit_range), holds, reach, lipschitz, metric)  # fmt: skip
+                scores.logit_range, *_dtypes(scores), lipschitz, metric, ramp.beta)  # fmt: skip

@@ -25,8 +25,9 @@ from anchorhead.theorems.anchors import beta_for, check_beta, check_count
 from anchorhead.theorems.construction import check_dtype
 from anchorhead.theorems.formulas import Formulas, Target, read_target
 from anchorhead.theorems.grid import Grid, grid_values, saturation
-from anchorhead.theorems.grid_network import GridNetwork, assembled, ramp_head
-from anchorhead.theorems.own_columns import own_beta, ramp_error, read_shifts, require_columns, require_own
+from anchorhead.theorems.grid_network import GridNetwork, assembled
+from anchorhead.theorems.grid_scores import GridScores, ramp_head
+from anchorhead.theorems.own_columns import own_beta, ramp_error, read_shifts, require_columns
 
 RAMP_ANCHORS = 8
 
@@ -97,8 +98,7 @@ def build(f: Target | str | Sequence[str], grid: Grid, output_features: int | No
     if beta is None:
         settled = saturation(p, ramp_beta / (p - 1) ** 2)
         beta = own_beta(selection_error) if numbered else grid.beta(selection_error, settled)
-    if numbered:
-        require_own(first, check_beta(beta), dtype)
+    GridScores(grid, tuple(grids), p, ramp_beta, check_beta(beta), numbered).require(dtype)
     target = read_target(f, grid.tokens, grid.features)
     if isinstance(target, Formulas):
         target.require_defined(grid.low, grid.high)

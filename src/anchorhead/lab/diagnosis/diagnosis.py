@@ -9,21 +9,23 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anchorhead.compiler.load import load_compiled
 from anchorhead.digits import Up
 from anchorhead.errors import FileError, InputError, PrecisionError
 from anchorhead.expression.domain import window
+from anchorhead.in_context.load import load
 from anchorhead.lab.diagnosis.compiled import ExaminedGrid, ExaminedHead
 from anchorhead.lab.diagnosis.criteria import examine
 from anchorhead.lab.diagnosis.examined import Examined, altered
 from anchorhead.lab.diagnosis.findings import Diagnosis, Finding
+from anchorhead.lab.diagnosis.lookups import ExaminedLookup, ExaminedTwoLayer
 from anchorhead.lab.diagnosis.network import ExaminedNetwork
-from anchorhead.lab.diagnosis.theorems import ExaminedLookup, ExaminedRamps, ExaminedTwoLayer
+from anchorhead.lab.diagnosis.theorems import ExaminedRamps
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.grid_core import GridCore
 from anchorhead.model.head_core import HeadCore
@@ -89,26 +91,34 @@ def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, score_factor: fl
 def diagnose_file(
     path: str | os.PathLike[str], *, dtype: Any = None, score_factor: float = 1.0, points: int = 2001
 ) -> Diagnosis:
-    """Diagnoses a saved model on points over its domain: evenly for one variable; for several a seeded sample, the
-    diagonal, the middles of the faces and, if there are few variables, the corners. [-8, 8] of an unbounded one."""
+    """Diagnoses a saved model on points over its domain, [-8, 8] of an unbounded one, or over the box of a look-up:
+    evenly for one variable; for several a seeded sample, the diagonal, the middles of the faces and, if there are few
+    variables, the corners."""
     count = check_count(points, "points", 2)
     if count > MOST:
         raise InputError(f"points={count:,} is more than {MOST:,}; a few thousand show what there is to see.")
-    try:
-        model = load_compiled(path)
-    except FileError as error:
-        if "of a theorem" in str(error):
-            raise FileError(f"{error} Diagnose it on inputs of yours: ah.diagnose(ah.load(file), x).") from error
-        raise
+    model = load(path)
+    if not isinstance(model, CompiledModel | GridNetwork):
+        raise FileError(
+            f"{path} holds the network of a theorem that states no inputs to look at. Diagnose it on inputs of yours: "
+            "ah.diagnose(ah.load(file), x)."
+        )
     return diagnose(model, laid(model, count), dtype=dtype, score_factor=score_factor)
 
 
-def laid(model: CompiledModel, points: int) -> Tensor:
-    """About that many inputs over the model's domain, in its dtype."""
+def laid(model: CompiledModel | GridNetwork, points: int) -> Tensor:
+    """About that many inputs over the model's domain, or over its box, in its dtype."""
+    if isinstance(model, GridNetwork):
+        box = [(model.grid.low, model.grid.high)] * model.grid.coordinates
+        return over(box, points, model.dtype, model.size)
     pairs = [window(low, high, FAR) for low, high in model.claimed.domain]
-    own = next(model.parameters()).dtype
+    return over(pairs, points, next(model.parameters()).dtype, model.input_shape)
+
+
+def over(pairs: Sequence[tuple[float, float]], points: int, own: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """About that many inputs of a shape over a box."""
     low, high = torch.tensor(pairs, dtype=torch.float64).T
-    if not model.input_shape:
+    if not shape:
         return torch.linspace(float(low[0]), float(high[0]), points, dtype=torch.float64).to(own)
     m = len(pairs)
     random = torch.rand(points, m, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -118,7 +128,7 @@ def laid(model: CompiledModel, points: int) -> Tensor:
     corners = list(itertools.product((0.0, 1.0), repeat=m)) if m <= CORNERS else [(0.0,) * m, (1.0,) * m]
     share = torch.cat([random, diagonal, faces, torch.tensor(corners, dtype=torch.float64)])
     inputs = torch.minimum(torch.maximum(low + share * (high - low), low), high)
-    return inputs.to(own).reshape(len(inputs), *model.input_shape)
+    return inputs.to(own).reshape(len(inputs), *shape)
 
 
 def _seen(examined: Examined | ExaminedNetwork) -> tuple[list[Finding], float, float]:
