@@ -277,10 +277,13 @@ def _rows(seen: Watched) -> list[tuple[str, str]]:
 
 
 def _idle(model: nn.Module, seen: Watched) -> list[str]:
-    """Modules of which nothing ran, each with all that it holds; parts of torch's attention run without a call."""
+    """Modules of which nothing ran, each with all that it holds; parts of torch's attention run without a call, and
+    heads for other places, which share them."""
     found: list[str] = []
+    parts_of_heads = {id(p) for m in model.modules() if isinstance(m, Placed) for p in m.modules() if p is not m}
+    ran = seen.ran - parts_of_heads
     for name, module in model.named_modules():
-        if isinstance(module, PASSIVE) or any(id(m) in seen.ran for m in module.modules()):
+        if isinstance(module, PASSIVE) or any(id(m) in ran for m in module.modules()):
             continue
         parts = name.split(".")
         around = (model.get_submodule(".".join(parts[:i])) for i in range(len(parts)))
