@@ -101,3 +101,49 @@ READ_ONLY = {
 def test_modules_with_a_report_of_their_own_are_refused(name):
     with pytest.raises(ah.InputError, match="report"):
         ah.convert(READ_ONLY[name]())
+
+
+class Bent(nn.Module):
+    def forward(self, x):
+        return torch.where(x > 0, x, x * x)
+
+
+class Clamped(nn.Module):
+    def forward(self, x):
+        return torch.clamp(x, x.mean(), 3)
+
+
+class Softmax(nn.Module):
+    def forward(self, x):
+        return x.softmax(-1)
+
+
+class Snake(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return x + torch.sin(self.a * x) ** 2 / self.a
+
+
+def test_a_module_that_is_as_was_advised_and_cannot_be_read_is_told_why():
+    report = ah.convert(nn.Sequential(nn.Linear(8, 8), Bent()), inputs=X, pure=True).report
+    [(place, why)] = report.refused
+    assert place == "1"
+    assert why.startswith("Bent cannot be read as a function of each number: torch.where may jump")
+    assert "compute it in a module of its own" not in str(report)
+
+
+def test_what_mixes_numbers_is_told_by_what():
+    [(_, why)] = ah.convert(nn.Sequential(nn.Linear(8, 8), Clamped()), inputs=X, pure=True).report.refused
+    assert "torch's mean is not an elementwise operation" in why
+
+
+def test_what_is_seen_to_mix_numbers_is_no_activation_that_was_left():
+    assert not ah.convert(nn.Sequential(nn.Linear(8, 8), Softmax()), inputs=X, pure=True).report.refused
+
+
+def test_functions_with_parameters_are_said_to_have_no_head():
+    said = str(ah.convert(nn.Sequential(nn.Linear(8, 8), Snake()), inputs=X, pure=True).report)
+    assert "what has parameters within, as a slope for each channel, has no head" in said
