@@ -103,19 +103,20 @@ class Place:
 
 def lines(rows: list[Replaced]) -> list[str]:
     """Rows for people; those that differ in their places and outputs only in one line, where they are many."""
-    kinds: dict[tuple[str, bool, bool], list[Replaced]] = {}
+    kinds: dict[tuple[str, bool], list[Replaced]] = {}
     for row in rows:
         line = _after(replace(row, feeds=None, output_bound=None))
-        kinds.setdefault((line, row.feeds is None, row.output_bound is None), []).append(row)
+        unclaimed = row.feeds is not None and row.output_bound is None
+        kinds.setdefault((line, unclaimed), []).append(row)
     found: list[str] = []
-    for (line, *_), alike in kinds.items():
+    for (line, unclaimed), alike in kinds.items():
         if len(alike) <= MOST_ALIKE:
             found += (f"{said(row.place)}{_after(row)}" for row in alike)
             continue
         bounds = [row.output_bound for row in alike if row.output_bound]
         after = f"; outputs of the layers that follow move by at most {Up(max(bounds)):.2e}" if bounds else ""
         after += f"{UNITS.get(alike[0].kind, '')}, rounding apart" if bounds else ""
-        after += f"; a layer follows each, {UNCLAIMED}" if alike[0].feeds and not bounds else ""
+        after += f"; a layer follows each, {UNCLAIMED}" if unclaimed else ""
         found.append(f"{some([row.place for row in alike])}{line}{after}")
     return found
 
