@@ -338,3 +338,25 @@ def test_rounding_to_a_shorter_dtype_is_no_error_above_tol():
     report = ah.convert(nn.Sequential(nn.Linear(3, 4), nn.ReLU()).to(torch.bfloat16)).report
     assert report.replaced[0].heads[0].error <= 5e-7 < report.replaced[0].error
     assert "half of tol" not in str(report)
+
+
+class Stands(nn.Module):
+    """Something stands between an activation and the layer that follows."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.act, self.b = nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.b(2 * self.act(self.a(x)))
+
+
+def test_rows_that_differ_in_nothing_but_their_place_are_one_line_and_claim_no_more_than_each():
+    plain = [layer for _ in range(4) for layer in (nn.Linear(4, 4), nn.GELU())]
+    report = ah.convert(nn.Sequential(*plain, nn.Linear(4, 4), *(Stands() for _ in range(4))), tol=1e-4).report
+    rows = [line for line in str(report).splitlines() if ": gelu(x), " in line]
+    assert [line.partition(":")[0] for line in rows] == ["  1, 3, 5 and 1 more", "  9.act, 10.act, 11.act and 1 more"]
+    bounds = [row.output_bound for row in report.replaced if row.output_bound is not None]
+    assert len(bounds) == 4
+    assert float(rows[0].partition("move by at most ")[2].split(",")[0]) >= max(bounds)
+    assert "no bound on its output is claimed" in rows[1]

@@ -154,6 +154,72 @@ def test_weights_and_dtypes_may_change(name, trainable, tmp_path):
     assert ah.load_converted(tmp_path / "out", block()).report.pure
 
 
+WIDER = {
+    "double": lambda c: c.double(),
+    "half, then double": lambda c: c.half().double(),
+    "double and back": lambda c: c.double().float(),
+    "one place alone": lambda c: c[3].double(),
+}
+
+
+def two_of(kind):
+    """A model in which two places have the same head."""
+    torch.manual_seed(0)
+    width = 16 if kind is nn.GLU else 8
+    return nn.Sequential(nn.Linear(8, width), kind(), nn.Linear(8, width), kind())
+
+
+@pytest.mark.parametrize("kind", [nn.GELU, nn.GLU])
+@pytest.mark.parametrize("name", WIDER)
+def test_places_that_share_a_head_share_it_in_float64(name, kind, tmp_path):
+    converted = ah.convert(two_of(kind), inputs=X)
+    WIDER[name](converted)
+    first, second = converted[1], converted[3]
+    assert first.heads["activation"] is second.heads["activation"]
+    assert first.head.dtype == torch.float64
+    assert not converted.report.changed
+    assert converted.report.pure
+    assert first.proved
+    assert second.proved
+    assert {row.heads[0].dtype for row in converted.report.replaced} == {"float64"}
+    x, exact = torch.linspace(-20, 20, 64, dtype=first._like.dtype).reshape(4, 16), kind().double()
+    row = converted.report.replaced[0]
+    allowed = (row.error + row.rounding * 21) * 21 + row.relative * 21 + row.least
+    assert (first(x).double() - exact(x.double())).abs().max() <= allowed
+    ah.save_converted(converted, tmp_path / "out")
+    assert ah.verify(tmp_path / "out")
+    assert ah.load_converted(tmp_path / "out", two_of(kind)).report == converted.report
+
+
+def test_a_model_that_is_watched_again_in_float64_is_still_pure():
+    converted = ah.convert(two_of(nn.GELU), inputs=X).double()
+    assert converted.report.watch().pure
+
+
+def test_heads_that_are_trained_are_trained_in_float64_too():
+    converted = ah.convert(block(), inputs=X, trainable=True)
+    held = dict(converted.named_parameters())
+    wanted = {name for name, p in held.items() if p.requires_grad}
+    converted.double()
+    after = dict(converted.named_parameters())
+    assert all(after[name] is held[name] for name in held)
+    assert {name for name, p in after.items() if p.requires_grad} == wanted
+    converted(X.double()).square().mean().backward()
+    with torch.no_grad():
+        converted[1].head.constants.add_(1e-3 * torch.randn(converted[1].keys))
+    assert not converted[1].proved
+    assert ah.recertify(converted).heads[0].changed
+
+
+def test_numbers_that_were_changed_are_not_proved_in_float64_either():
+    converted = ah.convert(two_of(nn.GELU), inputs=X)
+    with torch.no_grad():
+        converted[1].head.constants[0] += 1
+    converted.double()
+    assert not converted[1].proved
+    assert not converted[3].proved
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
 def test_a_copy_has_a_report_of_its_own(copied):
     converted = ah.convert(block(), inputs=X)

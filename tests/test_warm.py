@@ -50,6 +50,41 @@ def test_a_warm_conversion_leaves_no_kernel_to_be_made(made, dtype):
     assert len(made) == count
 
 
+NORMS = {
+    "layer": (nn.LayerNorm(16), (3, 16)),
+    "layer of one number": (nn.LayerNorm(1), (3, 1)),
+    "of many numbers": (nn.RMSNorm(384), (2, 5, 384)),
+    "over two axes": (nn.LayerNorm((4, 6)), (3, 4, 6)),
+    "without a weight": (nn.LayerNorm((4, 6), elementwise_affine=False), (3, 4, 6)),
+    "in groups": (nn.GroupNorm(2, 8), (3, 8, 5)),
+    "in groups, without a weight": (nn.GroupNorm(2, 8, affine=False), (3, 8, 5)),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_norms_are_warmed_with_rows_that_they_take(name, dtype):
+    norm, shape = NORMS[name]
+    head = ah.convert(nn.Sequential(norm), pure=True, inputs=torch.randn(*shape), outside="error").to(dtype)[0]
+    [few] = head.few()
+    assert few.dtype == dtype
+    assert head(few).isfinite().all()
+
+
+@pytest.mark.heavy
+def test_a_warm_pure_conversion_leaves_no_kernel_to_be_made(made):
+    torch.manual_seed(0)
+    original = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.GELU(), nn.RMSNorm(16, eps=1e-6))
+    model = ah.convert(original, pure=True, warm=True)
+    count = len(made)
+    assert count == 3
+    ah.warm(model)
+    x = torch.randn(20, 400, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), original(x), rtol=1e-5, atol=1e-5)
+    assert len(made) == count
+
+
 @pytest.mark.heavy
 def test_compiled_models_are_warmed_too(made):
     torch.manual_seed(0)

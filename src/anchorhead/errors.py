@@ -94,13 +94,15 @@ class ConversionError(AnchorheadError):
 
 
 class ExpressionError(InputError):
-    """A target is not an expression that anchorhead knows.
+    """A target is not an expression that anchorhead knows. `why`: of what was traced the reason alone.
 
     >>> ah.compile("import os")
     Traceback (most recent call last):
         ...
     anchorhead.errors.ExpressionError: ...
     """
+
+    why = ""
 
 
 class DiscontinuityError(ExpressionError):

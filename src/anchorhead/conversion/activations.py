@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from anchorhead.errors import AnchorheadError, DiscontinuityError
+from anchorhead.errors import AnchorheadError, DiscontinuityError, ExpressionError
 from anchorhead.expression.parse import parse
 from anchorhead.tracing.function import trace
 
@@ -71,7 +71,27 @@ def is_activation(module: nn.Module) -> bool:
 
 
 def is_elementwise(module: nn.Module) -> bool:
-    """Whether a module of anybody else's, without parameters and parts, is a nonlinear function of every element."""
+    """Whether a module of anybody else's, without parameters and parts, is a nonlinear function of every element that
+    can be read."""
+    return _bends(module) and formula_of(module) is not None
+
+
+def why_not_elementwise(module: nn.Module) -> str | None:
+    """Why such a module has no formula; None for what is no such module, and for what has one."""
+    if not _bends(module, alone=True) or formula_of(module) is not None:
+        return None
+    try:
+        trace(module)
+    except ExpressionError as error:
+        return f"{type(module).__name__} cannot be read as a function of each number{': ' * bool(error.why)}{error.why}"
+    except AnchorheadError:
+        pass
+    return why_unread(module)
+
+
+def _bends(module: nn.Module, *, alone: bool = False) -> bool:
+    """Whether a module without parameters and parts is nonlinear in an argument of its shape; alone: and gives the same
+    for every number by itself."""
     parts = [*module.parameters(), *module.buffers(), *module.children()]
     if parts or isinstance(module, PASSIVE) or type(module).__module__.startswith(("torch.", "anchorhead.")):
         return False
@@ -81,10 +101,11 @@ def is_elementwise(module: nn.Module) -> bool:
         with torch.no_grad():
             x = torch.arange(-8.0, 8.0, dtype=torch.float64) * torch.tensor([[1.0], [64.0]])  # bends lie near or far
             y = module(x)
+            one = module(x.reshape(-1, 1)).reshape(x.shape) if alone else y
         bent = isinstance(y, torch.Tensor) and y.shape == x.shape and bool((y.diff(n=2).abs() > 1e-6).any())
     except Exception:  # whatever a module does with numbers that are not its own
         return False
-    return bent and formula_of(module) is not None
+    return bent and torch.allclose(one, y, equal_nan=True)
 
 
 def formula_of(module: nn.Module) -> str | None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from anchorhead.errors import DtypeError, InputError
 from anchorhead.model.activation import Placed
+from anchorhead.model.compiled import CompiledModel
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -29,6 +30,13 @@ def check_convertible(module: Any) -> None:
         kind = isinstance(module, type)
         got = f"the class {module.__name__}; give an instance of it" if kind else f"a {type(module).__name__}"
         raise InputError(f"convert takes a torch module, and got {got}.")
+    if isinstance(getattr(type(module), "report", None), property):
+        what = (
+            "is attention already, with a report of its own; convert takes the original"
+            if isinstance(module, CompiledModel)
+            else "has a property of the name report, where conversion puts its own; rename it"
+        )
+        raise InputError(f"A {type(module).__name__} {what}.")
     if any(isinstance(m, Placed) for m in module.modules()):
         raise InputError("This model is converted already; convert the original, with the tolerance that you want.")
     for name, part in module.named_modules():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from anchorhead.conversion.activations import FUNCTIONS
 from anchorhead.conversion.states import SAID
 
 NORMS = set("native_layer_norm native_group_norm _fused_rms_norm rms_norm rsqrt".split())
@@ -19,14 +20,19 @@ ELEMENTWISE = set(
 )
 """Operations of torch that may be part of an elementwise function."""
 PRODUCTS = set("mul div matmul mm bmm addcmul baddbmm addmm einsum".split())
+ACTIVATIONS = {*FUNCTIONS.values(), "log_sigmoid_forward", "glu"}
+"""Operations of torch that are activations, of which conversion has heads."""
 Advice = tuple[Callable[[set[str]], set[str]], str]
 REASONS: list[Advice] = [
     (lambda seen: seen & NORMS, "a norm, which pure=True converts where it is a module of its own, or a call with a "
      "constant shape and eps in a forward that can be traced"),
     (lambda seen: seen & ELEMENTWISE, "left, since of calls in a forward only torch's activations are converted; where "
      "the whole is a function of one argument and of numbers, compute it in a module of its own without parameters, "
-     "and use pure=True; what nears no straight line on some side, as sin(x), x*x and exp(x), has no head on all of R"),
-    (lambda seen: seen - PRODUCTS, "left, since conversion has no head for it"),
+     "and use pure=True; what nears no straight line on some side, as sin(x), x*x and exp(x), and what has "
+     "parameters within, as a slope for each channel, has no head on all of R"),
+    (lambda seen: seen - PRODUCTS - ACTIVATIONS, "left, since conversion has no head for it"),
+    (lambda seen: seen & ACTIVATIONS, "called where conversion does not look, as by another name, in a function that "
+     "is an attribute, or in a hook; make it a module"),
     (lambda seen: seen, "left, since a product of two signals is converted only as a gate, where one of them is an "
      "activation"),
 ]  # fmt: skip

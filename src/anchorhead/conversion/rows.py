@@ -13,11 +13,12 @@ from anchorhead.model.outside import WHOLE
 from anchorhead.proof.certificate import end_text
 from anchorhead.proof.composed import HeadOf, heads_of
 
-MOST_ALIKE = 8
+MOST_ALIKE = 3
 """Rows of one kind that are printed one by one."""
 UNITS = {"gate": " for partners up to 1", "square": " for |x| up to 1"}
 CENTRED = ", but for what rounding of x - mean in float64 adds: (n + 2) 2^-53 mean|x| (1 + |y|)/σ, of n numbers"
 """What a norm that is centred adds (docs/mathematics.md, 3.10)."""
+UNCLAIMED = "no bound on its output is claimed, since something may stand between"
 BOUNDS = ("error", "rounding", "relative", "least")
 
 
@@ -102,17 +103,20 @@ class Place:
 
 def lines(rows: list[Replaced]) -> list[str]:
     """Rows for people; those that differ in their places and outputs only in one line, where they are many."""
-    kinds: dict[str, list[Replaced]] = {}
+    kinds: dict[tuple[str, bool], list[Replaced]] = {}
     for row in rows:
-        kinds.setdefault(_after(replace(row, feeds=None, output_bound=None)), []).append(row)
+        line = _after(replace(row, feeds=None, output_bound=None))
+        unclaimed = row.feeds is not None and row.output_bound is None
+        kinds.setdefault((line, unclaimed), []).append(row)
     found: list[str] = []
-    for line, alike in kinds.items():
+    for (line, unclaimed), alike in kinds.items():
         if len(alike) <= MOST_ALIKE:
             found += (f"{said(row.place)}{_after(row)}" for row in alike)
             continue
         bounds = [row.output_bound for row in alike if row.output_bound]
         after = f"; outputs of the layers that follow move by at most {Up(max(bounds)):.2e}" if bounds else ""
         after += f"{UNITS.get(alike[0].kind, '')}, rounding apart" if bounds else ""
+        after += f"; a layer follows each, {UNCLAIMED}" if unclaimed else ""
         found.append(f"{some([row.place for row in alike])}{line}{after}")
     return found
 
@@ -134,7 +138,7 @@ def _after(r: Replaced) -> str:
         )
     after = f"; {r.feeds} moves by at most {Up(r.output_bound):.2e}{unit}, rounding apart" if r.output_bound else ""
     if r.feeds and r.output_bound is None:
-        after = f"; {r.feeds} follows, no bound on its output is claimed, since something may stand between"
+        after = f"; {r.feeds} follows, {UNCLAIMED}"
     parts = [f"{Up(r.rounding):.1e} (1 + |x|)"] * (r.rounding > 0)
     parts += [f"{Up(r.relative):.1e} of the result{least}"] * (r.relative > 0)
     return (

@@ -26,6 +26,7 @@ from anchorhead.conversion.activations import (
     is_activation,
     is_elementwise,
     modules_for,
+    why_not_elementwise,
     why_unread,
     why_unread_call,
 )
@@ -105,6 +106,8 @@ def find_sites(
     for path, module in model.named_modules():
         if is_activation(module) or id(module) in more:
             continue
+        if pure and (why := why_not_elementwise(module)):
+            refused.append((path, why))
         if type(module) not in called:
             called[type(module)] = activation_calls(module)
         own = called[type(module)]

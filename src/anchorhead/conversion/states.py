@@ -117,13 +117,22 @@ def _are(tensors: list[Tensor], dtype: torch.dtype) -> bool:
 
 
 def storage_of(tensor: Tensor) -> tuple[int, StorageWeakRef | Tensor]:
-    """Its identity, and what keeps that from being another's: for sparse tensors, which have none, the tensor."""
+    """Its identity, and what keeps that from being another's: for sparse tensors, which have none, the tensor; of what
+    torch.func wraps that of the tensor within."""
+    tensor = unwrapped(tensor)
     try:
         with torch._C.DisableTorchFunction():  # hooks run where leaving torch is noted
             storage = tensor.untyped_storage()
     except NotImplementedError:
         return -id(tensor), tensor
     return storage._cdata, StorageWeakRef(storage)
+
+
+def unwrapped(tensor: Tensor) -> Tensor:
+    """The tensor within those that torch.func makes, as for a batch or a gradient."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def alive(held: StorageWeakRef | Tensor) -> bool:

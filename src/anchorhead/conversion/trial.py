@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -239,15 +240,23 @@ def _take_what_ran(model: Any, item: Any) -> set[tuple[str, str]]:
 def _allowed(model: nn.Module, item: Any, plain: list[Tensor]) -> list[float]:
     """What the proved errors explain of each output, as the top of this file says."""
     twin, count = _twin(model), [0]
-    signs = torch.Generator().manual_seed(1)
+    draw = np.random.default_rng(1)
+
+    def signs(like: Tensor) -> Tensor:
+        """One for every number, also of tensors that torch.func batches, where torch draws none."""
+        functorch = torch._C._functorch
+        if functorch.is_functorch_wrapped_tensor(like):
+            found = signs(functorch.get_unwrapped(like))
+            dim = functorch.maybe_get_bdim(like)
+            return found if dim < 0 else functorch._add_batch_dim(found, dim, functorch.maybe_get_level(like))
+        count[0] += like.numel()
+        return torch.from_numpy(draw.integers(0, 2, tuple(like.shape)) * 2 - 1).to(like.device, like.dtype)
 
     def disturb(row: Bound, head: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
         u, v = head.arguments(*args)
         own = row.relative + torch.finfo(out.dtype).eps
         room = (row.error + row.rounding * (1 + u.abs())) * v.abs() + own * out.abs() + row.least
-        count[0] += out.numel()
-        sign = torch.randint(0, 2, out.shape, generator=signs).to(out) * 2 - 1
-        moved = out + room * sign
+        moved = out + room * signs(out)
         return out.copy_(moved) if getattr(head, "in_place", False) else moved
 
     for place in twin.report.places:
@@ -268,10 +277,13 @@ def _rows(seen: Watched) -> list[tuple[str, str]]:
 
 
 def _idle(model: nn.Module, seen: Watched) -> list[str]:
-    """Modules of which nothing ran, each with all that it holds; parts of torch's attention run without a call."""
+    """Modules of which nothing ran, each with all that it holds; parts of torch's attention run without a call, and
+    heads for other places, which share them."""
     found: list[str] = []
+    parts_of_heads = {id(p) for m in model.modules() if isinstance(m, Placed) for p in m.modules() if p is not m}
+    ran = seen.ran - parts_of_heads
     for name, module in model.named_modules():
-        if isinstance(module, PASSIVE) or any(id(m) in seen.ran for m in module.modules()):
+        if isinstance(module, PASSIVE) or any(id(m) in ran for m in module.modules()):
             continue
         parts = name.split(".")
         around = (model.get_submodule(".".join(parts[:i])) for i in range(len(parts)))

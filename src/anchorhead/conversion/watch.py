@@ -107,6 +107,8 @@ class _Running:
     def __init__(self, model: nn.Module, inputs: Any, other: torch.Generator | None) -> None:
         self.paths = {id(m): (name or "the model", type(m).__name__) for name, m in model.named_modules()}
         self.heads = [m for m in model.modules() if _is_head(m)]
+        within = {id(part) for head in self.heads for part in head.modules() if part is not head}
+        self.hooked = [m for m in model.modules() if m._forward_hooks and id(m) not in within]
         self.stack: list[nn.Module] = []
         self.unseen = 0
         self.ran: set[int] = set()
@@ -119,6 +121,7 @@ class _Running:
             module_hooks.register_module_forward_pre_hook(self.enter),
             module_hooks.register_module_forward_hook(self.leave, always_call=True),
         ]
+        held += [module.register_forward_hook(self.leave_hooked, always_call=True) for module in self.hooked]
         held += [head.register_forward_pre_hook(self.enter_head) for head in self.heads]
         held += [head.register_forward_hook(self.leave_head, prepend=True, always_call=True) for head in self.heads]
         try:
@@ -132,6 +135,12 @@ class _Running:
         self.ran.add(id(module))
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Before hooks of its own, which belong to it."""
+        if not any(module is m for m in self.hooked):
+            self.stack.pop()
+
+    def leave_hooked(self, module: nn.Module, args: Any, output: Any) -> None:
+        """After those."""
         self.stack.pop()
 
     def enter_head(self, module: nn.Module, args: Any) -> None:

@@ -181,6 +181,11 @@ class HeadModule(HeadParameters):
             self._made = self._make()
         return self
 
+    def widen(self) -> None:
+        """The same numbers in float64, and in the same parameters: whoever shares or trains them goes on."""
+        super()._apply(lambda t: t.double() if t.is_floating_point() else t)
+        self._made = self._make()
+
     def forward(self, x: Tensor, partner: Tensor | None = None) -> Tensor:
         """The fast evaluation; elementwise throughout, so that no setting for products reaches it.
 

@@ -118,15 +118,17 @@ class Placed(Watched):
         """Heads keep their numbers; in a model that becomes float64 they are evaluated in that."""
         super()._apply(fn, recurse)
         if self._like.dtype == torch.float64 and self.head.dtype != torch.float64:
-            for role, model in self.compiled.items():
-                self.compiled[role] = _widened(model)
-                self.heads[role] = self.compiled[role].head
+            for model in self.compiled.values():
+                model.widen()
         return self
 
     def warm(self) -> None:
         """Makes its kernel."""
-        few = torch.zeros(64, dtype=self._like.dtype, device=self._like.device)
-        self(*([few, few] if self.kind == "gate" else [few]))
+        self(*self.few())
+
+    def few(self) -> tuple[Tensor, ...]:
+        """A few numbers that it takes, in the model's dtype."""
+        return (torch.zeros(64, dtype=self._like.dtype, device=self._like.device),)
 
     def extra_repr(self) -> str:
         return f"{self.formula}, {self.keys} keys"
@@ -165,6 +167,9 @@ class GateHead(Placed):
 
     def arguments(self, u: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return _halves(u, self.carries) if v is None and self.carries is not None else super().arguments(u, v)
+
+    def few(self) -> tuple[Tensor, ...]:
+        return super().few() * 2
 
     def literal(self) -> LiteralGate:
         """The same numbers as scores, softmax and values, of u and v."""
@@ -233,12 +238,3 @@ def _gate(head: Kernel, own: torch.dtype) -> Kernel:
 def _kernel(made: Callable[[Any, torch.dtype], Kernel], evaluation: Kernel, own: torch.dtype) -> Kernel:
     """One object for one evaluation, by which its kernel is found."""
     return made(evaluation, own)
-
-
-def _widened(model: CompiledModel) -> CompiledModel:
-    """The same numbers in float64: what is claimed of them in float32 holds there, where evaluating rounds less."""
-    from anchorhead.model.compiled import CompiledModel
-    from anchorhead.model.head_core import HeadCore
-
-    claim = replace(model.claim, head=replace(model.head.numbers, dtype="float64"))
-    return CompiledModel(HeadCore(claim), replace(model.certificate, dtype="float64"), model.method)

@@ -210,6 +210,16 @@ class CompiledModel(Watched):
         super()._apply(fn, recurse)
         return self
 
+    def widen(self) -> None:
+        """One head of float32 in float64 from now on, with what was proved of it; `HeadCore.widen` says why it holds.
+
+        The head stays the same object, so that places of a converted model that share it still do.
+        """
+        certificate = self.certificate
+        core: Any = self.network
+        core.widen()
+        self._claimed, self._sealed = replace(certificate, dtype="float64"), fingerprint(self)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes one safetensors file that holds all that `ah.load` and `ah.verify` need."""
         record, arrays = self.network.payload(self._claimed)

@@ -43,6 +43,11 @@ class HeadCore(Core):
         """The name of the function's variable."""
         return self.claim.variable
 
+    def widen(self) -> None:
+        """The same numbers in float64: what is claimed of them in float32 holds there; evaluating rounds less."""
+        self.head.widen()
+        self.claim = replace(self.claim, head=self.head.numbers)
+
     def forward(self, x: Tensor) -> Tensor:
         return self.head(x)
 

@@ -11,6 +11,7 @@ Written out, every square is a softmax of two keys, and both heads carry every n
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -156,6 +157,16 @@ class NormHead(Placed):
         if biased:
             return lambda rows, bias: every(rows, None, bias)
         return lambda rows: every(rows, None, None)
+
+    def few(self) -> tuple[Tensor, ...]:
+        """Two rows of its own shape, or a shape that it takes, of mean square 1."""
+        beside, form = (self.weight if self.bias is None else self.bias), self.form
+        if form.groups:
+            shape = [form.groups if beside is None else beside.numel(), 4]
+        else:
+            shape = [*[1] * (form.axes - 1), min(self._width, 16)] if beside is None else list(beside.shape)
+        signs = 2 * (torch.arange(2 * math.prod(shape)) % 2) - 1
+        return (signs.to(self._like).reshape(2, *shape),)
 
     def literal(self) -> LiteralNorm:
         """The same numbers as scores, softmax and values."""

@@ -112,4 +112,6 @@ class Walk(ABC):
     def refused(self, node: Any, why: str, kind: type[ExpressionError] = ExpressionError) -> ExpressionError:
         path = self.path(node)
         place = (f" in the module {path}" if path else "") + (place_of(node) or self.place)
-        return kind(f"The target cannot be read as {self.result}: {why}{place}. To go on, {self.advice}.")
+        found = kind(f"The target cannot be read as {self.result}: {why}{place}. To go on, {self.advice}.")
+        found.why = why
+        return found

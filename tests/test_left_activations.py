@@ -1,0 +1,149 @@
+"""Activations that conversion does not find are named where they ran, with a reason that is true."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import anchorhead as ah
+
+X = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Held(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.a, self.f = nn.Linear(8, 8), function
+
+    def forward(self, x):
+        return self.f(self.a(x), x)
+
+
+def hooked():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model[0].register_forward_hook(lambda module, given, made: torch.tanh(made))
+    return model
+
+
+LEFT = {
+    "silu": lambda: Held(lambda u, v: F.silu(u) * v),
+    "gelu": lambda: Held(lambda u, v: torch.ops.aten.gelu(u)),
+    "tanh": hooked,
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_an_activation_that_was_not_found_is_said_to_have_been_called_elsewhere(name):
+    said = str(ah.convert(LEFT[name](), inputs=X).report)
+    assert "conversion has no head for it" not in said
+    assert f"  {name}: called where conversion does not look" in said
+
+
+def test_what_has_no_head_is_still_said_to_have_none():
+    said = str(ah.convert(Held(lambda u, v: torch.sort(u)[0]), inputs=X).report)
+    assert "  sort: left, since conversion has no head for it" in said
+
+
+def test_what_a_hook_computes_is_of_the_module_that_has_it():
+    model = hooked()
+    model.append(nn.GELU())
+    model[2].register_forward_hook(lambda module, given, made: torch.sin(made))
+    report = ah.convert(model, inputs=X).report
+    assert [(place, what.partition(" at ")[0]) for place, what in report.remaining] == [
+        ("0", "Linear (tanh"),
+        ("2", "ActivationHead (sin"),
+    ]
+
+
+def test_a_hook_that_fails_leaves_the_module_all_the_same():
+    """What is computed after it is of the module around."""
+
+    class Caught(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(8, 8)
+            self.a.register_forward_hook(lambda module, given, made: 1 / 0)
+
+        def forward(self, x):
+            try:
+                return self.a(x)
+            except ZeroDivisionError:
+                return torch.sin(x)
+
+    [(place, _)] = ah.convert(Caught(), inputs=X).report.remaining
+    assert place == "the model"
+
+
+class Unused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.g, self.extra = nn.Linear(8, 8), nn.GELU(), nn.GELU()
+
+    def forward(self, x):
+        h = self.g(self.a(x))
+        h += x
+        return h
+
+
+def test_a_place_that_did_not_run_is_named_though_its_head_ran_elsewhere():
+    report = ah.convert(Unused(), inputs=X).report
+    assert report.idle == report.unused == ["extra"]
+    assert "2 activations are attention now (1 did not run)" in str(report)
+
+
+READ_ONLY = {
+    "a compiled model": lambda: ah.compile("gelu(x)", tol=1e-2),
+    "a property": lambda: type("Reporting", (nn.Identity,), {"report": property(lambda self: 1)})(),
+}
+
+
+@pytest.mark.parametrize("name", READ_ONLY)
+def test_modules_with_a_report_of_their_own_are_refused(name):
+    with pytest.raises(ah.InputError, match="report"):
+        ah.convert(READ_ONLY[name]())
+
+
+class Bent(nn.Module):
+    def forward(self, x):
+        return torch.where(x > 0, x, x * x)
+
+
+class Clamped(nn.Module):
+    def forward(self, x):
+        return torch.clamp(x, x.mean(), 3)
+
+
+class Softmax(nn.Module):
+    def forward(self, x):
+        return x.softmax(-1)
+
+
+class Snake(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return x + torch.sin(self.a * x) ** 2 / self.a
+
+
+def test_a_module_that_is_as_was_advised_and_cannot_be_read_is_told_why():
+    report = ah.convert(nn.Sequential(nn.Linear(8, 8), Bent()), inputs=X, pure=True).report
+    [(place, why)] = report.refused
+    assert place == "1"
+    assert why.startswith("Bent cannot be read as a function of each number: torch.where may jump")
+    assert "compute it in a module of its own" not in str(report)
+
+
+def test_what_mixes_numbers_is_told_by_what():
+    [(_, why)] = ah.convert(nn.Sequential(nn.Linear(8, 8), Clamped()), inputs=X, pure=True).report.refused
+    assert "torch's mean is not an elementwise operation" in why
+
+
+def test_what_is_seen_to_mix_numbers_is_no_activation_that_was_left():
+    assert not ah.convert(nn.Sequential(nn.Linear(8, 8), Softmax()), inputs=X, pure=True).report.refused
+
+
+def test_functions_with_parameters_are_said_to_have_no_head():
+    said = str(ah.convert(nn.Sequential(nn.Linear(8, 8), Snake()), inputs=X, pure=True).report)
+    assert "what has parameters within, as a slope for each channel, has no head" in said
