@@ -230,6 +230,11 @@ def _checked(values: object, inputs: Tensor, grid: Grid, features: int | None, d
     if not values.shape[-1]:
         raise ShapeError("f returned no output features; it must return (..., tokens, d_out) with d_out of at least 1.")
     if not values.isfinite().all():
+        if dtype != torch.float64:
+            raise PrecisionError(
+                f"f returned a value that is not finite at a grid point, in {str(dtype).removeprefix('torch.')}. Use a "
+                "wider dtype, scale f, or restrict low and high to where f is finite."
+            )
         raise InputError(
             "f returned a value that is not finite at a grid point; restrict low and high to where f is finite."
         )
