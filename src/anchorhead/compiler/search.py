@@ -95,7 +95,8 @@ class Search:
             with precision():
                 exact = jet(self.target.node, self.target.variable, arb(place), 0)[0]
                 off = float(abs(exact - arb(value)).lower()) if exact.is_finite() and math.isfinite(value) else 0.0
-            if off > self.tol * (abs(value) if self.target.relative else 1.0):
+            spread = 0.0 if self.target.bounded else abs(place)  # rounding is stated for each unit of it then
+            if off > self.tol * (abs(value) if self.target.relative else 1.0 + spread):
                 raise BelowDtype(
                     f"tol={self.tol:g} for {self.target.expression} is below what float64 can tell of it: the "
                     f"formula's own terms round by {off:.3g} at {self.target.variable} = {place:.6g}. Use a larger "

@@ -113,12 +113,15 @@ class Target:
         return None
 
     def settled(self, sign: int, asymptote: Affine, error: float) -> float:
-        """A place on that side beyond which the target is within `error` of its asymptote, as far as samples show."""
+        """A place on that side beyond which the target is within `error` of its asymptote, as far as samples show.
+
+        Both are rounded to about the asymptote's own size, which is no distance.
+        """
         distances = geometric(1e-6, 1e9, 190)
         u = sign * distances
         with np.errstate(all="ignore"):
             gap = np.abs(self.function()(u) - asymptote.constant - asymptote.gain * u)
-        allowed = max(error, 1e-14) + 1e-15 * np.abs(u)
+        allowed = max(error, 1e-14) + 1e-15 * (abs(asymptote.constant) + max(1.0, abs(asymptote.gain)) * np.abs(u))
         apart = np.nonzero(~(gap <= allowed))[0]
         reached = float(distances[min(apart[-1] + 1, len(u) - 1)]) if len(apart) else float(distances[0])
         return sign * 1.7 * reached  # a head must be seen to settle too
