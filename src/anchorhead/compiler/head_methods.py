@@ -68,7 +68,7 @@ def settling(target: Target) -> Fit | None:
 
     None for any other. Fitted on all of R, where its ends are known, whatever the interval is.
     """
-    whole = replace(target, low=-math.inf, high=math.inf)
+    whole = replace(target.in_units(), low=-math.inf, high=math.inf)
     if target.kinks or any(end is None or end[0].gain for end in map(whole.asymptote, (-1, 1))):
         return None
     fit = PieceFit(whole, Piece(whole.low, whole.high, whole.node))
@@ -79,7 +79,7 @@ def settling(target: Target) -> Fit | None:
             raise FloatingPointError("a head that settles on constants has gains")
         return head
 
-    return Fit("gated", fit.least, max(fit.least, MOST_SETTLING), build, large_values=False)
+    return Fit("gated", fit.least, max(fit.least, MOST_SETTLING), build, large_values=False, unit=target.unit)
 
 
 class Gamma(HeadMethod):

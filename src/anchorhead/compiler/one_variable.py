@@ -69,7 +69,7 @@ def _turns_often(target: Target, wish: Wish) -> bool:
     """Whether the target goes up and down more often than a head of so few keys can: the graph is then first."""
     if target.relative:
         return False
-    search = Search(target, usual(target).fit(target), wish.tolerance(1e-6), wish.dtype, wish.progress)
+    search = Search(target, usual(target).scaled_fit(target), wish.tolerance(1e-6), wish.dtype, wish.progress)
     return search.goal.error > 0 and search.estimate(ENOUGH) == math.inf
 
 
