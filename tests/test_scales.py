@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import anchorhead as ah
+from anchorhead.compiler.head_methods import Gamma
 
 
 def _kept(model, exact, places):
@@ -75,3 +76,15 @@ def test_values_under_a_row_map_are_fitted_in_the_target_s_unit():
     large = ah.compile("1e6*x**3 - x", (-1, 1), tol=1, row_map=ah.row_maps.Sigmoid())
     assert large.resources.keys == ah.compile("x**3 - x/1e6", (-1, 1), tol=1e-6,
                                               row_map=ah.row_maps.Sigmoid()).resources.keys  # fmt: skip
+
+
+def test_gamma_heads_fitted_by_size_keep_an_absolute_error_over_decades():
+    model = ah.compile("1/x", (1e-6, 1), tol=1, method=Gamma(by_size=True))
+    assert model.resources.keys <= 30
+    assert model.certificate.bound <= 1
+    assert not model.certificate.relative
+
+
+@pytest.mark.heavy
+def test_auto_finds_the_gamma_head_that_there_is():
+    assert ah.compile("1/x", (1e-6, 1), tol=1).resources.keys <= 30
