@@ -294,3 +294,12 @@ def test_a_file_of_ramps_is_not_diagnosed_without_inputs(tmp_path):
 def test_a_map_names_the_output_that_it_shows():
     texts = [axes.get_title(loc="left") + axes.get_title() for axes in two_layer(["x1", "x2"], 2, 1, 4).plot().axes]
     assert any("output 0 of 2" in text for text in texts)
+
+
+def test_formulas_that_lose_more_digits_than_a_tolerance_leaves_are_refused_as_they_are_written():
+    with pytest.raises(ah.ToleranceError, match=r"own terms round by .* large terms do not cancel"):
+        ah.compile("sin(x + 500)", (-1, 1), tol=1e-14)
+    cancels, domain = "(1e8*x + y)*(1e8*x - y) - 1e16*x**2", {"x": (0, 1), "y": (-1, 1)}
+    with pytest.raises(ah.ToleranceError, match=r"as it is written: rounding .* whose large terms do not cancel"):
+        ah.compile(cancels, domain, tol=1e-3)
+    assert ah.compile("-y**2", (-1, 1), tol=1e-3).certificate.bound <= 1e-3

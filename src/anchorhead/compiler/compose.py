@@ -217,8 +217,9 @@ class _Work:
         """Refuses what rounding alone may exceed."""
         if SPARE * self.rounding >= self.tol:
             raise ToleranceError(
-                f"tol={self.tol:g} is below what {self.dtype} can hold for this target: rounding in its affine maps "
-                f"alone may reach {Up(self.rounding):.3g}. {self._advice('Use a larger tol or a smaller domain')}"
+                f"tol={self.tol:g} is below what {self.dtype} can hold for this target as it is written: rounding in "
+                f"its affine maps alone may reach {Up(self.rounding):.3g}. "
+                + self._advice("Use a larger tol, a smaller domain, or a form whose large terms do not cancel")
             )
 
     def _unbounded(self, tracker: Tracker) -> ToleranceError:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from anchorhead.arithmetic import exp_of
+from anchorhead.arithmetic import decades, exp_of
 from anchorhead.compiler.joined import Joined
 from anchorhead.compiler.method import Fit, Goal, HeadMethod
 from anchorhead.compiler.piece import Layout, PieceFit
@@ -68,7 +68,7 @@ def settling(target: Target) -> Fit | None:
 
     None for any other. Fitted on all of R, where its ends are known, whatever the interval is.
     """
-    whole = replace(target, low=-math.inf, high=math.inf)
+    whole = replace(target.in_units(), low=-math.inf, high=math.inf)
     if target.kinks or any(end is None or end[0].gain for end in map(whole.asymptote, (-1, 1))):
         return None
     fit = PieceFit(whole, Piece(whole.low, whole.high, whole.node))
@@ -79,16 +79,20 @@ def settling(target: Target) -> Fit | None:
             raise FloatingPointError("a head that settles on constants has gains")
         return head
 
-    return Fit("gated", fit.least, max(fit.least, MOST_SETTLING), build, large_values=False)
+    return Fit("gated", fit.least, max(fit.least, MOST_SETTLING), build, large_values=False, unit=target.unit)
 
 
 class Gamma(HeadMethod):
-    """Keys in geometric progression: functions that go like powers, over many decades. `constant`: of its values."""
+    """Keys in geometric progression: functions that go like powers, over many decades.
+
+    constant: whether its values are. by_size: whether it is fitted relative to the target though the error that is
+    asked for is not, for the part of it that is the error over the target's size.
+    """
 
     name = "gamma"
 
-    def __init__(self, *, constant: bool = False) -> None:
-        self.constant = constant
+    def __init__(self, *, constant: bool = False, by_size: bool = False) -> None:
+        self.constant, self.by_size = constant, by_size
 
     def fit(self, target: Target) -> Fit:
         if not target.bounded or target.low <= 0 <= target.high:
@@ -97,12 +101,18 @@ class Gamma(HeadMethod):
                 "(1e-6, 1e4); use method='auto' or give such a domain."
             )
 
+        size = 1.0
+        if self.by_size:
+            size = float(np.abs(target.function()(decades(target.low, target.high, 1001))).max())
+
         def family(keys: int, goal: Goal) -> GammaHeads:
-            return gamma(target.function(), target.low, target.high, keys, affine=not self.constant, goal=goal.error,
-                         limit=goal.limit, extra=goal.extra, relative=target.relative)  # fmt: skip
+            return gamma(target.function(), target.low, target.high, keys, affine=not self.constant,
+                         goal=goal.error / size, limit=goal.limit / size, extra=goal.extra,
+                         relative=target.relative or self.by_size)  # fmt: skip
 
         return Fit(self.name, 3, MOST_KEYS, lambda keys, goal: family(keys, goal).best()[1],
-                   estimate=lambda keys, goal: exp_of(family(keys, goal).first()), large_values=False)  # fmt: skip
+                   estimate=lambda keys, goal: size * exp_of(family(keys, goal).first()),
+                   large_values=False)  # fmt: skip
 
 
 class Kinked(HeadMethod):

@@ -17,7 +17,8 @@ from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.head_core import HeadCore
 from anchorhead.proof.head_claim import HeadClaim
 
-FIRST_GOAL = 1e-3
+FIRST_GOAL, SMALLEST_GOAL = 1e-3, 1e-14
+"""In the fit's unit, where no tolerance is given."""
 SIZES = (*range(1, 16), *range(16, 32, 2), *range(32, 64, 4), *range(64, 257, 16))
 """The sizes that `keys=` looks at, those up to it."""
 SMALL = 4
@@ -33,7 +34,7 @@ MOST_PROOFS = 6
 
 def compile_head(target: Target, fit: Fit, wish: Wish) -> CompiledModel:
     """The smallest head that is proved to keep the tolerance, or the best that is proved with so many keys."""
-    tol = FIRST_GOAL if wish.keys is not None else wish.tolerance(1e-6)
+    tol = FIRST_GOAL * fit.unit if wish.keys is not None else wish.tolerance(1e-6)
     search = Search(target, fit, tol, wish.dtype, wish.progress, wish.limit, hurried=wish.hurried,
                     largest=wish.largest_value)  # fmt: skip
     found = search.run() if wish.keys is None else _at_size(search, wish.keys)
@@ -57,7 +58,7 @@ def _at_size(search: Search, keys: int) -> HeadClaim:
     else:
         heads = _of_known_size(search, keys) if fit.size is not None else _of_any_size(search, min(keys, fit.most))
     for error, head in heads[:MOST_PROOFS]:
-        found = prove_head(search.target, head, max(1.5 * error, 1e-14), fit.cuts(head), fit.method)
+        found = prove_head(search.target, head, max(1.5 * error, SMALLEST_GOAL * fit.unit), fit.cuts(head), fit.method)
         if isinstance(found, HeadClaim):
             return found
     error, head = heads[0]
@@ -102,7 +103,8 @@ def _of_any_size(search: Search, keys: int) -> list[tuple[float, Head]]:
 def _of_size(search: Search, keys: int) -> tuple[float, Head]:
     """The best of one size: fitted for ever smaller goals until it stops improving."""
     found: list[tuple[float, Head]] = []
-    search.goal.error = FIRST_GOAL
+    least = SMALLEST_GOAL * search.fit.unit
+    search.goal.error = FIRST_GOAL * search.fit.unit
     for _ in range(8):
         try:
             head = search.head(keys)
@@ -116,16 +118,16 @@ def _of_size(search: Search, keys: int) -> tuple[float, Head]:
         errors = [e for e, _ in found]
         if len(errors) > 2 and min(errors[-2:]) > 0.9 * min(errors[:-2]):
             break
-        search.goal.error = max(min(errors) / 3, search.goal.error / 30, 1e-14)
+        search.goal.error = max(min(errors) / 3, search.goal.error / 30, least)
     return min(found, key=lambda f: f[0])
 
 
 def _of_known_size(search: Search, keys: int) -> list[tuple[float, Head]]:
     """Of a fit that knows the size of a goal: heads for ever smaller goals that at most so many keys keep."""
     found: list[tuple[float, Head]] = []
-    search.goal.error = 10.0
-    while search.goal.error > 1e-14:
-        size = search.fit.size(search.goal) if search.fit.size is not None else None
+    search.goal.error = 10.0 * search.fit.unit
+    while search.goal.error > SMALLEST_GOAL * search.fit.unit:
+        size = search.size()
         if size is None or size > keys:
             break
         head = search.head(size)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -119,7 +119,7 @@ class Fit:
     estimate: about the error that it has with so many keys, much faster than building it; sizes that are out of reach
     are then not built. size: how many keys a goal takes, where the fit knows it; only that size is then built.
     exact: whether keys= asks for just that number. large_values: whether values may be much larger than the target, as
-    where affine values cancel.
+    where affine values cancel. unit: what a 1 of its goals and of its heads' values stands for, a power of two.
 
     >>> head = ah.Head.of(slopes=[-1.0, 1.0], intercepts=[0.0, 0.0], constants=[-1.0, 1.0], horner=True)
     >>> ah.Fit("pair", 2, 2, lambda keys, goal: head).build(2, None).keys
@@ -135,6 +135,7 @@ class Fit:
     size: Callable[[Goal], int | None] | None = None
     exact: bool = False
     large_values: bool = True
+    unit: float = 1.0
 
     def __post_init__(self) -> None:
         name = self.method
@@ -191,7 +192,11 @@ class HeadMethod(Method):
         """The smallest head that is proved to keep the tolerance, or the best with so many keys."""
         from anchorhead.compiler.head_route import compile_head  # which searches with fits, and is given one here
 
-        fit = self.fit(target)
+        return compile_head(target, self.scaled_fit(target), wish)
+
+    def scaled_fit(self, target: Target) -> Fit:
+        """The fit to the target in its unit, which is 1 where the target is of ordinary size."""
+        fit = self.fit(target.in_units())
         if not isinstance(fit, Fit):
             raise InputError(f"{type(self).__name__}.fit gave a {type(fit).__name__} in place of an ah.Fit.")
-        return compile_head(target, fit, wish)
+        return replace(fit, unit=target.unit)

@@ -52,4 +52,4 @@ def _fine() -> CompiledModel:
 def _inverse_root(domain: tuple[float, float], tol: float, method: HeadMethod) -> CompiledModel:
     target = relative(read_target("x**-0.5", domain))
     with threadpool_limits(1):
-        return compile_head(target, method.fit(target), Wish(tol, None, torch.float64))
+        return compile_head(target, method.scaled_fit(target), Wish(tol, None, torch.float64))

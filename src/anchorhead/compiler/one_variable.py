@@ -2,7 +2,8 @@
 
 A single head has one layer, so it is taken where it is small, and where the graph, with a layer for each function in a
 row, does not save a third of its keys. tanh(5 cos(30x)) is two small heads in a row and a hopeless single one; gelu is
-one. Pieces are the fallback: every continuous function on a bounded interval is reached by them.
+one. Over decades keys in geometric progression are tried, too. Pieces are the fallback: every continuous function on a
+bounded interval is reached by them.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from dataclasses import replace
 
 from anchorhead.compiler.circuit_route import Graph
 from anchorhead.compiler.circuit_target import elementwise
-from anchorhead.compiler.head_methods import Pieces, usual
+from anchorhead.compiler.head_methods import DECADES, Gamma, Pieces, usual
 from anchorhead.compiler.method import Wish
 from anchorhead.compiler.refusals import BelowDtype
 from anchorhead.compiler.search import Search
 from anchorhead.compiler.target import Target
+from anchorhead.enclosure.zeros import zero
 from anchorhead.errors import AnchorheadError, ToleranceError
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.progress import LOG
@@ -51,6 +53,9 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
     hurried = replace(wish, hurried=True)
     graph = tried(lambda: _taken_apart(target, hurried)) if _turns_often(target, wish) else None
     head = tried(lambda: _by_itself(target, hurried, graph), graph)
+    if (head is None or head.resources.keys > ENOUGH) and _over_decades(target):
+        fewer = wish.limit if head is None else head.resources.keys - 1
+        head = tried(lambda: Gamma(by_size=True).compile(target, replace(hurried, limit=fewer)), head or graph) or head
     if head is not None and (graph is not None or head.resources.keys <= ENOUGH):
         return head
     if graph is None:
@@ -65,11 +70,18 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
     return head
 
 
+def _over_decades(target: Target) -> bool:
+    """Whether the variable goes over decades and the target has no zero, so that it may be fitted relative to it."""
+    if target.relative or target.kinks or target.decades < DECADES:
+        return False
+    return zero(target.node, target.variable, target.low, target.high) is None
+
+
 def _turns_often(target: Target, wish: Wish) -> bool:
     """Whether the target goes up and down more often than a head of so few keys can: the graph is then first."""
     if target.relative:
         return False
-    search = Search(target, usual(target).fit(target), wish.tolerance(1e-6), wish.dtype, wish.progress)
+    search = Search(target, usual(target).scaled_fit(target), wish.tolerance(1e-6), wish.dtype, wish.progress)
     return search.goal.error > 0 and search.estimate(ENOUGH) == math.inf
 
 

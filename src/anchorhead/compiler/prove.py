@@ -24,6 +24,8 @@ FAR = geometric(2.0, 8e8, 110).tolist()
 """Where a proof by boxes may hand over to a proof by asymptotes."""
 MOST_SAMPLES = 20_000
 """Between cuts, if there are many."""
+SAMPLED = 2.0**-50
+"""What samples of target and head may round by, as a share of them: over 1 + |u| that is no approximation error."""
 
 
 def sampled_error(target: Target, head: Head, cuts: Sequence[float], goal: float) -> float:
@@ -44,7 +46,7 @@ def sampled_error(target: Target, head: Head, cuts: Sequence[float], goal: float
     errors = np.abs(head(u) - exact)
     if not (target.bounded or target.relative) and errors.max() > goal:
         left, right = (_drift(target, head, sign) for sign in (-1, 1))
-        errors = errors - np.where(u < 0, left, right) * np.abs(u)
+        errors = errors - np.where(u < 0, left, right) * np.abs(u) - SAMPLED * np.abs(exact)
     return float((errors / np.abs(exact) if target.relative else errors).max())
 
 

@@ -101,7 +101,7 @@ def _search(request: Request, error: float, dtype: str, progress: Progress, most
     if settled is not None:
         with suppress(ToleranceError):
             return Choice(Search(target, settled, error, dtype, progress, most, unit=request.unit).run(), math.inf)
-    fit = (Smooth() if request.carries else usual(target)).fit(target)
+    fit = (Smooth() if request.carries else usual(target)).scaled_fit(target)
     try:
         search = Search(target, fit, error, dtype, progress, most, hurried=True, unit=request.unit)
         claim = search.run()
@@ -127,7 +127,7 @@ def _in_pieces(target: Target, error: float, dtype: str, progress: Progress, mos
                refusal: ToleranceError) -> HeadClaim:  # fmt: skip
     """A head of pieces, where one by itself is refused."""
     try:
-        return Search(target, Pieces().fit(target), error, dtype, progress, most).run()
+        return Search(target, Pieces().scaled_fit(target), error, dtype, progress, most).run()
     except ToleranceError:
         raise refusal from None
 
@@ -136,7 +136,7 @@ def _least_rounding(search: Search, error: float) -> HeadClaim | None:
     """Of heads of some sizes and some limits on their values the one with the smallest bound, within four errors."""
     proved = []
     for keys, limit in itertools.product(SIZES, LIMITS):
-        search.goal.error, search.goal.limit = error / 4, limit
+        search.goal.error, search.goal.limit = error / 4, limit * search.fit.unit
         try:
             found = prove_head(search.target, search.head(keys), 4 * error, [], search.fit.method)
         except (np.linalg.LinAlgError, FloatingPointError):

@@ -19,7 +19,7 @@ from anchorhead.model.mapped_core import MappedCore, mapped, measured
 from anchorhead.row_maps import RowMap
 
 GOALS = (1e-4, 1e-7, 1e-10, 1e-13)
-"""Errors to be fitted for where none is asked for."""
+"""Errors to be fitted for where none is asked for, in the target's unit."""
 TRIES = 6
 """Sizes that keep the tolerance on samples and are tried to be proved."""
 
@@ -50,7 +50,7 @@ class _Construction:
         if self.wish.keys is not None:
             if type(self.wish.keys) is not int or not least <= self.wish.keys <= most:
                 raise InputError(f"keys={self.wish.keys!r:.40}: {self.map.name} is built with {least} to {most} keys.")
-            heads = [self._head(self.wish.keys, goal) for goal in GOALS]
+            heads = [self._head(self.wish.keys, goal * self.target.unit) for goal in GOALS]
             return self._model(min(heads, key=self._error))
         tol = self.wish.tolerance(1e-6)
         keys = self._smallest(lambda size: self._error(self._head(size, tol)) <= tol, least, most)
@@ -84,7 +84,9 @@ class _Construction:
 
     def _head(self, keys: int, goal: float) -> Head:
         self.wish.progress(f"{self.map.name}: {keys} keys")
-        return self.map.construct(self.target.function(), *self.domain, keys, goal).rounded(self.wish.dtype)
+        unit = self.target.unit
+        found = self.map.construct(self.target.in_units().function(), *self.domain, keys, goal / unit)
+        return found.times(unit).rounded(self.wish.dtype)
 
     def _error(self, head: Head) -> float:
         found = measured(MappedCore(head, self.map, self.target.expression), self.domain)

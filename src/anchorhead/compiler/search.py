@@ -64,8 +64,8 @@ class Search:
         """What float64 tells of the target at the most: half a unit of its largest value."""
         if not target.bounded and tol <= self.told and not target.is_straight:
             self.rounding = self.told
-        floor = 2.0 if fit.large_values else 1.5 * scale
-        ceiling = max(LARGEST_VALUE, 2 * scale)
+        floor = 2.0 * fit.unit if fit.large_values else 1.5 * scale
+        ceiling = max(LARGEST_VALUE * fit.unit, 2 * scale)
         self.goal = Goal(tol - self.rounding, min(ceiling, max(floor, tol / (40 * (unit or UNIT[dtype])))))
         self.largest = largest
         if largest is not None:
@@ -95,7 +95,8 @@ class Search:
             with precision():
                 exact = jet(self.target.node, self.target.variable, arb(place), 0)[0]
                 off = float(abs(exact - arb(value)).lower()) if exact.is_finite() and math.isfinite(value) else 0.0
-            if off > self.tol * (abs(value) if self.target.relative else 1.0):
+            spread = 0.0 if self.target.bounded else abs(place)  # rounding is stated for each unit of it then
+            if off > self.tol * (abs(value) if self.target.relative else 1.0 + spread):
                 raise BelowDtype(
                     f"tol={self.tol:g} for {self.target.expression} is below what float64 can tell of it: the "
                     f"formula's own terms round by {off:.3g} at {self.target.variable} = {place:.6g}. Use a larger "
@@ -148,7 +149,7 @@ class Search:
     def _known_size(self) -> int | None:
         """The size that the fit says the goal takes, or a smaller goal where its head fails."""
         for _ in range(4):
-            keys = self.fit.size(self.goal) if self.fit.size is not None else None
+            keys = self.size()
             if keys is None or keys > self.most:
                 self.needed = keys or 0
                 return None
@@ -159,6 +160,15 @@ class Search:
                 return None
             self.goal.error *= 0.6
         return None
+
+    def size(self) -> int | None:
+        """The size that the goal takes, of a fit that knows it; None if it is not reached."""
+        return None if self.fit.size is None else self.fit.size(self._in_units(self.goal))
+
+    def _in_units(self, goal: Goal) -> Goal:
+        """A goal for the fit."""
+        error = min(goal.error / self.fit.unit, LARGEST_VALUE)  # beyond its size any error is as good
+        return replace(goal, error=error, limit=goal.limit / self.fit.unit)
 
     def _first_success(self) -> int | None:
         """A size that keeps the tolerance: small ones one by one, then where estimates and the last fits point to.
@@ -204,7 +214,7 @@ class Search:
         if self.fit.estimate is None:
             return self.goal.error
         if keys not in self.estimates:
-            self.estimates[keys] = self.fit.estimate(keys, self.goal)
+            self.estimates[keys] = self.fit.unit * self.fit.estimate(keys, self._in_units(self.goal))
         return self.estimates[keys]
 
     def _predicted(self, last: int) -> int:
@@ -278,7 +288,7 @@ class Search:
         """After a proof whose rounding is too large: smaller values, more room. False if there is no room to make."""
         room = self.tol - 1.02 * rounding
         smaller = self.goal.limit / 2
-        if smaller < 0.25:
+        if smaller < 0.25 * self.fit.unit:
             return False
         self.goal.limit = smaller
         self.goal.error = min(self.goal.error, max(room, 0.1 * self.tol))
@@ -297,16 +307,17 @@ class Search:
 
     def _fitted(self, keys: int, share: float) -> Head:
         """The head fitted to a share of the error, in numbers of the dtype, exactly symmetric where the target is."""
-        head = self.fit.build(keys, self.goal if share == 1 else replace(self.goal, error=share * self.goal.error))
+        head = self.fit.build(keys, self._in_units(replace(self.goal, error=share * self.goal.error)))
         if not isinstance(head, Head):
             raise InputError(f"The method {self.fit.method!r} gave a {type(head).__name__} in place of an ah.Head.")
         if not all(np.isfinite(numbers).all() for numbers in head.arrays.values()):
             raise FloatingPointError(f"{self.fit.method} gave a head of {keys} keys with numbers that are not finite")
         if -self.target.low == self.target.high:
-            mirrored = symmetric(head, self.target.function(), self.target.high, BITS[self.dtype])
+            f = self.target.in_units().function()
+            mirrored = symmetric(head, f, self.target.high, BITS[self.dtype])
             if mirrored is not None and (not self.target.relative or mirrored.reflection == EVEN):
                 head = mirrored  # a relative error at a large value is not to become one at a small value
-        return head.rounded(self.dtype)
+        return head.times(self.fit.unit).rounded(self.dtype)
 
     def _include(self, missed: Refutation) -> None:
         """Samples around a point that the fit missed: a spike between two samples is no longer between them."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from flint import arb
 
-from anchorhead.arithmetic import Array, geometric, log_of
+from anchorhead.arithmetic import Array, binary_floor, geometric, log_of
 from anchorhead.compiler.places import Places
 from anchorhead.enclosure.arrays import sample_finely
 from anchorhead.enclosure.balls import jet
@@ -22,11 +23,13 @@ from anchorhead.enclosure.zeros import zero
 from anchorhead.errors import ExpressionError, InputError
 from anchorhead.expression.domain import shown
 from anchorhead.expression.functions import check_names
-from anchorhead.expression.graph import Expression, Node
+from anchorhead.expression.graph import Expression, Node, constant
 from anchorhead.expression.parse import parse
 from anchorhead.head.solve import Affine
 
 Domain = tuple[float, float] | Mapping[str, tuple[float, float]] | None
+ORDINARY, LARGEST_UNIT = 2.0**10, 2.0**900
+"""Sizes up to the first, and down to one over it, are fitted as they are, and those beyond the second."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,31 @@ class Target:
         if self.low <= 0 <= self.high or not self.bounded:
             return 0.0
         return abs(log_of(self.high / self.low)) / log_of(10.0)
+
+    @cached_property
+    def unit(self) -> float:
+        """A power of two in which the target is fitted: about its size, or 1 where that is ordinary.
+
+        On R the size is that of a line, over 1 + |u|. A relative error has no unit.
+        """
+        if self.relative:
+            return 1.0
+        low, high = max(self.low, -1e9), min(self.high, 1e9)
+        out = geometric(1e-6, 1e9, 190)
+        u = np.linspace(low, high, 1001) if self.bounded else np.concatenate([-out, out])
+        u = u[(u >= low) & (u <= high)]
+        with np.errstate(all="ignore"):
+            sizes = np.abs(self.function()(u)) / (1.0 if self.bounded else 1 + np.abs(u))
+        size = float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
+        ordinary = 1 / ORDINARY <= size <= ORDINARY or not 1 / LARGEST_UNIT <= size <= LARGEST_UNIT
+        return 1.0 if ordinary else binary_floor(size)
+
+    def in_units(self) -> Target:
+        """The target over its unit: what is fitted, so that no search depends on the units that it is given in."""
+        if self.unit == 1:
+            return self
+        node = Node("mul", (constant(1 / Fraction(self.unit)), self.node))
+        return replace(self, expression=Expression((node,), (self.variable,)))
 
     def function(self, node: Node | None = None) -> Callable[[Array], Array]:
         """The target, or one of its pieces, on arrays."""
@@ -113,12 +141,16 @@ class Target:
         return None
 
     def settled(self, sign: int, asymptote: Affine, error: float) -> float:
-        """A place on that side beyond which the target is within `error` of its asymptote, as far as samples show."""
+        """A place on that side beyond which the target is within `error` of its asymptote, as far as samples show.
+
+        Both are rounded to about the asymptote's own size, which is no distance.
+        """
         distances = geometric(1e-6, 1e9, 190)
         u = sign * distances
         with np.errstate(all="ignore"):
             gap = np.abs(self.function()(u) - asymptote.constant - asymptote.gain * u)
-        allowed = max(error, 1e-14) + 1e-15 * np.abs(u)
+        steep = max(self.unit, abs(asymptote.gain))
+        allowed = max(error, 1e-14 * self.unit) + 1e-15 * (abs(asymptote.constant) + steep * np.abs(u))
         apart = np.nonzero(~(gap <= allowed))[0]
         reached = float(distances[min(apart[-1] + 1, len(u) - 1)]) if len(apart) else float(distances[0])
         return sign * 1.7 * reached  # a head must be seen to settle too

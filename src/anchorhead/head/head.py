@@ -262,6 +262,13 @@ class Head:
         head = replace(self, dtype=dtype, **found)
         return replace(head, horner=head.horner and head.evenly_spaced)
 
+    def times(self, factor: float) -> Head:
+        """The head of so many times the function."""
+        values: dict[str, Any] = {
+            name: tuple(factor * v for v in getattr(self, name)) for name in ("constants", "gains")
+        }
+        return replace(self, **values)
+
     def weights(self, u: Array) -> Array:
         """Attention weights at points (n,), in float64, as (keys, n); the same bits on every machine."""
         import numpy as np
