@@ -28,6 +28,8 @@ ENOUGH = 16
 """A head of so few keys is taken without looking further."""
 MANY = 64
 """A formula of more functions than this is not taken apart."""
+MOST_DECADES = 64.0
+"""With more, a head has fewer than two keys for each."""
 WORTH = 64
 """The most keys of a single head before other routes are looked at."""
 
@@ -72,7 +74,7 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
 
 def _over_decades(target: Target) -> bool:
     """Whether the variable goes over decades and the target has no zero, so that it may be fitted relative to it."""
-    if target.relative or target.kinks or target.decades < DECADES:
+    if target.relative or target.kinks or not DECADES <= target.decades <= MOST_DECADES:
         return False
     return zero(target.node, target.variable, target.low, target.high) is None
 

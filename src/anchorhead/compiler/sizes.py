@@ -14,7 +14,7 @@ SAMPLES = 1001
 MOST = 1e100
 """Of a target, and of the width of its domain."""
 SPARE = 100.0
-"""How far above what must be refused a domain stays that is proposed."""
+"""How far above what must be refused a domain stays that is named."""
 
 
 def size_of(target: Target, tol: float, dtype: str) -> float:
@@ -49,7 +49,8 @@ def _check_least(target: Target, tol: float, dtype: str, places: Array, sizes: A
     name, place = target.variable, float(places[sizes.argmin()])
     large = _longest(sizes >= SPARE * least / tol)
     where = "" if large is None else (
-        f", choose a domain where it is larger, such as ({places[large[0]]:.6g}, {places[large[1]]:.6g})"
+        f", choose a domain where it is larger, which must keep to ({places[large[0]]:.6g}, {places[large[1]]:.6g}) at "
+        "least, and be smaller where the target goes over more decades than a head can follow"
     )  # fmt: skip
     raise PrecisionError(
         f"A relative tol={tol:g} for {target.expression} in {dtype}: it falls to {sizes.min():.3g} at {name} = "
