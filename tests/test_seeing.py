@@ -182,7 +182,7 @@ def test_several_output_rows_are_drawn_as_their_sum_under_the_bound_of_the_sum()
     head = ah.theorems.single_head([[1.0], [2.0]], [0.0, 0.5], -1, 1, 32, **rows)
     shown = theorem_view(head)
     line = shown.through()
-    assert shown.drawn == "token 1 of 2, sum of 2 output rows"
+    assert shown.drawn == "token 1 of 2,\nsum of 2 output rows"
     assert np.allclose(line.allowed, head.sum_bound)
     assert head.sum_bound < head.bound
     assert line.error.max() <= head.sum_bound

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatterSciNotation, ScalarFormatter
+from matplotlib.ticker import LogFormatterSciNotation, NullFormatter, ScalarFormatter
 
 from anchorhead.display import plain
 from anchorhead.errors import FileError
@@ -26,9 +27,9 @@ CYCLE = ("#1f5fa8", "#d1495b", "#2a9d6f", "#c9831f", "#7a4fbf", "#5b6770", "#17a
 NOTEBOOK_DPI = 130
 LISTED = 0.75
 """The share of a figure's width that is left beside names."""
-LABELLED = (2.0, 0.53)
-"""Decades of a logarithmic axis: beyond the first there are two powers of ten, and beyond the second two numbers with a
-first digit of 1, 2, 3 or 6, so that these are enough of labels; below, every mark has one."""
+LABELLED = (math.inf, 0.53)
+"""Decades of a logarithmic axis with less than two powers of ten: beyond the second there are two numbers with a first
+digit of 1, 2, 3 or 6, so that these are enough of labels; below, every mark has one."""
 
 
 class Drawing(Figure):
@@ -40,7 +41,10 @@ class Drawing(Figure):
     def draw(self, renderer: RendererBase) -> None:
         """As matplotlib's, with two labels or more on every logarithmic axis, however few decades it has."""
         for axis in (axis for axes in self.axes for axis in (axes.xaxis, axes.yaxis) if axis.get_scale() == "log"):
-            axis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=LABELLED))
+            low, high = sorted(np.log10(axis.get_view_interval()))
+            few = math.floor(high) - math.ceil(low) < 1
+            between = LogFormatterSciNotation(minor_thresholds=LABELLED) if few else NullFormatter()
+            axis.set_minor_formatter(between)
             axis.set_tick_params(which="minor", labelsize=SMALL)
         super().draw(renderer)
 

@@ -70,7 +70,7 @@ def _ramps(network: Ramps) -> View:
         attention=(lambda u: _weights(network, inputs, u, first)) if _few(network) else None,
         outputs=1,
         condition=f"proved, of the {rows}" if rows else "",
-        drawn=", ".join(part for part in (token, rows) if part) or "value",
+        drawn=",\n".join(part for part in (token, rows) if part) or "value",
     )
 
 
