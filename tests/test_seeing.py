@@ -45,7 +45,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.tags.add(tag)
-        if tag != "br":
+        if tag not in ("br", "wbr"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: Any) -> None:
