@@ -64,7 +64,6 @@ def cases(tiny: bool) -> list[tuple[str, str, np.ndarray, np.ndarray, Any, Any]]
         ("Lasso", "large", X, noisy, ours.Lasso(0.1), theirs.Lasso(0.1, **EXACT)),
         ("LogisticRegression", "large", X, labels, ours.LogisticRegression(), theirs.LogisticRegression(**newton)),
         ("PoissonRegressor", "large", X, counts, ours.PoissonRegressor(), theirs.PoissonRegressor(**newton)),
-        ("HuberRegressor", "large", X, noisy, ours.HuberRegressor(), theirs.HuberRegressor(**EXACT)),
     ]
     beyond = draw.standard_normal((60, 1000))
     halves, few = beyond[:, :5].sum(1) > 0, draw.poisson(np.exp(0.3 * beyond[:, 0]))
