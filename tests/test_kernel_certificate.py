@@ -49,7 +49,7 @@ def test_no_prediction_is_further_off_than_the_certificate_says(seed, examples, 
     except ah.ToleranceError:
         assert alpha / examples < 1e-12
         return
-    query = query[np.abs(query - model._centre).max(1) <= model.network_.limits["query"]]
+    query = query[np.abs(query - model._centre).max(1) <= model.network_.limits["query"] * model.unit_]
     if not len(query):
         return
     centre = model._centre

@@ -76,8 +76,9 @@ def __getattr__(name: str) -> Any:
     if name not in ESTIMATORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from anchorhead.in_context import estimators, kernel_estimators, loss_estimators
+        from anchorhead.in_context import estimators, kernel_estimators, kernel_ridge_estimator, loss_estimators
     except ModuleNotFoundError as error:
         raise ImportError("Estimators need scikit-learn: pip install 'anchorhead[sklearn]'.") from error
-    place = {**dict.fromkeys(SQUARES, estimators), **dict.fromkeys(LOSSES, loss_estimators)}
-    return getattr(place.get(name, kernel_estimators), name)
+    place = {**dict.fromkeys(SQUARES, estimators), **dict.fromkeys(LOSSES, loss_estimators),
+             "KernelRidge": kernel_ridge_estimator, "NadarayaWatson": kernel_estimators}  # fmt: skip
+    return getattr(place[name], name)
