@@ -320,7 +320,7 @@ def test_coefficients_without_one_minimiser_have_no_certificate_and_say_why():
     assert "linearly dependent" in ours.certificate_missing_
 
 
-@pytest.mark.parametrize(("digits", "warned"), [(6, 0), (8, 1), (12, 0)])
+@pytest.mark.parametrize(("digits", "warned"), [(6, 0), (8, 1), (12, 1), (17, 0)])
 def test_nearly_dependent_columns_warn_with_advice_that_can_be_taken(digits, warned):
     draw, X = drawn(0, 60, 4)
     X[:, 1] = X[:, 0] + 10.0**-digits * X[:, 1]

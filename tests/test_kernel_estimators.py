@@ -59,16 +59,16 @@ def test_a_kernel_narrower_than_digits_of_the_data_is_refused_by_its_name(seed, 
     draw = np.random.default_rng(seed)
     X, y = draw.standard_normal((6, 1)), draw.standard_normal(6)
     rate = 10.0**power
-    for model, said in ((ic.KernelRidge(0.1, gamma=rate), "gamma"), (ic.NadarayaWatson(rate**-0.5), "bandwidth")):
+    for model, said in ((ic.KernelRidge(0.1, gamma=rate), "gamma="), (ic.NadarayaWatson(rate**-0.5), "bandwidth=")):
         try:
             found = model.fit(X, y).predict(X)
         except ah.ToleranceError as error:
+            refused = str(error)
             assert power > 8
-            assert f"{said}=" in str(error)
-            assert "beside the range of X" in str(error)
+            assert said in refused
         else:
             theirs = KernelRidge(alpha=0.1, kernel="rbf", gamma=rate).fit(X, y).predict(X)
-            wanted = theirs if said == "gamma" else smoothed(X, y, X, rate**-0.5)
+            wanted = theirs if said == "gamma=" else smoothed(X, y, X, rate**-0.5)
             assert np.abs(found - wanted).max() < 1e-2 * np.abs(y).max()
 
 

@@ -74,12 +74,16 @@ class Scaled(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """The coefficients in scaled columns, the last run of a network, how many steps, and whether that was enough."""
+    """The coefficients in scaled columns, the last run of a network, how many steps, and whether that was enough.
+
+    blurred: what rounding may do to coefficients of columns that are nearly dependent, relatively (`fit_basis.py`).
+    """
 
     w: Tensor
     run: Run
     steps: int
     converged: bool
+    blurred: float = 0.0
 
 
 class Labels(NamedTuple):

@@ -6,9 +6,9 @@ exceed the penalty there, until none does.
 
 *Newton's steps.* Splitting finds which coefficients are zero and the signs of the others long before it has their
 digits. On those columns the penalty is linear, and the minimiser is one of least squares with a tilt, which
-`newton_descent` solves; it is taken if the least subgradient of the whole objective there is as small as asked for.
-Else splitting goes on, half as long again. Zeros for all are tried as well: from some penalty on they are the
-minimiser. A last run of splitting starts there, and stays.
+`newton_descent` solves. Of these and the iterates that with the least objective is kept, and it is taken if its least
+subgradient is as small as asked for, or as rounding lets it be. Else splitting goes on, half as long again. Zeros for
+all are tried as well: from some penalty on they are the minimiser. A last run of splitting starts there, and stays.
 
 *The pull.* A step moves a coefficient by the squares' slope, which the inverse holds, and by at most l1/pull: with a
 large pull and a small penalty coefficients creep, with a small one w and z stay apart. After a run the pull is
@@ -20,14 +20,16 @@ there, and is the same with the new one.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from anchorhead.dtypes import UNIT
 from anchorhead.errors import InputError
 from anchorhead.in_context.bounds import OutsideBoundsError
 from anchorhead.in_context.fit import Report, Scaled, Solved, inversions, largest, least_eigenvalue, power
-from anchorhead.in_context.fit_squares import solve_squares
+from anchorhead.in_context.fit_squares import in_basis, solve_squares
 from anchorhead.in_context.replay import Run, given
 from anchorhead.in_context.shrinkage import shrinkage
 
@@ -43,6 +45,10 @@ LONGEST = 10.0
 """The largest such factor."""
 WEAKEST = 2.0**-27
 """The least pull, as a share of the moments' trace."""
+SAME = 2.0**-40
+"""Values of the objective that differ by this share may be the same but for rounding."""
+ROUNDED = 4 * UNIT["float64"]
+"""Of the terms of a subgradient."""
 LARGE = 2.0
 """A penalty that keeps a coefficient at zero: a gradient of columns of variance one is at most the root of the mean
 squared residual, which at a minimiser is at most that of the labels, which are at most one."""
@@ -90,19 +96,21 @@ class _Splitting:
 
     def run(self, w: Tensor, pull: float, steps: int, most: int) -> tuple[Solved, float]:
         """From w, after so many steps; zero stands for a pull that is not known yet."""
-        zero, best, left, count = 0 * w, w, self._left(w), float(FIRST)
+        zero, best, count = 0 * w, w, float(FIRST)
         pull = pull or math.sqrt(least_eigenvalue(self.moments)[0] * self.top)
         pull = min(max(pull, WEAKEST * self.top), self.top)
         u = self.start(w, pull)
         while True:
+            left = self._left(best)
             self.report(f"lasso: {len(w):,} columns, {steps:,} steps, subgradient {left:.1e} (tol: {self.goal:.1e})")
             run, (z, u) = self.split(u, pull, min(int(count), max(most - steps, 1)))
             steps, cut = steps + run.network.steps, torch.where(z.abs() > ZERO * largest(z), z, 0.0)
             for tried in (zero, cut, _on_kept(self.data, self.y, self.l1, cut, self.moments, self.report)):
-                if tried is not None and self._left(tried) < left:
-                    best, left = tried, self._left(tried)
-            if left <= self.goal or steps >= most:
-                return Solved(best, run, steps, left <= self.goal), pull
+                if tried is not None and self._better(tried, best):
+                    best = tried
+            enough = self._left(best) <= self._enough(best)
+            if enough or steps >= most:
+                return Solved(best, replace(run, shift=best - z), steps, enough), pull
             before, pull = pull, self._balanced(pull, z, u)
             u, count = z + (u - z) * (before / pull), count * GROWTH
 
@@ -123,6 +131,23 @@ class _Splitting:
             except OutsideBoundsError:
                 wide *= 64
         raise InputError("The coefficients grow without bound on these data; use a larger penalty.")
+
+    def _enough(self, w: Tensor) -> float:
+        """How small a subgradient is enough: what is asked for, or rounding."""
+        sizes = self.data.X.abs()
+        weighted = sizes / len(sizes) if self.data.shares is None else sizes * self.data.shares.unsqueeze(-1)
+        return max(self.goal, ROUNDED * largest((sizes @ w.abs() + self.y.abs()) @ weighted))
+
+    def _better(self, w: Tensor, than: Tensor) -> bool:
+        """By the objective, or where it is the same but for rounding by the subgradient."""
+        found, other = (self._value(v) for v in (w, than))
+        same = abs(found - other) <= SAME * (found + other)
+        return self._left(w) < self._left(than) if same else found < other
+
+    def _value(self, w: Tensor) -> float:
+        squares = (self.data.X @ w - self.y).square()
+        mean = squares.mean() if self.data.shares is None else self.data.shares @ squares
+        return float(mean / 2 + self.l1 @ w.abs())
 
     def _left(self, w: Tensor) -> float:
         return largest(subgradient(self.data, self.y, self.l1, w))
@@ -147,11 +172,15 @@ def _on_kept(data: Scaled, y: Tensor, l1: Tensor, z: Tensor, moments: Tensor, re
         return None
     own = moments[kept][:, kept]
     least, rank = least_eigenvalue(own)
-    if rank < len(kept):
-        return None
-    signs = z[kept].sign()
-    solved = solve_squares(data.X[:, kept], y, data.shares, [0.0] * len(kept), float(own.trace()), least, 1e-10, report,
-                           l1[kept] * signs)  # fmt: skip
+    signs, zeros = z[kept].sign(), [0.0] * len(kept)
+    some = data._replace(X=data.X[:, kept], mean=data.mean[kept], scale=data.scale[kept])
+    solved = None
+    if rank == len(kept):
+        solved = solve_squares(
+            some.X, y, data.shares, zeros, float(own.trace()), least, 1e-10, report, l1[kept] * signs
+        )
+    if solved is None or not solved.converged:
+        solved = in_basis(some, y, zeros, 1e-10, report, l1[kept] * signs)
     if not bool((solved.w.sign() == signs).all()):
         return None
     whole = torch.zeros_like(z)

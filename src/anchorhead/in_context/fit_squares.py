@@ -2,8 +2,9 @@
 
 *Which columns.* Columns are scaled to variance one, and the penalty with them; those that the penalty outweighs are
 smaller, so that the Hessian is as well conditioned as the columns are. Steps start at zero, and the inverse takes as
-many steps as the least eigenvalue needs that is not zero. Where columns are linearly dependent there are many
-minimisers, and scikit-learn's is the shortest in the original columns: `fit_shortest.py` goes there.
+many steps as the least eigenvalue needs. Where columns are linearly dependent, or so nearly that the moments lose it,
+the network is given an orthonormal basis of them (`fit_basis.py`). Of dependent columns there are many minimisers, and
+scikit-learn's is the shortest in the original columns: `fit_shortest.py` goes there.
 
 *More columns than examples.* With w = mean of β_i x_i the same objective is one of β: (X X^T/n + l2)β = y. The network
 is given X^T for its examples, and y through `tilt`; the mean is one more head. So w lies in the span of the examples,
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anchorhead.errors import InputError
+from anchorhead.errors import ToleranceError
 from anchorhead.in_context.bounds import OutsideBoundsError
 from anchorhead.in_context.fit import (
     NEGLIGIBLE,
@@ -34,6 +35,7 @@ from anchorhead.in_context.fit import (
     power,
     scaled,
 )
+from anchorhead.in_context.fit_basis import basis_of
 from anchorhead.in_context.fit_shortest import shortest
 from anchorhead.in_context.heads import Factor
 from anchorhead.in_context.newton_descent import newton_descent
@@ -42,10 +44,13 @@ from anchorhead.in_context.replay import Run, given
 
 STEPS = 3
 RUNS = 4
+FITTED = 2
 PASSES = 4
 SMALL = 1e-13
 """A gradient, over the first, that is rounding."""
 WIDENINGS = 8
+ILL = 2.0**-32
+"""Eigenvalues of moments below this share of their trace have lost digits that columns have."""
 
 
 def fit_squares(X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, alpha: float, intercept: bool,
@@ -55,21 +60,16 @@ def fit_squares(X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, alpha:
     labels = centred_labels(Y, weights, intercept)
     y, l2 = torch.tensor(labels.y), alpha / total
     dual = X.shape[1] > len(X)
-    data = scaled(X, weights, centre=intercept, alike=dual)
+    data = scaled(X, weights, centre=intercept, alike=dual).eased(l2)
     varied = (data.X != 0).any(0).numpy()
     if varied.any() and not varied.all():  # the coefficient of a constant column is zero
         found, intercepts, solved = fit_squares(X[:, varied], Y, weights, alpha, intercept, tol, report)
         coefficients = np.zeros((len(Y), X.shape[1]))
         coefficients[:, varied] = found
         return coefficients, intercepts, solved._replace(run=solved.run.among(np.flatnonzero(varied), X.shape[1]))
-    if dual:
-        data = data.eased(l2)
-        solved = _by_examples(data, y, data.penalties(l2, 2)[0], tol, report)
-    else:
-        data, penalties, moments, least, rank = _conditioned(data, l2)
-        solved = solve_squares(data.X, y, data.shares, penalties, float(moments.trace()), least, tol, report)
-        if rank < len(moments):
-            solved = _shortest(data, solved, tol, report)
+    penalties = data.penalties(l2, 2)
+    plain = _by_examples(data, y, penalties[0], tol, report) if dual else _by_columns(data, y, penalties, tol, report)
+    solved = plain if plain is not None and plain.converged else in_basis(data, y, penalties, tol, report)
     coefficients = data.coefficients(solved.w, labels.size[:, None])
     coefficients[~labels.y.any(1)] = 0.0
     with np.errstate(over="ignore", invalid="ignore"):  # what floats do not hold is refused once all is known
@@ -77,17 +77,48 @@ def fit_squares(X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, alpha:
     return coefficients, intercepts, data.told(solved, labels.middle, labels.size)
 
 
-def _conditioned(data: Scaled, l2: float) -> tuple[Scaled, list[float], Tensor, float, int]:
-    """Columns of like curvatures, their penalties and moments, and the Hessian's least eigenvalue and rank."""
-    data = data.eased(l2)
-    penalties, moments = data.penalties(l2, 2), data.moments()
-    least, rank = least_eigenvalue(moments + torch.diag(torch.tensor(penalties, dtype=torch.float64)))
-    return data, penalties, moments, least, rank
+def _by_columns(data: Scaled, y: Tensor, l2: list[float], tol: float, report: Report) -> Solved | None:
+    """On the columns as they are; None where they are dependent, or nearly so."""
+    moments = data.moments()
+    least, rank = least_eigenvalue(moments + torch.diag(torch.tensor(l2, dtype=torch.float64)))
+    if rank < len(moments) or least < ILL * float(moments.trace()):
+        return None
+    return solve_squares(data.X, y, data.shares, l2, float(moments.trace()), least, tol, report)
+
+
+def in_basis(data: Scaled, y: Tensor, l2: list[float], tol: float, report: Report,
+             tilt: Tensor | None = None) -> Solved:  # fmt: skip
+    """In an orthonormal basis of the columns, and the shortest of the original ones where that has fewer.
+
+    What is left of the labels is fitted again, over its size, since errors of heads are shares of labels."""
+    basis = basis_of(data, l2)
+    moved = None if tilt is None else basis.tilt(tilt)
+
+    def solve(X: Tensor, y: Tensor, tilt: Tensor | None = None) -> Solved:
+        found = solve_squares(X, y, None, [0.0] * X.shape[1], float(X.shape[1]), 0.5, tol, report, tilt)
+        if found is None:
+            raise ToleranceError("Rounding in float64 hides the coefficients on these data; leave out columns.")
+        return found
+
+    left, steps, converged = basis.labels(y), 0, False
+    w, first = torch.zeros(*y.shape[:-1], data.X.shape[1], dtype=torch.float64), largest(left)
+    for _ in range(FITTED if tilt is None and first else 1):
+        size = (largest(left) or 1.0) if tilt is None else 1.0
+        solved = solve(basis.X, left / size, moved)
+        made = solved.w @ (basis.back * size)
+        run, steps = replace(solved.run, turn=basis.back * size, shift=w), steps + solved.steps
+        converged = converged or solved.converged
+        w, left = w + made, left - size * solved.w @ basis.X.mT
+    if basis.null.shape[1] and len(basis.back) < len(basis.roots):
+        found = shortest(w, basis.null, torch.tensor(data.scale), lambda X, y: solve(X, y).w)
+        w, run = found, replace(run, shift=found - made)
+    return Solved(w, run, steps, converged, basis.blurred)
 
 
 def solve_squares(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], trace: float, least: float, tol: float,
-           report: Report, tilt: Tensor | None = None) -> Solved:  # fmt: skip
-    """Runs the network until the gradient, relative to its first size, is small or no longer falls."""
+           report: Report, tilt: Tensor | None = None) -> Solved | None:  # fmt: skip
+    """Runs the network until the gradient, relative to its first size, is small or no longer falls; None where
+    coefficients leave all bounds."""
     n, d = X.shape
     curvature = trace * (1 + 1e-6) + 1e-12
     wide = power(2 * (1 + largest(y) + (0 if tilt is None else largest(tilt))) / math.sqrt(least))
@@ -113,9 +144,7 @@ def solve_squares(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], 
             best, found, kept = left, w, run_now
         if done or steps >= RUNS * STEPS:
             break
-    if kept is None:
-        raise InputError("The coefficients grow without bound on these data; leave out columns, or use Ridge.")
-    return Solved(found, kept, steps, best <= max(tol, 1e-10))
+    return None if kept is None else Solved(found, kept, steps, best <= max(tol, 1e-10))
 
 
 def _gradient(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], w: Tensor, tilt: Tensor | None) -> Tensor:
@@ -125,24 +154,17 @@ def _gradient(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], w: T
     return found if tilt is None else found + tilt
 
 
-def _shortest(data: Scaled, solved: Solved, tol: float, report: Report) -> Solved:
-    """See `fit_shortest.py`."""
-
-    def solve(X: Tensor, Y: Tensor, shares: Tensor | None, trace: float, least: float) -> Tensor:
-        return solve_squares(X, Y, shares, [0.0] * X.shape[1], trace, least, tol, report).w
-
-    found = shortest(data.X, solved.w, torch.tensor(data.scale), data.shares, solve)
-    return solved._replace(w=found, run=replace(solved.run, shift=found - solved.w))
-
-
-def _by_examples(data: Scaled, y: Tensor, l2: float, tol: float, report: Report) -> Solved:
-    """Through β; see the top. Weights become the examples' lengths."""
+def _by_examples(data: Scaled, y: Tensor, l2: float, tol: float, report: Report) -> Solved | None:
+    """Through β; see the top. Weights become the examples' lengths. None where examples are dependent, or nearly so, by
+    more than that centred ones sum to zero."""
     X = data.X if data.shares is None else data.X * (data.shares * len(data.X)).sqrt().unsqueeze(-1)
     y = y if data.shares is None else y * (data.shares * len(data.X)).sqrt()
     n, d = X.shape
     flat = X.mT * math.sqrt(d / n)
     moments = X @ X.mT / n + l2 * torch.eye(n, dtype=torch.float64)
     least, _ = least_eigenvalue(moments)
+    if (torch.linalg.eigvalsh(moments)[1:] < ILL * moments.trace()).any():
+        return None
     zero = torch.zeros(*y.shape[:-1], d, dtype=torch.float64)
     if l2 <= NEGLIGIBLE * float(moments.trace()):
         l2 = 0.0
@@ -151,6 +173,8 @@ def _by_examples(data: Scaled, y: Tensor, l2: float, tol: float, report: Report)
     for _ in range(PASSES):
         tilt = w @ X.mT + l2 * weights - y
         solved = solve_squares(flat, zero, None, [l2] * n, float(moments.trace()), least, tol, report, tilt)
+        if solved is None:
+            return None
         head = Factor(power(largest(solved.w)))
         ahead = w + torch.stack([Reading().gather(head, (one,), X / n) for one in solved.w])
         size = largest(_gradient(X, y, None, [l2] * d, ahead, None)) / first

@@ -26,7 +26,7 @@ from anchorhead.warned import warn_caller
 
 COARSE = 1e-3
 """The share of the largest coefficient that a proved bound may have without a warning."""
-UNKNOWN = 1.0
+UNKNOWN = 0.1
 """The same for squares, whose coefficients are solved to more digits than are proved where columns are dependent."""
 EDITED = "coef_ or intercept_ were changed after the fit, and what was proved is of those of the fit; fit again"
 PENALTIES = ("decrease", "C"), ("increase", "alpha")
@@ -137,7 +137,7 @@ class Linear(BaseEstimator):
             raise InputError(
                 "The coefficients are beyond the largest float in the units of these data; rescale the columns or y."
             )
-        self._converged, known = solved.converged, self.get_params()
+        self._converged, self._blurred, known = solved.converged, solved.blurred, self.get_params()
         spent = solved.steps >= known.get("max_iter", math.inf) if spent is None else spent
         self._spent = spent and not solved.converged
         if not solved.converged:
@@ -170,11 +170,13 @@ class Linear(BaseEstimator):
     @property
     def certificate_(self) -> Certificate | None:
         """What is proved of coef_ and intercept_; None where they are not those of the fit any more."""
+        check_is_fitted(self)
         return None if self._edited() else self._proof
 
     @property
     def certificate_missing_(self) -> str:
         """Why there is no certificate_; empty where there is one."""
+        check_is_fitted(self)
         return EDITED if self._edited() else self._unproved
 
     def _edited(self) -> bool:
@@ -199,6 +201,13 @@ class Linear(BaseEstimator):
             each = "classes" if problem.loss == "classes" else "targets"
             self._proof = CoefficientCertificate.of(problem.X, bounds, bool(self.fit_intercept), said, each)
             self._warn_if_coarse(problem, np.stack(rows)[..., :-1])
+        elif self._converged and self._blurred:
+            warn_caller(
+                f"Columns are nearly dependent: of the coefficients nothing is proved, and rounding of X may move them "
+                f"by about {self._blurred:.0e} of the largest, in units of the columns; "
+                f"{' or '.join([*self._advice(False), 'leave a column out'])}.",
+                ConvergenceWarning,
+            )
 
     def _warn_if_coarse(self, problem: Problem, bounds: np.ndarray) -> None:
         """A warning where coefficients, in units of their columns' ranges, are known to few digits."""

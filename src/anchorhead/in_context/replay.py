@@ -7,8 +7,9 @@ of the data,
     coef = w/scale · size,     intercept = middle + w_last · size - coef · mean
 
 where coef is multiplied with `basis` if the prompt's columns are combinations of the data's (`fit.spanned`). w is what
-`shrinkage` returns first; and of more columns than examples the network is given X^T and returns β, of which
-w is X^T β/n (`fit_squares.py`). `shift` is added to it: of counts, whose predictions are shifted and may have a last
+`shrinkage` returns first; of more columns than examples the network is given X^T and returns β, of which w is X^T β/n
+(`fit_squares.py`); and of dependent columns it returns coefficients in a basis, which are multiplied with `turn`
+(`fit_basis.py`). `shift` is added to it: of counts, whose predictions are shifted and may have a last
 column for nothing else (`fit_smooth.py`), of dependent columns, whose shortest coefficients are others
 (`fit_shortest.py`), and where the last run fitted what one before left.
 """
@@ -34,6 +35,7 @@ class Run:
     prompt: tuple[Tensor | None, ...]
     shift: Tensor | None = None
     dual: bool = False
+    turn: Tensor | None = None
     mean: Any = 0.0
     scale: Any = 1.0
     middle: Any = 0.0
@@ -59,6 +61,7 @@ class Run:
         if self.dual and self.prompt[0] is not None:
             flat = self.prompt[0]
             found = found @ flat.mT / math.sqrt(flat.numel())
+        found = found if self.turn is None else found @ self.turn
         return found if self.shift is None else found[..., : self.shift.shape[-1]] + self.shift
 
     def again(self) -> tuple[np.ndarray, np.ndarray]:
