@@ -68,3 +68,19 @@ def test_predictions_far_apart_cost_no_digits(seed, spread, intercept):
     X = X * 10.0 ** draw.uniform(-3, 3, 3)
     with mpmath.workdps(40):
         assert left(X, y, 1e-3, fitted(X, y, 1e-3, intercept)) < 1e-9
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.floats(-100, -8), st.sampled_from(["counts", "two", "three"]))
+def test_columns_in_tiny_units_have_the_coefficients_that_the_slope_at_zero_says(seed, power, kind):
+    draw = np.random.default_rng(seed)
+    X, y = 10.0**power * draw.standard_normal((12, 3)), draw.permutation([0, 1, 2, 3] * 3)
+    y = y if kind == "counts" else y > 1 if kind == "two" else y % 3
+    labels = np.atleast_2d(y).astype(float) if kind != "three" else np.eye(3)[y].T
+    wanted = (labels - labels.mean(1, keepdims=True)) @ X
+    model = ic.PoissonRegressor(1 / 12) if kind == "counts" else ic.LogisticRegression()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(X, y)
+    for found in (model.coef_, model.replay()[0]):
+        assert np.abs(found - wanted).max() <= 1e-9 * np.abs(wanted).max()

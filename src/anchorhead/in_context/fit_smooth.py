@@ -1,10 +1,11 @@
 """Fitting by Newton's steps: `newton_descent` and `Multinomial`, run again from where they ended until a step is small.
 
-A step that does not lower the objective is halved. Whether the inverse had steps enough is seen from what it leaves of
-the linear system, and where more of them leave less, it gets more. A fit has converged once the objective's gradient,
-in units of the columns' sizes, is below tol, or rounding keeps it from falling further, and the step is short beside
-the coefficients: of classes that are nearly separable the gradient is small long before. Where the curvature is so
-small that the gradient's rounding alone moves the coefficients, no fit has converged.
+A step that does not lower the objective is halved, but where the objective is the same but for rounding and all slopes,
+each in units of its column, get smaller. Whether the inverse had steps enough is seen from what it leaves of the linear
+system, and where more of them leave less, it gets more. A fit has converged once the objective's gradient, in units of
+the columns' sizes, is below tol, or rounding keeps it from falling further, and the step is short beside the
+coefficients: of classes that are nearly separable the gradient is small long before. Where the curvature is so small
+that the gradient's rounding alone moves the coefficients, no fit has converged.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class Objective:
         if data.shares is not None:
             self.shares = data.shares
         self.l2 = torch.tensor(l2, dtype=torch.float64)
+        sizes = self.shares @ data.X.abs()
+        self.sizes = torch.where(sizes > 0, sizes, 1.0)
 
     def predictions(self, w: Tensor) -> Tensor:
         """(n,) for w (d,), (n, classes) for w (classes, d)."""
@@ -81,10 +84,14 @@ class Objective:
         weighted = self.shares * (slopes if w.ndim == 1 else slopes.mT)
         return weighted @ self.X + self.l2 * w
 
+    def steepness(self, w: Tensor) -> float:
+        """The largest slope, each in units of its column's size: columns that a penalty outweighs are small."""
+        return largest(self.gradient(w) / self.sizes)
+
     def unsolved(self, w: Tensor, ahead: Tensor) -> float:
         """|H(w - ahead) - g|/|g|: what a step leaves of its linear system, H by a difference of gradients."""
-        here = self.gradient(w)
-        moved = (self.gradient(w + LITTLE * (ahead - w)) - here) / LITTLE
+        here = self.gradient(w) / self.sizes
+        moved = (self.gradient(w + LITTLE * (ahead - w)) / self.sizes - here) / LITTLE
         found = float((moved + here).norm() / here.norm().clamp(min=1e-300))
         return found if math.isfinite(found) else math.inf
 
@@ -107,7 +114,7 @@ class Objective:
         for halving in range(HALVINGS):
             tried = ahead if not halving else w + 0.5**halving * (ahead - w)
             found = self.value(tried)
-            if found < value or (found <= value + rounding and largest(self.gradient(tried)) < size):
+            if found < value or (found <= value + rounding and self.steepness(tried) < size):
                 return tried
         return None
 
@@ -139,17 +146,16 @@ class _Inverse:
 def newton_steps(objective: Objective, w: Tensor, tol: float, most: int, take: Take, depth: int,
                  report: Report) -> Solved:  # fmt: skip
     """Steps until the gradient is small; depth: how many steps the inverse takes at first."""
-    unit = float((objective.shares @ objective.X.abs()).max()) or 1.0
     inverse, run, value = _Inverse(objective, take, depth), None, objective.value(w)
-    size = largest(objective.gradient(w)) / unit
+    size = objective.steepness(w)
     for step in range(1, most + 1):
         report(f"step {step}: gradient {size:.1e}")
         run, ahead = inverse.step(w)
-        tried = objective.forward(w, ahead, value, size * unit)
+        tried = objective.forward(w, ahead, value, size)
         short = largest(ahead - w) <= SHORT * max(largest(w), 1.0)
         if tried is None:
             return Solved(w, run, step, size <= max(tol, FLOOR) and short and objective.known(w))
-        w, value, before, size = tried, objective.value(tried), size, largest(objective.gradient(tried)) / unit
+        w, value, before, size = tried, objective.value(tried), size, objective.steepness(tried)
         if size <= tol and short and (size <= tol / 100 or size > before / 4):
             return Solved(w, run, step, objective.known(w))
     if run is None:

@@ -2,11 +2,12 @@
 
     p_ic = softmax_c(w_c·x_i),   g_c = mean of (p_ic - y_ic) x_i + l2 w_c,   W <- W - M g
 
-The queries are the examples, the keys the classes' coefficients, the values unit vectors: one head, and exact. The
-Hessian has the blocks A_ab = mean of (p_ia δ_ab - p_ia p_ib) x_i x_i^T + l2 δ_ab. A head that looks at p_ic carries
-x_i, which makes v_i = (p_ic x_i)_c, and heads that look at x_i, and at v_i, carry v_i: the products, of which uniform
-attention is the mean. M is its inverse by `inverse.py`. What all w_c have in common changes no probability: the
-gradient has nothing there, and A gets `top`/classes in these directions, so that it has an inverse.
+The queries are the examples, the keys the classes' coefficients, the values unit vectors: one head, and exact. A head
+that looks at p_ic - y_ic carries x_i, so that the gradient of a small column is small by as many digits. The Hessian
+has the blocks A_ab = mean of (p_ia δ_ab - p_ia p_ib) x_i x_i^T + l2 δ_ab. A head that looks at p_ic carries x_i, which
+makes v_i = (p_ic x_i)_c, and heads that look at x_i, and at v_i, carry v_i: the products, of which uniform attention is
+the mean. M is its inverse by `inverse.py`. What all w_c have in common changes no probability: the gradient has nothing
+there, and A gets `top`/classes in these directions, so that it has an inverse.
 
 Nothing is proved of a run but what `inverse.py` says of M; `certificate` has the level `trivial`: entries up to w.
 """
@@ -64,7 +65,7 @@ class Multinomial(InContextNetwork):
         """The gradient and M."""
         count, shares = self.classes, limits.mean_weights(X, mask).unsqueeze(-1)
         chances = how.blend(X, W0, torch.eye(count, dtype=X.dtype).expand(*X.shape[:-2], -1, -1))
-        gradient = how.product(self.x, X.mT, shares * (chances - Y)).mT + self.l2 * W0
+        gradient = how.product(self.share, (chances - Y).mT, shares * X) + self.l2 * W0
         split = how.carry(self.share, (chances,), X.unsqueeze(-2).expand(*chances.shape, -1))
         split = split.flatten(-2)
         own = how.product(self.x, X.mT, shares * split).unflatten(-1, (count, self.features))
@@ -86,7 +87,7 @@ class Multinomial(InContextNetwork):
 
     def layers(self) -> Layers:
         inner = self.inversion
-        return [(1, [self.x]), (1, [self.share]), (1, [self.x, self.x]), (self.inversions, [inner.moment]),
+        return [(1, [self.share]), (1, [self.share]), (1, [self.x, self.x]), (self.inversions, [inner.moment]),
                 (self.inversions + 1, [inner.inverse])]  # fmt: skip
 
     def shapes(self, examples: int) -> dict[str, tuple[int, ...]]:
