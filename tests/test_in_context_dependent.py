@@ -17,6 +17,7 @@ from sklearn.linear_model import Ridge
 from sklearn.preprocessing import PolynomialFeatures
 
 ic = ah.in_context
+pytestmark = pytest.mark.heavy
 
 
 def fitted(model, *data):

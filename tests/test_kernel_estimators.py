@@ -11,6 +11,7 @@ pytest.importorskip("sklearn")
 from sklearn.kernel_ridge import KernelRidge
 
 ic = ah.in_context
+pytestmark = pytest.mark.heavy
 
 
 def smoothed(X, y, query, width):

@@ -70,7 +70,8 @@ class Objective:
             self.shares = data.shares
         self.l2 = torch.tensor(l2, dtype=torch.float64)
         sizes = self.shares @ data.X.abs()
-        self.sizes = torch.where(sizes > 0, sizes, 1.0)
+        top = float(sizes.max()) or 1.0
+        self.sizes = torch.where(sizes > 0, top * (sizes / top).log2().ceil().exp2(), 1.0)
 
     def predictions(self, w: Tensor) -> Tensor:
         """(n,) for w (d,), (n, classes) for w (classes, d)."""
@@ -85,7 +86,8 @@ class Objective:
         return weighted @ self.X + self.l2 * w
 
     def steepness(self, w: Tensor) -> float:
-        """The largest slope, each in units of its column's size: columns that a penalty outweighs are small."""
+        """The largest slope, each in units of its column, the largest one's size over a power of two: columns that a
+        penalty outweighs are small."""
         return largest(self.gradient(w) / self.sizes)
 
     def unsolved(self, w: Tensor, ahead: Tensor) -> float:
