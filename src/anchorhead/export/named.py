@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from anchorhead.errors import InputError, ShapeError
-from anchorhead.model.mechanism import HeadMechanism, Mechanism
+from anchorhead.model.head_mechanism import HeadMechanism
+from anchorhead.model.mechanism import Mechanism
 
 Hook = tuple[str, Callable[..., Tensor]]
 """The name of a hook point, and what is done there, as `run_with_hooks` takes them."""

@@ -23,14 +23,17 @@ from anchorhead.expression.parse import parse
 from anchorhead.expression.tensors import evaluate
 
 if TYPE_CHECKING:
-    from anchorhead.model.mechanism import HeadMechanism, Mechanism, Stated
+    from anchorhead.model.head_mechanism import HeadMechanism, Stated
+    from anchorhead.model.mechanism import Mechanism
 
+ROUNDED = 2.0**-40
+"""Of the size of a line's terms, what float64 may make of it where it is told whether it left its range."""
 Patches = Mapping[str | tuple[str, int], float | Tensor]
 
 
 class Run(NamedTuple):
     """outputs (..., outputs), of a prompt (..., m, outputs); written: what each head wrote, by its name and layer,
-    (...), of a prompt (..., positions); outside: of each head whose u left `proved_for`, where it did."""
+    (...), of a prompt (..., positions); outside: of each head for which a line left its range, where it did."""
 
     outputs: Tensor
     written: dict[tuple[str, int], Tensor]
@@ -57,8 +60,8 @@ def run(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | No
         for head in (head for head in mechanism.heads if head.layer == layer):
             reads, like = _reads(head, before), next(iter(before.values()))
             found = put.get((layer, head.head), _computed(head, reads, at))
-            if head.proved_for is not None and (layer, head.head) not in put:
-                outside[head.name, layer] = _left(reads["u"], head.proved_for, head, at)
+            if head.ranges and (layer, head.head) not in put:
+                outside[head.name, layer] = _left(head, before, at)
             found = torch.as_tensor(found, dtype=torch.float64, device=like.device)
             try:
                 wires[head.name] = written[head.name, layer] = found.expand(like.shape)
@@ -142,16 +145,27 @@ def _placed(head: HeadMechanism, found: Tensor, at: Positions | None) -> Tensor:
     return torch.where(at.token if head.place == Place.TOKEN.value else ~at.token, found, 0.0)
 
 
-def _left(u: Tensor, ends: tuple[float, float], head: HeadMechanism, at: Positions | None) -> Tensor:
-    """Where u, that counts, is not between the ends."""
-    left = (u < ends[0]) | (u > ends[1])
-    return left if at is None else _placed(head, left, at).bool() & (at.counts | ~at.token)
+def _left(head: HeadMechanism, wires: Mapping[str, Tensor], at: Positions | None) -> Tensor:
+    """Where a line, that counts, is not in its range; by more than rounding here may make of it."""
+    left = torch.zeros_like(next(iter(wires.values())), dtype=torch.bool)
+    for role, (low, high) in head.ranges.items():
+        stated = head.reads[role]
+        value, room = _line(stated, wires), ROUNDED * _line(stated, wires, size=True)
+        found = ~((value >= low - room) & (value <= high + room))
+        if at is not None and head.kind == "pool" and not role.startswith("query"):
+            found &= at.counts
+        elif at is not None:
+            found = _placed(head, found, at).bool() & (at.counts | ~at.token)
+        left = left | found
+    return left
 
 
-def _line(stated: Stated, wires: Mapping[str, Tensor]) -> Tensor:
+def _line(stated: Stated, wires: Mapping[str, Tensor], *, size: bool = False) -> Tensor:
+    """The line; or the sum of its terms' absolute values."""
     like = next(iter(wires.values()))
-    terms = (number(c) * wires[name] for name, c in stated.terms.items())
-    return reduce(torch.add, terms, torch.full_like(like, number(stated.bias)))
+    change = abs if size else lambda value: value
+    terms = (change(number(c) * wires[name]) for name, c in stated.terms.items())
+    return reduce(torch.add, terms, torch.full_like(like, change(number(stated.bias))))
 
 
 @cache
