@@ -67,10 +67,18 @@ def run(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | No
                 wires[head.name] = written[head.name, layer] = found.expand(like.shape)
             except RuntimeError:
                 raise ShapeError(f"What is patched in for {head.name!r} has shape {tuple(found.shape)}, and a number, "
-                                 f"or one for each of {tuple(like.shape)}, is needed.") from None  # fmt: skip
+                                 f"or one for each of {tuple(like.shape)}, is needed.{positions_said(head)}"
+                                 ) from None  # fmt: skip
     outputs = torch.stack([_line(stated, wires) for stated in mechanism.outputs], -1)
     left = {name: where for name, where in outside.items() if where.any()}
     return Run(outputs if at is None else outputs[..., at.tokens :, :], written, left)
+
+
+def positions_said(head: HeadMechanism) -> str:
+    """Of a head of a prompt, what its positions are."""
+    return head.place and (" Positions are the tokens and, behind them, the queries, or one where the model answers: "
+                           "torch.nn.functional.pad(value, (0, m)) is the numbers of n tokens, and zero at m queries, "
+                           "and value[:, None].expand(-1, n + m) one number of each prompt.")  # fmt: skip
 
 
 def _tensor(given: Any) -> Tensor:
@@ -121,12 +129,23 @@ def _check_prompt(mechanism: Mechanism, x: Tensor, query: Tensor | None) -> None
 def _put(mechanism: Mechanism, patched: Patches) -> dict[tuple[int, int], Any]:
     """What heads are to write, by layer and number, of names, or names and layers."""
     put: dict[tuple[int, int], Any] = {}
+    if not isinstance(patched, Mapping):
+        raise InputError(
+            f"patched= takes numbers by the names of heads, such as {{'x*y': 0.5}}, and is {patched!r:.60}."
+        )
     for where, value in patched.items():
+        if not isinstance(where, str) and not (isinstance(where, tuple) and len(where) == 2):
+            raise InputError(f"A patch is called by a name, or a name and a layer, and {where!r:.60} is neither.")
         found, sign = mechanism.signed(where) if isinstance(where, str) else mechanism.signed(*where)
+        try:
+            numbers = torch.as_tensor(value, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"A head writes numbers, and {value!r:.60}, given for {where!r:.80}, is neither a number "
+                             "nor a tensor of them.") from None  # fmt: skip
         if (found.layer, found.head) in put:
             raise InputError(f"{where!r:.80} is the head called {found.name!r:.80}, for which another patch was given: "
                              "give one for each head.")  # fmt: skip
-        put[found.layer, found.head] = value if sign > 0 else -torch.as_tensor(value, dtype=torch.float64)
+        put[found.layer, found.head] = sign * numbers
     return put
 
 
