@@ -43,7 +43,7 @@ class NetworkClaim:
 
     def literal(self) -> NetworkClaim:
         """The claim of the same network with its heads evaluated as a softmax."""
-        return replace(self, heads=tuple(map(literal_claim, self.heads)), is_literal=True)
+        return replace(self, heads=tuple(map(_literal_in_network, self.heads)), is_literal=True)
 
     @property
     def boxes(self) -> int:
@@ -110,6 +110,15 @@ def literal_claim(head: HeadClaim) -> HeadClaim:
         return head
     plain = replace(head, relative=False, evaluation="", approximation=head.absolute[0])
     return replace(plain, rounding=literal_rounding(plain))
+
+
+def _literal_in_network(head: HeadClaim) -> HeadClaim:
+    """The same with what is relative kept so: in exact arithmetic the head is the same one, within its approximation
+    times the function's absolute value, and rounding of its softmax is beside that."""
+    found = literal_claim(head)
+    if not (head.relative and found is not head):
+        return found
+    return replace(head, evaluation="", rounding=0.0, beside=found.rounding)
 
 
 def followed(claim: NetworkClaim, *, rounding: bool) -> list[Flow]:
