@@ -4,7 +4,9 @@ The truth is the mechanism's JSON, run as a program that shares no code with the
 """
 
 import json
+import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +16,10 @@ from stated import line, run
 from torch import nn
 
 import anchorhead as ah
+from anchorhead.expression.functions import FUNCTIONS
+from anchorhead.expression.parse import parse
 
+PAGE = Path(__file__).parents[1] / "docs" / "format.md"
 ROOM = 1e-12
 """For the rounding of what is compared."""
 
@@ -187,3 +192,26 @@ def test_every_head_of_a_prompt_says_which_row_of_the_attention_has_its_weights(
         assert (given[entry][..., row, :keys] - pattern).abs().max() < 1e-9, head.words
         rows.add((entry, row))
     assert rows == {(e, row) for e, weights in enumerate(given) for row in range(weights.shape[-2])}
+
+
+def test_the_page_of_formulas_has_every_function_that_a_mechanism_may_name():
+    """With as many parameters as a mechanism writes, so that an interpreter can be written from the page."""
+    section = PAGE.read_text(encoding="utf-8").split("## Formulas", 1)[1].split("## A head", 1)[0]
+    listed = {word: 1 for part in re.findall(r"`([^`]+)`", section) for word in re.findall(r"[a-z]\w*", part)}
+    for call in re.findall(r"`(\w+)\(([^`]*)\)`", section):
+        listed[call[0]] = len(call[1].split(","))
+    for name, function in FUNCTIONS.items():
+        assert name in listed
+        if function.most == 1:
+            given = ", ".join(["u", *("0.25" for p in function.parameters if p.default is None)])
+            text = str(parse(f"{name}({given})", ["u"]).outputs[0])
+            assert text.startswith(f"{name}(u")
+            assert len(text.split(",")) == listed[name]
+
+
+def test_functions_of_mechanisms_have_all_their_parameters():
+    for formula, function in (("softplus(x)", "softplus(u, 1)"), ("elu(x)", "elu(u, 1)"), ("mish(x)", "mish(u)")):
+        model = ah.compile(formula, (-1, 1), tol=1e-2)
+        assert [head.function for head in model.mechanism.heads] == [function]
+    model = ah.compile("sin(sqrt(2)*x + y)", (-1, 1), tol=1e-2)
+    assert model.mechanism.heads[0].reads["u"].terms == {"x": "=sqrt(2)", "y": 1}
