@@ -19,7 +19,7 @@ import anchorhead as ah
 from anchorhead.expression.functions import FUNCTIONS
 from anchorhead.expression.parse import parse
 
-PAGE = Path(__file__).parents[1] / "docs" / "format.md"
+PAGE = Path(__file__).parents[1] / "docs/format.md"
 ROOM = 1e-12
 """For the rounding of what is compared."""
 
