@@ -570,7 +570,12 @@ def test_heads_of_a_network_are_drawn_with_the_numbers_of_a_cache(tmp_path, lite
         v = v if head.kind == "apply" else v * float(next(iter(head.reads["v"].terms.values())))
         drawn = shown(u) * v
         assert torch.allclose(drawn, hooked.written(cache, name), rtol=1e-6, atol=1e-6)
-        assert numbers["claim"]["domain"] == pytest.approx(list(head.proved_for), rel=1e-2)
+        claim, step = model.network.placed.claim, [step.label for step in model.circuit.steps].index(head.where)
+        use = claim.wiring.uses[step]
+        reach = [use.centre + use.radius * end for end in (claim.heads[use.head].low, claim.heads[use.head].high)]
+        assert numbers["claim"]["domain"] == pytest.approx(reach, rel=1e-2)
+        assert reach[0] <= head.proved_for[0]
+        assert head.proved_for[1] <= reach[1]
         assert float((drawn - ran.written[name, layer]).abs().max()) <= 3.1 * sum(
             numbers["claim"][part] for part in ("approximation", "rounding")
         )

@@ -512,7 +512,8 @@ def test_a_mechanism_says_which_heads_left_what_they_are_proved_for():
     prompt = ah.in_context.compile("mean(1/a)", {"a": (1, 2)}, tol=1e-3)  # where 0 would be outside
     tokens, mask = torch.tensor([[1.0], [2.0], [9.0]]), torch.tensor([True, True, False])
     assert not prompt.mechanism.run(tokens, mask=mask).outside
-    assert [where.tolist() for where in prompt.mechanism.run(tokens).outside.values()] == [[False, False, True, False]]
+    found = prompt.mechanism.run(tokens).outside  # the inverse, and the mean that reads it
+    assert [where.tolist() for where in found.values()] == [[False, False, True, False]] * 2
 
 
 def test_two_patches_of_one_head_are_refused():

@@ -198,5 +198,5 @@ def test_wrong_calls_of_hooked_networks_are_sentences():
     X, y = torch.zeros(3, 2, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
     with pytest.raises(ah.InputError, match=r"takes \(X, y, w0, mask\)"):
         descent(X)
-    with pytest.raises(ah.ShapeError, match="in the place of w"):
+    with pytest.raises(ah.ShapeError, match=r"hook_w returned a tensor of shape \(3,\)"):
         descent.run_with_hooks(X, y, fwd_hooks=[("steps.0.state.hook_w", lambda w, hook: torch.zeros(3).double())])

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from anchorhead.conversion.trainable import recertify
     from anchorhead.conversion.walk import walk
     from anchorhead.export import gallery
-    from anchorhead.export.hooked import to_bridge, to_hooked
+    from anchorhead.export.hooked import LiteralWarning, to_bridge, to_hooked
     from anchorhead.export.onnx_file import check_onnx, export_onnx
     from anchorhead.file.distance import Distance
     from anchorhead.file.folder import verify
@@ -85,6 +85,7 @@ _WHERE = {
     "check_onnx": "anchorhead.export.onnx_file",
     "export_onnx": "anchorhead.export.onnx_file",
     "gallery": "anchorhead.export.gallery",
+    "LiteralWarning": "anchorhead.export.hooked",
     "to_bridge": "anchorhead.export.hooked",
     "to_hooked": "anchorhead.export.hooked",
     "Mechanism": "anchorhead.model.mechanism",
@@ -137,6 +138,7 @@ __all__ = [
     "HeadMethod",
     "InputError",
     "Interpreter",
+    "LiteralWarning",
     "Mechanism",
     "Method",
     "MissingPartError",

@@ -222,7 +222,8 @@ class View:
         largest = max(np.nanmax(found.error) for found in (line, self.along(0), self.along(1), self.through()))
         dress(axes["error"], f"largest error seen: {largest:.2e}{bound}", **sides)
         said = self._error() + (f", the largest of {line.values.shape[1]} outputs" if several else "")
-        image(figure, axes["error"], x, y, line.error.reshape(SIDE, SIDE), said, colours="magma_r")
+        image(figure, axes["error"], x, y, line.error.reshape(SIDE, SIDE), said, colours="magma_r",
+              most=None if line.error.any() else 1.0)  # fmt: skip
 
     def bound(self, value: float | None = None) -> str:
         """What the bound is called, with its number where there is one."""

@@ -110,10 +110,10 @@ class FunctionStep(Step):
         if not (facts.low <= wide[0] and wide[1] <= facts.high):
             raise OutsideDomain(wide)
         # where tilts are added to the values, or a scale rounds them, they have two roundings more
-        evaluation = facts.rounding * (1 if kept[1] == 0 and math.frexp(kept[0])[0] == 0.5 else 2)
-        total = arb(facts.approximation) + (evaluation if computed.unit else 0.0)
+        often = 1 if kept[1] == 0 and math.frexp(kept[0])[0] == 0.5 else 2
+        total = arb(facts.approximation) + (often * facts.rounding if computed.unit else 0.0)
         if facts.relative:
-            total = total * self._size_of_head(use, wide) + (facts.least if computed.unit else 0.0)
+            total = total * self._size_of_head(use, wide) + (often * facts.least if computed.unit else 0.0)
         total = abs(arb(kept[0])) * total
         for place, (factor, meant) in enumerate(zip(kept, use.values, strict=True)):
             if factor != meant:

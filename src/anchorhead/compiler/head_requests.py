@@ -22,6 +22,7 @@ from anchorhead.enclosure.variation import value_range
 from anchorhead.errors import SingularityError
 from anchorhead.expression.graph import Expression, Node
 from anchorhead.proof.flow import Flow
+from anchorhead.proof.network_claim import hull
 
 WIDER = 4.0
 MARGIN = 1e-3
@@ -78,7 +79,7 @@ def assign(circuit: Circuit, found: Sequence[Flow], squeeze: float, *, literal: 
 
     squeeze: by how much, a power of two, functions that end are looked up inside.
     """
-    ranges = [_hull([flow.arguments[i][0] for flow in found]) for i in range(len(circuit.steps))]
+    ranges = [hull([flow.arguments[i][0] for flow in found]) for i in range(len(circuit.steps))]
     uses: list[Use] = [Use(step.name) for step in circuit.steps]
     clusters: dict[tuple[Node, bool], list[int]] = {}
     for i, step in enumerate(circuit.steps):
@@ -129,7 +130,7 @@ def _clusters(function: Node, steps: list[int], uses: Sequence[Use], ranges: Seq
     found: list[list[int]] = []
     for i in sorted(steps, key=lambda i: ranges[i]):
         if found:
-            low, high = _hull([ranges[j] for j in [*found[-1], i]])
+            low, high = hull([ranges[j] for j in [*found[-1], i]])
             widest = max(ranges[j][1] - ranges[j][0] for j in [*found[-1], i])
             if high - low <= WIDER * widest:
                 found[-1].append(i)
@@ -145,7 +146,7 @@ def _settles(function: Node) -> bool:
 
 
 def _request(circuit: Circuit, function: Node, carries: bool, members: list[int], ranges: Sequence[Pair]) -> Request:
-    low, high = _hull([ranges[i] for i in members])
+    low, high = hull([ranges[i] for i in members])
     if all(_is_input(circuit, i) for i in members) and low < high:
         return Request(function, low, high, carries, members)
     for margin in (MARGIN, MARGIN**2, 1e-9):
@@ -170,7 +171,3 @@ def _is_input(circuit: Circuit, index: int) -> bool:
     """Whether a step looks at an input as it is, which has no error."""
     first = next(circuit.steps[index].lines())
     return first.bias == 0 and list(first.terms.values()) == [1] and next(iter(first.terms)) < len(circuit.inputs)
-
-
-def _hull(pairs: Sequence[Pair]) -> Pair:
-    return min(a for a, _ in pairs), max(b for _, b in pairs)

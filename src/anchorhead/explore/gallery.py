@@ -162,10 +162,10 @@ def file_entries(path: Path, progress: Progress | None = None) -> list[dict[str,
             f"{path} holds {model.certificate.expression} under the row map {model.network.row_map.name}, and the page "
             "draws softmax attention. model.plot() draws it."
         )
-    if not model.input_shape:
-        return [_head_entry(model, progress)]
     if isinstance(model.network, LayeredCore):
         return network_entries(model, model.network)
+    if not model.input_shape:
+        return [_head_entry(model, progress)]
     raise InputError(
         f"{path} holds {model.certificate.expression}, sampled over a grid of keys; the page draws heads of one "
         "variable. Explore a model that was compiled from a formula or a traced function instead."

@@ -24,8 +24,8 @@ from anchorhead.explore.numbers import claim, domain_text, entry, head_numbers
 from anchorhead.expression.parse import parse
 from anchorhead.head.head import Head
 from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.head_mechanism import Stated
 from anchorhead.model.layered_core import LayeredCore
-from anchorhead.model.mechanism import Stated
 from anchorhead.proof.certificate import rest_above
 from anchorhead.proof.network_claim import argument_ranges
 

@@ -21,7 +21,9 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from anchorhead.errors import DependencyError, InputError, MissingPartError, ShapeError
+from anchorhead.display import facts, page
+from anchorhead.errors import DependencyError, InputError, MissingPartError
+from anchorhead.export.points import Known, Point, points_said
 from anchorhead.in_context.bounds import OutsideBoundsError
 from anchorhead.in_context.matrices import Calls
 from anchorhead.in_context.network import InContextNetwork, State, in_double
@@ -30,7 +32,6 @@ from anchorhead.model.outside import OutsideRangeWarning
 
 try:
     from transformer_lens import HookedRootModule
-    from transformer_lens.hook_points import HookPoint
 except ImportError as error:
     raise DependencyError("Hook points need TransformerLens: pip install 'anchorhead[lens]'.") from error
 
@@ -45,7 +46,7 @@ class Points(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.hook_attn_scores, self.hook_pattern, self.hook_z = HookPoint(), HookPoint(), HookPoint()
+        self.hook_attn_scores, self.hook_pattern, self.hook_z = Point(), Point(), Point()
 
 
 class Phase(nn.Module):
@@ -54,16 +55,11 @@ class Phase(nn.Module):
     def __init__(self, calls: int, state: State) -> None:
         super().__init__()
         self.calls = nn.ModuleList(Points() for _ in range(calls))
-        self.state = nn.ModuleDict({f"hook_{name}": HookPoint() for name in state})
+        self.state = nn.ModuleDict({f"hook_{name}": Point() for name in state})
 
     def passed(self, state: State, touched: list[str]) -> State:
         """The state, through its points; touched: the names of tensors that were changed on the way."""
-        found = {name: _through(self.state[f"hook_{name}"], value, touched) for name, value in state.items()}
-        for name, value in state.items():
-            if found[name].shape != value.shape:
-                raise ShapeError(f"A hook put a tensor of shape {tuple(found[name].shape)} in the place of {name}, "
-                                 f"which has {tuple(value.shape)}; one of the same shape is needed.")  # fmt: skip
-        return found
+        return {name: _through(self.state[f"hook_{name}"], value, touched) for name, value in state.items()}
 
 
 class HookedCalls(Literal):
@@ -113,6 +109,7 @@ class HookedAlgorithm(HookedRootModule):
         self.begin, self.end = Phase(len(first.shapes), state), Phase(len(last.shapes), {})
         self.steps = nn.ModuleList(Phase(len(step.shapes), after) for _ in range(model.steps))
         self.setup()
+        self.mod_dict = Known(self.hook_dict)
         self.eval()
 
     @property
@@ -128,6 +125,15 @@ class HookedAlgorithm(HookedRootModule):
                 "hooked.model.as_self_attention(examples) has them as matrices, and hooked.hook_dict all hook points."
             )
         return super().__getattr__(name)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = [
+            ("steps", str(len(self.steps))),
+            ("dtype", "torch.float64"),
+            ("hook points", points_said(self.hook_dict)),
+        ]
+        return page(f"{type(self.model).__name__} with hook points", facts(rows))
 
     def forward(self, *prompt: Any, **named: Any) -> Tensor:
         [model] = self._model

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from anchorhead.errors import DependencyError, InputError
 from anchorhead.export.lens import Hooked, hooked, require_dtype
 from anchorhead.export.named import Named
+from anchorhead.export.points import not_there
 from anchorhead.model.mechanism import Mechanism
 
 try:
@@ -88,6 +89,12 @@ class NamedBridge(Named, TransformerBridge):
         require_dtype(self, fn)
         super()._apply(fn, recurse)
         return self
+
+    def _resolve_hook_point(self, name: str, *rest: Any) -> Any:
+        try:
+            return super()._resolve_hook_point(name, *rest)
+        except KeyError:
+            raise InputError(not_there(name, self.hook_dict)) from None
 
     def point(self, block: int, part: str) -> str:
         return f"blocks.{block}.{part}.hook_out"

@@ -7,13 +7,31 @@ from typing import TYPE_CHECKING, overload
 
 from torch import nn
 
+from anchorhead.digits import Up
 from anchorhead.model.compiled import CompiledModel
+from anchorhead.model.head_core import UNBOUNDED
+from anchorhead.proof.certificate import Certificate
 
 if TYPE_CHECKING:
     from anchorhead.export.algorithm_lens import HookedAlgorithm
     from anchorhead.export.bridge import NamedBridge
     from anchorhead.export.lens import Hooked
     from anchorhead.in_context.network import InContextNetwork
+
+NOTED = 1.01
+"""How many times its certificate's bound a model with hook points may keep without a word."""
+
+
+class LiteralWarning(UserWarning):
+    """A model is written out as softmax, which keeps less than its certificate says of `model(x)`.
+
+    >>> import warnings
+    >>> model = ah.compile("x*y", (-1, 1), tol=1e-3, dtype=torch.float32)
+    >>> with warnings.catch_warnings(record=True) as said:
+    ...     _ = ah.to_hooked(model)
+    >>> said[0].category.__name__
+    'LiteralWarning'
+    """
 
 
 @overload
@@ -40,7 +58,7 @@ def to_hooked(model: nn.Module, tokens: int | None = None) -> Hooked | HookedAlg
 
         return HookedAlgorithm(model, tokens)
     found = hooked(model, tokens)
-    _warn_unproved(model)
+    _warn_worse(model)
     return found
 
 
@@ -53,16 +71,34 @@ def to_bridge(model: nn.Module, tokens: int | None = None) -> NamedBridge:
     from anchorhead.export.bridge import bridged
 
     found = bridged(model, tokens)
-    _warn_unproved(model)
+    _warn_worse(model)
     return found
 
 
-def _warn_unproved(model: nn.Module) -> None:
-    """Of a softmax that is written out less may be proved than of the model."""
+def _warn_worse(model: nn.Module) -> None:
+    """Of a softmax that is written out less may be proved than of the model, or more than a hundredth more of error."""
     if not isinstance(model, CompiledModel) or model.certificate.level != "proved":
         return
-    literal = model.literal_certificate()
+    fast, literal = model.certificate, model.literal_certificate()
     if literal.level == "unproved":
-        warnings.warn(f"Hook points are on the softmax written out, of which nothing is proved in {literal.dtype}, "
-                      "unlike of model(x): its rounding may be larger than the tolerance. Compile with "
-                      'evaluation="literal", or in float64, to have a bound.', stacklevel=3)  # fmt: skip
+        said = f"of which nothing is proved in {literal.dtype}, unlike of model(x)"
+    elif literal.relative != fast.relative or _most(literal) > NOTED * _most(fast):
+        said = f"which keeps {_kept(literal)}, where model(x) keeps {_kept(fast)}"
+    else:
+        return
+    other = "" if fast.dtype == "float64" else ", or in float64,"
+    warnings.warn(f"Hook points are on the softmax written out, {said}: there its rounding counts. Compile with "
+                  f'evaluation="literal"{other} to have heads that keep the tolerance in that form.',
+                  LiteralWarning, stacklevel=3)  # fmt: skip
+
+
+def _most(certificate: Certificate) -> float:
+    """What is allowed for |x| <= 100, or on the domain where that is bounded."""
+    return certificate.bound + (0.0 if certificate.bounded else certificate.rounding * (1 + UNBOUNDED))
+
+
+def _kept(certificate: Certificate) -> str:
+    """What is allowed, in words."""
+    unit = " |target|" if certificate.relative else ""
+    grows = "" if certificate.bounded else f" + {Up(certificate.rounding):.2e} (1 + |x|)"
+    return f"{Up(certificate.bound):.2e}{unit}{grows}"

@@ -26,7 +26,6 @@ the same blocks into its TransformerBridge.
 from __future__ import annotations
 
 import math
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,9 +33,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anchorhead.display import facts, page
 from anchorhead.errors import DependencyError, InputError, PrecisionError, ShapeError
 from anchorhead.export.named import Named
+from anchorhead.export.points import Known, Point
 from anchorhead.head.parameters import constant
 from anchorhead.model.compiled import CompiledModel, fingerprint
 from anchorhead.model.head_core import HeadCore
@@ -49,7 +48,6 @@ from anchorhead.model.stock import StockAttention, StockLayer, to_stock_attentio
 try:
     from transformer_lens import HookedRootModule
     from transformer_lens.config import TransformerBridgeConfig
-    from transformer_lens.hook_points import HookPoint
 except ImportError as error:
     raise DependencyError("Hook points need TransformerLens: pip install 'anchorhead[lens]'.") from error
 
@@ -69,8 +67,8 @@ class HookedAttention(nn.Module):
             _with_idle(attention.out_proj.weight.unflatten(1, (heads, self.size)).permute(1, 2, 0), most)
         )
         self.register_buffer("mask", layer.mask if isinstance(layer.mask, Tensor) else None)
-        self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
-        self.hook_attn_scores, self.hook_pattern, self.hook_z = HookPoint(), HookPoint(), HookPoint()
+        self.hook_q, self.hook_k, self.hook_v = Point(), Point(), Point()
+        self.hook_attn_scores, self.hook_pattern, self.hook_z = Point(), Point(), Point()
 
     def forward(self, x: Tensor, keep: slice | None = None, forbidden: Tensor | None = None) -> Tensor:
         """keep, forbidden: the positions that ask and the keys that they may not see, where the call says so."""
@@ -92,7 +90,7 @@ class Block(nn.Module):
     def __init__(self, lift: nn.Module, layer: StockLayer, most: int) -> None:
         super().__init__()
         self.lift, self.attn, self.rows = lift, HookedAttention(layer, most), layer.rows
-        self.hook_resid_pre, self.hook_attn_out = HookPoint(), HookPoint()
+        self.hook_resid_pre, self.hook_attn_out = Point(), Point()
 
 
 class HookedBlock(Block):
@@ -117,10 +115,11 @@ class Hooked(Named, HookedRootModule):
         """size: the tokens and features of a sequence."""
         super().__init__()
         self.blocks, self.last, self.stated = nn.ModuleList(blocks), last, mechanism
-        self.features, self.hook_embed = size[1], HookPoint()
+        self.features, self.hook_embed = size[1], Point()
         self.own_keys = [_own_keys(block.attn.keep, size[0]) for block in blocks]
         self.cfg = _config(self, *size)
         self.setup()
+        self.mod_dict = Known(self.hook_dict)
         self.eval()
         self._sealed = fingerprint(self)
 
@@ -136,14 +135,6 @@ class Hooked(Named, HookedRootModule):
     def attentions(self) -> list[HookedAttention]:
         """The attention layers."""
         return [block.attn for block in self.blocks if isinstance(block, Block)]
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: sizes, hook points, and what every head writes, to which proved error."""
-        points = list(dict.fromkeys(re.sub(r"^blocks\.\d+", "blocks.l", name) for name in self.hook_dict))
-        rows = [("layers, heads in each", f"{len(self.attentions)}, {self.cfg.n_heads}"), ("dtype", self.cfg.dtype),
-                ("hook points", ", ".join(points))]  # fmt: skip
-        stated = self.mechanism
-        return page(type(self).__name__, facts(rows), "" if stated is None else stated.html())
 
     def _apply(self, fn: Any, recurse: bool = True) -> Hooked:
         require_dtype(self, fn)

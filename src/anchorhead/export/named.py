@@ -7,7 +7,7 @@ A name alone is the head that computes; a name and a layer the one that writes i
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -15,8 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anchorhead.display import facts, page
 from anchorhead.errors import InputError, ShapeError
-from anchorhead.model.mechanism import HeadMechanism, Mechanism
+from anchorhead.export.points import points_said
+from anchorhead.model.head_mechanism import HeadMechanism
+from anchorhead.model.mechanism import Mechanism
+from anchorhead.model.stated import positions_said
 
 Hook = tuple[str, Callable[..., Tensor]]
 """The name of a hook point, and what is done there, as `run_with_hooks` takes them."""
@@ -27,6 +31,8 @@ class Named:
 
     stated: Mechanism | None
     """What every head does in the network that was made; None where heads have no meaning each."""
+    cfg: Any
+    hook_dict: Mapping[str, Any]
     own_keys: Sequence[tuple[int, int]]
     """Of every block, where the keys of the first position begin, and how many lie between those of two positions."""
 
@@ -67,7 +73,7 @@ class Named:
             if isinstance(value, Tensor) and value.ndim and value.shape != z.shape[:2]:
                 raise ShapeError(
                     f"The value for {name!r} has shape {tuple(value.shape)}; the input has (batch, positions) "
-                    f"{tuple(z.shape[:2])}, and a number for each is needed."
+                    f"{tuple(z.shape[:2])}, and a number for each is needed.{positions_said(found)}"
                 )
             z = z.clone()
             z[:, :, found.head, 0] = sign * (value if isinstance(value, Tensor) else float(value))
@@ -93,6 +99,13 @@ class Named:
             return weights[..., at]
         keys = at[:, None] + torch.arange(found.keys, device=weights.device)
         return weights.gather(-1, keys.expand(*weights.shape[:-2], -1, -1))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: sizes, hook points, and what every head writes, to which proved error."""
+        rows = [("layers, heads in each", f"{self.cfg.n_layers}, {self.cfg.n_heads}"), ("dtype", str(self.cfg.dtype)),
+                ("hook points", points_said(self.hook_dict))]  # fmt: skip
+        stated = self.mechanism
+        return page(type(self).__name__, facts(rows), "" if stated is None else stated.html())
 
     def _signed(self, name: str, layer: int | None) -> tuple[HeadMechanism, int]:
         if self.stated is None:

@@ -29,6 +29,7 @@ from anchorhead.model.report import Report, report
 from anchorhead.model.self_attention import SelfAttention, layers_on_sequences
 from anchorhead.proof.certificate import Certificate, rest_above
 from anchorhead.proof.network_claim import PlacedNetwork, output_errors
+from anchorhead.proof.patched import patched_errors
 
 
 class LayeredCore(FlatCore):
@@ -94,12 +95,14 @@ class LayeredCore(FlatCore):
             ) from None
 
     def mechanism(self, certificate: Certificate) -> Mechanism:
-        is_literal = certificate.evaluation == "literal"
         if certificate.level == "unproved":
-            proved = (math.inf,) * self.circuit.wires
-        else:
-            proved = report(self.placed.claim.literal()).wire_errors if is_literal else self.report.wire_errors
-        return mechanism(self.placed, proved)
+            unknown = (math.inf,) * self.circuit.wires
+            return mechanism(self.placed, unknown, unknown)
+        claim, errors = self.placed.claim, self.report.wire_errors
+        if certificate.evaluation == "literal":
+            claim = claim.literal()
+            errors = report(claim).wire_errors
+        return mechanism(self.placed, errors, patched_errors(claim))
 
     def literal_wire_errors(self) -> tuple[float, ...]:
         """About the errors of all wires in the literal evaluation, for a diagnosis.

@@ -21,99 +21,22 @@ from anchorhead.circuit.layout import states
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.names import line_node, wire_names
 from anchorhead.circuit.places import Place
-from anchorhead.circuit.program import number_out
-from anchorhead.digits import Up
+from anchorhead.circuit.step import Pair
 from anchorhead.display import page, sentence, table
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.expression.graph import Node, constant, fold, negate, substituted
 from anchorhead.expression.normal import form
 from anchorhead.expression.parse import parse
-from anchorhead.model.stated import Patches, Run, number, run
-from anchorhead.proof.certificate import Certificate, end_text
-from anchorhead.proof.network_claim import PlacedNetwork
+from anchorhead.model.head_mechanism import MOST_SAID, HeadMechanism, Stated
+from anchorhead.model.stated import Patches, Run, run
+from anchorhead.proof.certificate import Certificate
+from anchorhead.proof.network_claim import PlacedNetwork, argument_ranges
 
-MOST_SAID = 6
-"""Terms of a line that words say, and names that an error does."""
 EDITED = "Numbers were changed since this was proved: it says what the heads computed before, and no error is known."
 LONGEST_NAME = 200
 """Letters of what is read as a name."""
 OF = {"": "", Place.TOKEN: ", of each token", Place.PROMPT: ", of the prompt", Place.QUERY: ", of each query"}
 """Whose a number is, by its place, in words."""
-
-
-@dataclass(frozen=True)
-class Stated:
-    """bias + sum of coefficient · name, exactly; numbers as a file writes them: "1/3", "=sqrt(2)"."""
-
-    bias: float | int | str
-    terms: dict[str, float | int | str]
-
-    @classmethod
-    def of(cls, line: Line, names: Sequence[str]) -> Stated:
-        return cls(number_out(line.bias), {names[wire]: number_out(c) for wire, c in line.terms.items()})
-
-    def words(self) -> str:
-        """Numbers to four digits, and minus a name that has a minus as what it is."""
-        parts = []
-        for name, c in list(self.terms.items())[:MOST_SAID]:
-            rest = name.removeprefix("-")
-            falls = rest != name and _bracketed(rest) == rest
-            parts.append((-number(c) if falls else number(c), f"*{rest if falls else _bracketed(name)}"))
-        if self.bias != 0 or not parts:
-            parts.append((number(self.bias), ""))
-        terms = [f"{'-' if c < 0 else '+'} {abs(c):.4g}{name}".replace(" 1*", " ") for c, name in parts]
-        if len(self.terms) > MOST_SAID:
-            terms.insert(MOST_SAID, f"+ ... ({len(self.terms)} terms)")
-        text = " ".join(terms)
-        return text[2:] if text.startswith("+") else f"-{text[2:]}"
-
-
-@dataclass(frozen=True)
-class HeadMechanism:
-    """One head. layer and head count from 0; kind is that of the circuit's step, or `carry`.
-
-    function: in u, times v where the step is a product; empty for what is none. reads: the lines by their roles. where:
-    what part of the target it comes from. keys: that it attends to. error: proved, of the number that it writes, times
-    that number's absolute value where it is `relative`; `rounding`·(1 + |u|) is added where u may be any number, and
-    zero elsewhere. proved_for: where u may be for that, in JSON null of a head that reads no u; beyond it nothing is
-    known. An error is infinite, in JSON null, where it is not, or once the model's numbers are not those that were
-    proved. place: of a model of a prompt, whether each token, the prompt or each query has such a number; empty for
-    others. entry: of the values of an attention, which of their numbers it writes; 0 for all else.
-    """
-
-    layer: int
-    head: int
-    kind: str
-    name: str
-    words: str
-    function: str
-    reads: dict[str, Stated]
-    where: str
-    keys: int
-    error: float
-    proved_for: tuple[float, float] | None = None
-    place: str = ""
-    entry: int = 0
-    relative: bool = False
-    rounding: float = 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        reads = {role: vars(line) for role, line in self.reads.items()}
-        error, rounding = (value if math.isfinite(value) else None for value in (self.error, self.rounding))
-        ends = None if self.proved_for is None else [end_text(end) for end in self.proved_for]
-        return vars(self) | {"reads": reads, "error": error, "rounding": rounding, "proved_for": ends}
-
-    @property
-    def addresses(self) -> tuple[str, str]:
-        """The part of the target that it is of, and which of its entries."""
-        return self.where, f"{self.where}, entry {self.entry}"
-
-    @property
-    def kept(self) -> str:
-        """The error in words."""
-        grows = f" + {Up(self.rounding):.2e} (1 + |u|)" if self.rounding else ""
-        return f"{Up(self.error):.2e}{' |number|' if self.relative else ''}{grows}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -180,7 +103,9 @@ class Mechanism:
     def unproved(self) -> Mechanism:
         """The same of numbers that it was not proved for: no error is known."""
         return replace(
-            self, edited=True, heads=tuple(replace(head, error=math.inf, rounding=0.0) for head in self.heads)
+            self,
+            edited=True,
+            heads=tuple(replace(h, error=math.inf, patched_error=math.inf, rounding=0.0) for h in self.heads),
         )
 
     def _not_found(self, name: Any, layer: Any, layers: list[int]) -> str:
@@ -248,40 +173,66 @@ class Mechanism:
     __repr__ = __str__
 
 
-def mechanism(placed: PlacedNetwork, errors: Sequence[float]) -> Mechanism:
-    """Of a network of heads, given the proved error of every wire."""
-    circuit = placed.claim.circuit
-    names, nodes = wire_names(circuit)
+@dataclass(frozen=True)
+class _Told:
+    """Of every wire its name, as text and as a formula where it is short, and its errors at inputs of the domain and
+    where numbers are patched; of every step the ranges of its lines, and where `model.attention` has its weights."""
+
+    names: list[str]
+    nodes: list[Node]
+    errors: Sequence[float]
+    patched: Sequence[float]
+    ranges: list[list[Pair]]
+    attention: dict[int, tuple[int, int]]
+
+
+def mechanism(placed: PlacedNetwork, errors: Sequence[float], patched: Sequence[float]) -> Mechanism:
+    """Of a network of heads, given the proved errors of every wire, at inputs and where numbers are patched."""
+    claim, circuit = placed.claim, placed.claim.circuit
+    ranges = argument_ranges(circuit, claim.box, claim.dtype)
+    told = _Told(*wire_names(circuit), errors, patched, ranges, _attention(placed))
     heads: list[HeadMechanism] = []
     held = list(states(circuit, placed.plans))
     for layer, (plan, after) in enumerate(zip(placed.plans, held[1:], strict=True)):
         for head, wire in enumerate(after[: len(plan.kept)]):
-            line = Stated.of(Line({wire: 1}), names)
-            heads.append(HeadMechanism(layer, head, "carry", names[wire], f"carries {names[wire]} on", "",
-                                       {"v": line}, "", 1, errors[wire], None, _place(placed, wire)))  # fmt: skip
+            name, line = told.names[wire], Stated.of(Line({wire: 1}), told.names)
+            heads.append(HeadMechanism(layer, head, "carry", name, f"carries {name} on", "", {"v": line}, "", 1,
+                                       errors[wire], patched[wire], place=_place(placed, wire)))  # fmt: skip
         for i in (i for group in plan.groups for i in group):
-            heads += [_head(placed, layer, after.index(wire), i, names, nodes, wire, errors[wire])
+            heads += [_head(placed, layer, after.index(wire), i, wire, told)
                       for wire in range(circuit.starts[i], circuit.starts[i] + circuit.steps[i].width)]  # fmt: skip
-    outputs = tuple(Stated.of(line, names) for line in circuit.outputs)
-    left = tuple(tuple(names[w] for w in wires) for wires in held[1:])
+    outputs = tuple(Stated.of(line, told.names) for line in circuit.outputs)
+    left = tuple(tuple(told.names[w] for w in wires) for wires in held[1:])
     return Mechanism(circuit.inputs, tuple(heads), left, outputs, circuit.tokens)
 
 
-def _head(placed: PlacedNetwork, layer: int, head: int, i: int, names: Sequence[str], nodes: list[Node], wire: int,
-          error: float) -> HeadMechanism:  # fmt: skip
+def _attention(placed: PlacedNetwork) -> dict[int, tuple[int, int]]:
+    """Of every step, which entry of `model.attention` has its weights, a layer or of a prompt a group, and which head
+    of that; numbers that one softmax gives are of one step."""
+    groups = [list(plan.groups) for plan in placed.plans]
+    if placed.claim.circuit.tokens:
+        entries = [list(group) for layer in groups for group in layer]
+    else:
+        entries = [[i for group in layer for i in group] for layer in groups]
+    return {i: (entry, row) for entry, steps in enumerate(entries) for row, i in enumerate(steps)}
+
+
+def _head(placed: PlacedNetwork, layer: int, head: int, i: int, wire: int, told: _Told) -> HeadMechanism:
     claim = placed.claim
     step, use = claim.circuit.steps[i], claim.wiring.uses[i]
     lines = list(step.lines())
-    reads = {role: Stated.of(line, names) for role, line in zip(step.roles(), lines, strict=True)}
-    formula = step.formula(lambda line: line_node(line, nodes)) if len(lines) <= MOST_SAID else None
+    reads = {role: Stated.of(line, told.names) for role, line in zip(step.roles(), lines, strict=True)}
+    formula = step.formula(lambda line: line_node(line, told.nodes)) if len(lines) <= MOST_SAID else None
     words = step.words([line.words() for line in reads.values()], str(formula or step.name))
     entry = wire - claim.circuit.starts[i]
     if step.width > 1:
         words += f": entry {entry} of its values"
     function = getattr(step, "function", None)
-    return HeadMechanism(layer, head, step.name, names[wire], words, "" if function is None else str(function), reads,
-                         step.label, step.keys(claim.heads, use), error, _proved_for(placed, i),
-                         _place(placed, wire), entry)  # fmt: skip
+    return HeadMechanism(
+        layer, head, step.name, told.names[wire], words, "" if function is None else str(function), reads, step.label,
+        step.keys(claim.heads, use), told.errors[wire], told.patched[wire],
+        dict(zip(reads, told.ranges[i], strict=True)), told.attention[i], _place(placed, wire), entry,
+    )  # fmt: skip
 
 
 def _form(name: Any) -> Hashable:
@@ -311,33 +262,16 @@ def _place(placed: PlacedNetwork, wire: int) -> str:
     return circuit.places[wire].value if circuit.tokens else ""
 
 
-def _proved_for(placed: PlacedNetwork, i: int) -> tuple[float, float] | None:
-    """The u for which the head of step i is proved, which looks at t = (u - c)/r."""
-    use = placed.claim.wiring.uses[i]
-    if use.head < 0:
-        return None
-    head = placed.claim.heads[use.head]
-    return use.centre + use.radius * head.low, use.centre + use.radius * head.high
-
-
 def single_head(function: Node, variable: str, keys: int, certificate: Certificate) -> Mechanism:
     """Of one head for a function of one variable, of which that is certified."""
     text, proved = certificate.expression, certificate.level == "proved"
     in_u = substituted(function, {variable: U})
     words = f"computes {in_u} of u = {variable}" if variable not in ("u", "v") else f"computes {function}"
     line = Stated(0, {variable: 1})
+    error = certificate.bound if proved else math.inf
     found = HeadMechanism(
-        0, 0, "apply", text, words, str(in_u), {"u": line}, text, keys,
-        certificate.bound if proved else math.inf, certificate.domain[0], relative=certificate.relative,
+        0, 0, "apply", text, words, str(in_u), {"u": line}, text, keys, error, error, {"u": certificate.domain[0]},
+        (0, 0), relative=certificate.relative,
         rounding=0.0 if certificate.bounded or not proved else certificate.rounding,
     )  # fmt: skip
     return Mechanism((variable,), (found,), ((text,),), (Stated(0, {text: 1}),))
-
-
-def _bracketed(name: str) -> str:
-    """A name as a factor: in brackets where it has a sign outside of brackets of its own."""
-    depth, plain = 0, True
-    for letter in name:
-        depth += (letter == "(") - (letter == ")")
-        plain = plain and (depth > 0 or letter not in "+-")
-    return name if plain else f"({name})"

@@ -17,10 +17,10 @@ from anchorhead.head.own_precision import in_own_precision
 class Resources:
     """What a network costs.
 
-    layers and heads of attention, keys (columns that can be attended to, over all heads of all layers), parameters
-    (every stored number), beta of the sharpest layer (what softmax's scores are multiplied by, the inverse
-    temperature), and the largest absolute logit for inputs in the domain, box or range that it is built for: nan where
-    it is not known.
+    layers and heads of attention (one for each softmax, however many numbers it gives; numbers that are carried on
+    count nothing), keys (columns that can be attended to, over all heads of all layers), parameters (every stored
+    number), beta of the sharpest layer (what softmax's scores are multiplied by, the inverse temperature), and the
+    largest absolute logit for inputs in the domain, box or range that it is built for: nan where it is not known.
     """
 
     layers: int

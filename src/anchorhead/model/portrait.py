@@ -64,8 +64,8 @@ def _of_inputs(model: CompiledModel) -> View:
         allowed=(lambda x: claim.bound if claim.relative else claim.allowed(x, None)) if known else None,
         relative=claim.relative,
         level=claim.level,
-        label=f"attention, {layers}{cost.keys:,} keys",
-        attention=attention if ATTENDED * cost.keys <= MOST_WEIGHTS else None,
+        label=f"attention, {layers}{cost.keys:,} keys" if cost.keys else "affine map",
+        attention=attention if 0 < ATTENDED * cost.keys <= MOST_WEIGHTS else None,
         kinks=None if distances is None else kinks,
         heads=_heads_names(model.network),
     )

@@ -80,6 +80,10 @@ class Report:
 
         figure = listed(len(self.nodes))
         axes = figure.subplots()
+        if not self.nodes:
+            axes.set_axis_off()
+            axes.set_title("no nodes: the model is an affine map", loc="left")
+            return figure
         dress(axes)
         dots(axes, [n.label for n in self.nodes], [n.contribution for n in self.nodes],
              [f"layer {n.layer}" for n in self.nodes], "error that arrives at the output")  # fmt: skip

@@ -101,7 +101,10 @@ def layers_on_sequences(network: LayeredNetwork, inputs: int, tokens: int) -> Se
     """A network of heads, on sequences of inputs, flat."""
     require_tokens(tokens)
     if not network.layers:
-        raise InputError("This model is an affine map: it has no attention layer to write as matrices.")
+        raise InputError(
+            "This model is an affine map: it has no attention layer to write as matrices or to hook. "
+            "model.mechanism.outputs are its lines, and model.literal() is the map as a module."
+        )
     stages: list[nn.Module] = []
     columns, width = [], inputs
     for layer in network.sequence:

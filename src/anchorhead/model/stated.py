@@ -23,14 +23,17 @@ from anchorhead.expression.parse import parse
 from anchorhead.expression.tensors import evaluate
 
 if TYPE_CHECKING:
-    from anchorhead.model.mechanism import HeadMechanism, Mechanism, Stated
+    from anchorhead.model.head_mechanism import HeadMechanism, Stated
+    from anchorhead.model.mechanism import Mechanism
 
+ROUNDED = 2.0**-40
+"""Of the size of a line's terms, what float64 may make of it where it is told whether it left its range."""
 Patches = Mapping[str | tuple[str, int], float | Tensor]
 
 
 class Run(NamedTuple):
     """outputs (..., outputs), of a prompt (..., m, outputs); written: what each head wrote, by its name and layer,
-    (...), of a prompt (..., positions); outside: of each head whose u left `proved_for`, where it did."""
+    (...), of a prompt (..., positions); outside: of each head for which a line left its range, where it did."""
 
     outputs: Tensor
     written: dict[tuple[str, int], Tensor]
@@ -57,17 +60,25 @@ def run(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | No
         for head in (head for head in mechanism.heads if head.layer == layer):
             reads, like = _reads(head, before), next(iter(before.values()))
             found = put.get((layer, head.head), _computed(head, reads, at))
-            if head.proved_for is not None and (layer, head.head) not in put:
-                outside[head.name, layer] = _left(reads["u"], head.proved_for, head, at)
+            if head.ranges and (layer, head.head) not in put:
+                outside[head.name, layer] = _left(head, before, at)
             found = torch.as_tensor(found, dtype=torch.float64, device=like.device)
             try:
                 wires[head.name] = written[head.name, layer] = found.expand(like.shape)
             except RuntimeError:
                 raise ShapeError(f"What is patched in for {head.name!r} has shape {tuple(found.shape)}, and a number, "
-                                 f"or one for each of {tuple(like.shape)}, is needed.") from None  # fmt: skip
+                                 f"or one for each of {tuple(like.shape)}, is needed.{positions_said(head)}"
+                                 ) from None  # fmt: skip
     outputs = torch.stack([_line(stated, wires) for stated in mechanism.outputs], -1)
     left = {name: where for name, where in outside.items() if where.any()}
     return Run(outputs if at is None else outputs[..., at.tokens :, :], written, left)
+
+
+def positions_said(head: HeadMechanism) -> str:
+    """Of a head of a prompt, what its positions are."""
+    return head.place and (" Positions are the tokens and, behind them, the queries, or one where the model answers: "
+                           "torch.nn.functional.pad(value, (0, m)) is the numbers of n tokens, and zero at m queries, "
+                           "and value[:, None].expand(-1, n + m) one number of each prompt.")  # fmt: skip
 
 
 def _tensor(given: Any) -> Tensor:
@@ -118,12 +129,23 @@ def _check_prompt(mechanism: Mechanism, x: Tensor, query: Tensor | None) -> None
 def _put(mechanism: Mechanism, patched: Patches) -> dict[tuple[int, int], Any]:
     """What heads are to write, by layer and number, of names, or names and layers."""
     put: dict[tuple[int, int], Any] = {}
+    if not isinstance(patched, Mapping):
+        raise InputError(
+            f"patched= takes numbers by the names of heads, such as {{'x*y': 0.5}}, and is {patched!r:.60}."
+        )
     for where, value in patched.items():
+        if not isinstance(where, str) and not (isinstance(where, tuple) and len(where) == 2):
+            raise InputError(f"A patch is called by a name, or a name and a layer, and {where!r:.60} is neither.")
         found, sign = mechanism.signed(where) if isinstance(where, str) else mechanism.signed(*where)
+        try:
+            numbers = torch.as_tensor(value, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"A head writes numbers, and {value!r:.60}, given for {where!r:.80}, is neither a number "
+                             "nor a tensor of them.") from None  # fmt: skip
         if (found.layer, found.head) in put:
             raise InputError(f"{where!r:.80} is the head called {found.name!r:.80}, for which another patch was given: "
                              "give one for each head.")  # fmt: skip
-        put[found.layer, found.head] = value if sign > 0 else -torch.as_tensor(value, dtype=torch.float64)
+        put[found.layer, found.head] = sign * numbers
     return put
 
 
@@ -142,16 +164,27 @@ def _placed(head: HeadMechanism, found: Tensor, at: Positions | None) -> Tensor:
     return torch.where(at.token if head.place == Place.TOKEN.value else ~at.token, found, 0.0)
 
 
-def _left(u: Tensor, ends: tuple[float, float], head: HeadMechanism, at: Positions | None) -> Tensor:
-    """Where u, that counts, is not between the ends."""
-    left = (u < ends[0]) | (u > ends[1])
-    return left if at is None else _placed(head, left, at).bool() & (at.counts | ~at.token)
+def _left(head: HeadMechanism, wires: Mapping[str, Tensor], at: Positions | None) -> Tensor:
+    """Where a line, that counts, is not in its range; by more than rounding here may make of it."""
+    left = torch.zeros_like(next(iter(wires.values())), dtype=torch.bool)
+    for role, (low, high) in head.ranges.items():
+        stated = head.reads[role]
+        value, room = _line(stated, wires), ROUNDED * _line(stated, wires, size=True)
+        found = ~((value >= low - room) & (value <= high + room))
+        if at is not None and head.kind == "pool" and not role.startswith("query"):
+            found &= at.counts
+        elif at is not None:
+            found = _placed(head, found, at).bool() & (at.counts | ~at.token)
+        left = left | found
+    return left
 
 
-def _line(stated: Stated, wires: Mapping[str, Tensor]) -> Tensor:
+def _line(stated: Stated, wires: Mapping[str, Tensor], *, size: bool = False) -> Tensor:
+    """The line; or the sum of its terms' absolute values."""
     like = next(iter(wires.values()))
-    terms = (number(c) * wires[name] for name, c in stated.terms.items())
-    return reduce(torch.add, terms, torch.full_like(like, number(stated.bias)))
+    change = abs if size else lambda value: value
+    terms = (change(number(c) * wires[name]) for name, c in stated.terms.items())
+    return reduce(torch.add, terms, torch.full_like(like, change(number(stated.bias))))
 
 
 @cache

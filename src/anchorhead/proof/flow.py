@@ -104,7 +104,7 @@ class Tracker:
         ranges, errors = list(cell), [0.0] * len(cell) if given is None else list(given)
         arguments = []
         for i, step in enumerate(self.circuit.steps):
-            lines, argument, computed = self._read(i, step, ranges, errors, self._kept)
+            lines, argument, computed = self.read(i, step, ranges, errors)
             try:
                 found = step.follow(lines, argument, computed)
             except OutsideDomain as reached:
@@ -129,17 +129,19 @@ class Tracker:
     def step(self, i: int, ranges: Sequence[Pair], errors: Sequence[float]) -> list[Valued]:
         """Ranges and errors of the results of one step by itself."""
         step = self.circuit.steps[i]
-        return step.follow(*self._read(i, step, ranges, errors, self.line))
+        return step.follow(*self.read(i, step, ranges, errors, self.line))
 
     def own(self, i: int, ranges: Sequence[Pair]) -> list[Valued]:
         """Ranges and errors of the results of one step of a flow with these ranges, if all before it were exact."""
         step = self.circuit.steps[i]
-        return step.follow(*self._read(i, step, ranges, [0.0] * len(ranges), self._kept))
+        return step.follow(*self.read(i, step, ranges, [0.0] * len(ranges)))
 
-    def _read(
-        self, i: int, step: Step, ranges: Sequence[Pair], errors: Sequence[float], read: Callable[..., Valued]
-    ) -> tuple[list[Valued], Pair, Computed | None]:
+    def read(
+        self, i: int, step: Step, ranges: Sequence[Pair], errors: Sequence[float],
+        read: Callable[..., Valued] | None = None,
+    ) -> tuple[list[Valued], Pair, Computed | None]:  # fmt: skip
         """A step's lines with their errors, the range of its first as the target has it, and how it is computed."""
+        read = self._kept if read is None else read
         if self.wiring is None:
             exact = [read((i, k), line, None, ranges, errors) for k, line in enumerate(step.lines())]
             return exact, exact[0][0], None

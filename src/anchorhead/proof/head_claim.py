@@ -29,7 +29,8 @@ class HeadClaim:
     relative: at most that number times |function|. approximation: the number for the head in exact arithmetic.
     rounding: what evaluating it in its dtype adds, over 1 + |u| on an unbounded interval. edges: the ends of the boxes
     that prove it. evaluation: `fast` where rounding is that of the fast evaluation alone, as it always is of a head of
-    joined pieces, empty where it is that of both. method: how the head was found. A claim that is yet to be proved has
+    joined pieces, empty where it is that of both. beside: of a relative claim what evaluation adds absolutely, if that
+    is known, beside its rounding. method: how the head was found. A claim that is yet to be proved has
     neither edges nor bounds.
     """
 
@@ -44,6 +45,7 @@ class HeadClaim:
     rounding: float = math.inf
     relative: bool = False
     evaluation: str = ""
+    beside: float = 0.0
 
     def __post_init__(self) -> None:
         if self.head.joined:
@@ -88,10 +90,10 @@ class HeadClaim:
 
     @property
     def least(self) -> float:
-        """What underflow adds to a relative rounding where the function is zero: of an odd head, absolutely."""
+        """What is added absolutely to a relative rounding: as `beside` has it, or of an odd head by underflow."""
         odd = self.head.odd if self.relative else None
-        if odd is None:
-            return 0.0
+        if odd is None or self.beside:
+            return self.beside
         return 4 * (1 + abs(odd.height)) * (1 + max(abs(self.low), abs(self.high))) * LEAST_NORMAL[self.head.dtype]
 
     @property

@@ -43,7 +43,7 @@ class NetworkClaim:
 
     def literal(self) -> NetworkClaim:
         """The claim of the same network with its heads evaluated as a softmax."""
-        return replace(self, heads=tuple(map(literal_claim, self.heads)), is_literal=True)
+        return replace(self, heads=tuple(map(_literal_in_network, self.heads)), is_literal=True)
 
     @property
     def boxes(self) -> int:
@@ -90,8 +90,12 @@ def argument_ranges(circuit: Circuit, box: Sequence[Pair], dtype: str) -> list[l
 
 def line_ranges(found: Sequence[Flow], i: int) -> list[Pair]:
     """The ranges of the lines of step i over all cells."""
-    cells = [flow.arguments[i] for flow in found]
-    return [(min(c[k][0] for c in cells), max(c[k][1] for c in cells)) for k in range(len(cells[0]))]
+    return [hull(cells) for cells in zip(*(flow.arguments[i] for flow in found), strict=True)]
+
+
+def hull(pairs: Sequence[Pair]) -> Pair:
+    """The interval that holds all of them."""
+    return min(low for low, _ in pairs), max(high for _, high in pairs)
 
 
 def worst(found: Sequence[Sequence[float]]) -> list[float]:
@@ -108,20 +112,30 @@ def literal_claim(head: HeadClaim) -> HeadClaim:
     return replace(plain, rounding=literal_rounding(plain))
 
 
+def _literal_in_network(head: HeadClaim) -> HeadClaim:
+    """The same with what is relative kept so: in exact arithmetic the head is the same one, within its approximation
+    times the function's absolute value, and rounding of its softmax is beside that."""
+    found = literal_claim(head)
+    if not (head.relative and found is not head):
+        return found
+    return replace(head, evaluation="", rounding=0.0, beside=found.rounding)
+
+
 def followed(claim: NetworkClaim, *, rounding: bool) -> list[Flow]:
     """Ranges and errors of all wires, on every cell of the box."""
-    return flows(_tracker(claim, rounding), claim.box)
+    return flows(tracker_of(claim, rounding), claim.box)
 
 
 def own_errors(claim: NetworkClaim, found: Sequence[Flow]) -> list[float]:
     """For each wire what its own step adds, lines and rounding included, where all before it is exact."""
-    tracker, steps = _tracker(claim, True), range(len(claim.circuit.steps))
+    tracker, steps = tracker_of(claim, True), range(len(claim.circuit.steps))
     inputs = [0.0] * len(claim.circuit.inputs)
     with precision():
         return worst([inputs + [e for i in steps for _, e in tracker.own(i, flow.ranges)] for flow in found])
 
 
-def _tracker(claim: NetworkClaim, rounding: bool) -> Tracker:
+def tracker_of(claim: NetworkClaim, rounding: bool) -> Tracker:
+    """What follows the claim's circuit through its heads."""
     return Tracker(claim.circuit, claim.dtype, claim.wiring, claim.heads, rounding=rounding, literal=claim.is_literal)
 
 

@@ -12,7 +12,8 @@ roundings: one for s·u and one for c·, unless these are powers of two, and one
 is below τ, the least normal number, and so is what becomes of it: an absolute error of at most (2c + 1)(1 + |u|)τ.
 
 *Literally*, as a softmax, weights near 1/2 err by some ρ and values of size c cancel: cρ times a few, absolutely. That
-is what `proof/rounding.py` bounds, and what the literal form of a head that is proved here has instead.
+is what `proof/rounding.py` bounds, and what the literal form of a head that is proved here has instead of a relative
+rounding; its approximation is the same.
 """
 
 from __future__ import annotations
