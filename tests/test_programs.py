@@ -22,6 +22,7 @@ from anchorhead.circuit.rows import StoredMap
 from anchorhead.file.container import digest
 from anchorhead.model.program import Program
 from anchorhead.proof.interpretation import output_bounds
+from anchorhead.proof.turns import KEPT
 
 F64 = torch.float64
 INTERPRETER = ah.interpreter(registers=24, instructions=64)
@@ -267,8 +268,6 @@ def test_what_cannot_be_run_is_refused_with_a_sentence() -> None:
         ah.interpreter(0)
     with pytest.raises(ah.InputError, match="neither query nor mask"):
         INTERPRETER(program, torch.zeros(1, dtype=F64), mask=torch.tensor([True]))
-    with pytest.raises(ah.ToleranceError, match="fewer turns"):
-        ah.program(ah.compile("3.7*w*(1-w)", (0, 1), tol=1e-9), turns=500)
     with pytest.warns(ah.OutsideRangeWarning):
         INTERPRETER(program, torch.tensor([2.0], dtype=F64))
 
@@ -298,6 +297,42 @@ def test_turns_that_spread_errors_over_the_domain_are_said_to_be_known_by_it_alo
     assert Program.load(tmp_path / "turns.safetensors").certificate.level == "trivial"
     with pytest.raises(ah.VerificationError, match="trivial"):
         ah.verify(tmp_path / "turns.safetensors")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("turns", "level"), [(15, "proved"), (18, "trivial"), (22, "trivial"), (200, "trivial")])
+def test_no_number_of_turns_is_said_to_lead_further_apart_than_its_domain_is_wide(turns: int, level: str) -> None:
+    program = ah.program(ah.compile("3.9*x*(1-x)", (0, 1), tol=1e-12), turns=turns)
+    known = program.certificate
+    assert known.level == level
+    assert known.bound <= 1 + 1e-9
+    assert (known.assumptions[-1] == KEPT) == (turns == 200)
+    for start in (0.2, 0.3, 0.5, 0.9):
+        exact = mpmath.mpf(start)
+        with mpmath.workdps(200):
+            for _ in range(turns):
+                exact = mpmath.mpf("3.9") * exact * (1 - exact)
+        assert abs(INTERPRETER(program, torch.tensor(start, dtype=F64)).item() - float(exact)) <= known.bound
+
+
+@pytest.mark.heavy
+def test_the_program_of_an_algorithm_is_never_said_to_be_further_off_than_its_declared_range() -> None:
+    for steps, level in ((5, "proved"), (10, "trivial"), (30, "trivial")):
+        descent = ah.in_context.gradient_descent("squared", features=3, examples=20, steps=steps, learning_rate=0.3)
+        program = ah.program(descent)
+        assert program.certificate.level == level
+        assert program.certificate.bound <= 2 * descent.bounds.w
+        assert (KEPT in program.certificate.assumptions) == (level == "trivial")
+
+
+def test_turns_that_may_lead_out_of_where_the_target_is_defined_have_a_program() -> None:
+    model = ah.compile("1/(w + 1.5) - 0.7 + 0.2*w", (-1, 1), tol=1e-9)
+    program = ah.program(model, turns=40)
+    assert program.certificate.bound <= 4, "no further than twice the domain is wide"
+    w = mpmath.mpf(0)
+    for _ in range(40):
+        w = 1 / (w + mpmath.mpf(1.5)) - mpmath.mpf("0.7") + mpmath.mpf("0.2") * w
+    assert abs(INTERPRETER(program, torch.tensor(0.0, dtype=F64)).item() - float(w)) <= program.certificate.bound
 
 
 @pytest.mark.heavy

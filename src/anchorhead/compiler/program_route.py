@@ -26,7 +26,8 @@ from anchorhead.model.head_core import HeadCore
 from anchorhead.model.program import Program, certificate_of
 from anchorhead.progress import Progress, telling
 from anchorhead.proof.instructions import instructions, laid_out
-from anchorhead.proof.interpretation import Interpreted, LeakError, TurnsOutside, network_circuit, output_bounds
+from anchorhead.proof.interpretation import Interpreted, LeakError, network_circuit, output_bounds
+from anchorhead.proof.turns import TurnsOutside
 
 UNIT = 1e-13
 """About what the scores of a program round by: a few hundred units of float64, for the pointer's share of them."""
