@@ -31,7 +31,6 @@ too, moves scores. Every data token runs every instruction, with numbers in the 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
