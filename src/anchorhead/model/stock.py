@@ -9,10 +9,11 @@ features and divides scores by sqrt(s). So s is at least the rows of W_Q and of 
     in_proj_weight   three parts, rows h s, ..:   (sqrt(s) W_Q | 0),  (W_K | 0),  (W_V | 0),  and zero rows below
     out_proj.weight  takes head h's d_v values:   to rows h d_v, .. where heads stack,  to rows 0, .. where they add up
 
-without biases; where sqrt(s) W_Q would overflow, W_K has the factor. Features from D on are zero, and so are the rows that fill up a head: both add zeros to scores and to
-values, and the scores are sqrt(s)/sqrt(s) times the model's. s is a power of four where there is room, since sqrt(s) is
-then a power of two and nothing is rounded. W_O selects positions: those are the queries, and all positions are keys.
-(A W_O that mixes positions becomes part of the next lift.) A causal mask is `attn_mask`.
+without biases; where sqrt(s) W_Q would overflow, W_K has the factor. Features from D on are zero, and so are the rows
+that fill up a head: both add zeros to scores and to values, and the scores are sqrt(s)/sqrt(s) times the model's. s is
+a power of four where there is room, since sqrt(s) is then a power of two and nothing is rounded. W_O selects positions:
+those are the queries, and all positions are keys. (A W_O that mixes positions becomes part of the next lift.) A causal
+mask is `attn_mask`.
 
 *Lifts.* The affine stages before a layer map (n, d) to (N, D) by z -> L z + C, where C is what they make of zero and L
 is their derivative, the same everywhere. C is added to the positions, as a positional embedding is. L is one

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from anchorhead.arithmetic import log_of
 from anchorhead.digits import Down, Up
-from anchorhead.errors import InputError, PrecisionError, ShapeError, SizeError
+from anchorhead.errors import AnchorheadError, InputError, PrecisionError, ShapeError, SizeError
 from anchorhead.theorems.anchors import check_count, check_range
 
 Modulus = Callable[[float], float]
@@ -206,10 +206,24 @@ def grid_values(f: Callable[[Tensor], Tensor], grid: Grid, output_features: int 
     found = []
     for index in torch.arange(grid.points).split(4096):
         inputs = centres[(index[:, None] // digits) % grid.levels].unflatten(-1, (grid.tokens, grid.features))
-        found.append(_checked(f(inputs), inputs, grid, output_features, dtype))
+        found.append(_checked(_asked(f, inputs), inputs, grid, output_features, dtype))
         if len(found) == 1:
             require_memory(grid, found[0].shape[-1], dtype)
     return torch.cat(found)
+
+
+def _asked(f: Callable[[Tensor], Tensor], inputs: Tensor) -> object:
+    """What f returns for a batch of grid points."""
+    try:
+        return f(inputs)
+    except AnchorheadError:
+        raise
+    except Exception as error:  # whatever the caller's own code raises
+        said = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+        raise InputError(
+            f"f raised {type(error).__name__} for a batch of grid points of shape {tuple(inputs.shape)}: {said}. f works "
+            "on batches, (..., tokens, features) to (..., tokens, d_out)."
+        ) from error
 
 
 def _checked(values: object, inputs: Tensor, grid: Grid, features: int | None, dtype: torch.dtype) -> Tensor:

@@ -199,11 +199,11 @@ class OwnLookup(AsBuilt):
         lists = self._listed(keys.mT)
         rows = max(1, CHUNK_ENTRIES // (values.shape[0] * n))
         out = []
-        for chunk in u.reshape(-1, count, 1).split(rows):
+        for chunk in u.reshape(u.numel() // count, count, 1).split(rows):
             each = zip(chunk.unbind(1), lists, values.unflatten(0, (count, -1)), strict=True)
             parts = [windows(own * one[:, 0] + one[:, 1], held) for own, one, held in each]
             out.append(torch.stack(parts).sum(0))
-        whole = torch.cat(out).reshape(*u.shape[:-1], 1, -1)
+        whole = torch.cat(out).reshape(*u.shape[:-1], 1, values.shape[1])
         return self.parts(whole.expand(*u.shape[:-1], n, -1))
 
     def matrices(self) -> dict[str, Tensor]:
@@ -232,7 +232,10 @@ def read_shifts(shifts: int, grid: Grid, *, own: bool) -> list[Grid]:
     """The grids whose look-ups are averaged."""
     count = check_count(shifts, "shifts", 1)
     if count > 1 and not own:
-        raise InputError('shifts are for columns="own"; elsewhere the bound holds in the sup norm without them.')
+        raise InputError(
+            f'shifts={count} are for two_layer with columns="own"; elsewhere the bound holds in the sup norm without '
+            "them. Leave them out."
+        )
     if count > 1 and not WIDENED * grid.slope * count < 1:
         raise InputError(
             f"shifts={count} with slope={grid.slope:g}: slopes would overlap. Use a slope below "

@@ -97,8 +97,8 @@ class AnchorHead:
         return max(0.0, min(rounded, self.reach(dtype)))
 
     def reach(self, dtype: torch.dtype) -> float:
-        """The largest |u - middle| that is a number of this dtype and whose scores, 2βu'L' - βL'² with L' up to a spacing
-        past the range, or 2βu' alone, do not overflow in it, rounded as they are."""
+        """The largest |u - middle| that is a number of this dtype and whose scores, 2βu'L' - βL'² with L' up to a
+        spacing past the range, or 2βu' alone, do not overflow in it, rounded as they are."""
         limits, furthest = torch.finfo(dtype), self.radius + self.spacing
         largest = limits.max * (1 - 8 * limits.eps)
         return max(0.0, min(largest, (largest - self.beta * furthest**2) / (2 * self.beta * max(furthest, 1.0))))

@@ -182,8 +182,8 @@ def _check_anchors(anchors: int, tokens: int, causal: bool) -> int:
 
 def _lift(w: Tensor, t: Tensor, points: Tensor, middle: float, rows: Tensor, d_o: int,
           silence: float | None, scale: float) -> nn.Sequential:  # fmt: skip
-    """A: (..., n, d) to (..., columns, 2d + d_o + 2); silence: of the tokens' own keys where it is causal, over β; scale:
-    by which keys are smaller."""
+    """A: (..., n, d) to (..., columns, 2d + d_o + 2); silence: of the tokens' own keys where it is causal, over β;
+    scale: by which keys are smaller."""
     n, d = w.shape
     p, dtype = len(points), w.dtype
     centred = (points - middle).to(dtype).double()  # the anchors that the dtype can represent
