@@ -16,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from torch import nn
+from typer.testing import CliRunner
 
 import anchorhead as ah
 from anchorhead.circuit.rows import StoredMap
+from anchorhead.cli import app
 from anchorhead.file.container import digest
 from anchorhead.model.program import Program
 from anchorhead.proof.interpretation import output_bounds
@@ -341,3 +343,26 @@ def test_an_algorithm_has_a_program_without_a_tol_and_refusals_speak_of_the_one_
     assert ah.program(descent).code.turns == 10
     with pytest.raises(ah.ToleranceError, match=r"tol=1e-11, 1e-12 in each of 10 turns"):
         ah.program(descent, tol=1e-11)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("tol", [1e-4, 1e-3, 1e-2])
+def test_every_tol_above_one_that_is_had_is_had(tol: float) -> None:
+    model = ah.compile("max(x,y)*z", {"x": (-1, 1), "y": (-1, 1), "z": (0, 2)}, tol=1e-6)
+    program = ah.program(model, tol=tol)
+    x = (torch.rand(200, 3, generator=torch.Generator().manual_seed(0), dtype=F64) * 2 - 1).round(decimals=1)
+    x[:, 2] += 1
+    exact = torch.maximum(x[:, 0], x[:, 1]) * x[:, 2]
+    assert (INTERPRETER(program, x)[:, 0] - exact).abs().max().item() <= program.certificate.bound <= tol
+
+
+def test_a_file_of_a_program_is_shown_with_its_certificate_and_tokens(tmp_path: Path) -> None:
+    program = ah.program(ah.compile("cos(w)", (-1.125, 1.125), tol=1e-8), turns=4)
+    program.save(tmp_path / "turns.safetensors")
+    runner = CliRunner()
+    said = runner.invoke(app, ["show", str(tmp_path / "turns.safetensors")])
+    assert said.exit_code == 0
+    assert str(Program.load(tmp_path / "turns.safetensors").certificate) in said.output
+    assert f"tokens {program.tokens}, instructions 3 in each of 4 turns" in said.output
+    plain = json.loads(runner.invoke(app, ["show", "--json", str(tmp_path / "turns.safetensors")]).output)
+    assert (plain["turns"], plain["certificate"]["bound"]) == (4, program.certificate.bound)

@@ -32,8 +32,8 @@ def difference(found: Tensor, wanted: Tensor) -> float:
     if lost.any():
         raise PrecisionError(
             f"In onnxruntime {int(lost.sum())} of {lost.numel()} outputs are not finite where the model's are: the "
-            f"file has the literal form, of which something overflows in {wanted.dtype}. Check it on smaller inputs, or "
-            "export a model of a wider dtype."
+            f"file has the literal form, of which something overflows in {wanted.dtype}. Check it on smaller inputs, "
+            "or export a model of a wider dtype."
         )
     apart = torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, (a - b).abs() / (1 + b.abs()))
     return apart.nan_to_num(nan=math.inf, posinf=math.inf).max().item() if apart.numel() else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -55,7 +56,8 @@ def reproduce(
     scheduler: str | None = None,
     progress: bool | Told = True,
 ) -> Reproduction:
-    """Runs the experiments (all, or those named) into a folder; a run that was stopped goes on from where it was.
+    """Runs the experiments (all, or those named) into a folder; a run that was stopped goes on from where it was,
+    and of one that is finished nothing is drawn anew.
 
     progress: as for `ah.compile`; on a terminal there is a bar for each experiment.
     """
@@ -66,11 +68,22 @@ def reproduce(
         if missing or not (workers is None and scheduler is None):
             with shown(progress) as watch, crew(workers, scheduler) as found:
                 sweep(ledgers, found, watch)
-        sections = [_section(number, ledger, folder) for number, ledger in enumerate(ledgers, 1)]
-        text = page(chosen, sections, command_line(output, quick, only), stamp(), quick)
-        (folder / PAGE).write_text(text, encoding="utf-8")
+        begun = command_line(output, quick, only), stamp(), quick
+        if missing or not _drawn(folder, ledgers, page(chosen, [], *begun)):
+            sections = [_section(number, ledger, folder) for number, ledger in enumerate(ledgers, 1)]
+            (folder / PAGE).write_text(page(chosen, sections, *begun), encoding="utf-8")
     total = sum(len(ledger.tasks) for ledger in ledgers)
     return Reproduction(output / PAGE, tuple(e.name for e in chosen), total, missing)
+
+
+def _drawn(folder: Path, ledgers: Sequence[Ledger], empty: str) -> bool:
+    """Whether the page there begins as the one without sections, is no older than the numbers, and has its files."""
+    drawn = folder / PAGE
+    if not drawn.exists() or any(ledger.path.stat().st_mtime > drawn.stat().st_mtime for ledger in ledgers):
+        return False
+    text = drawn.read_text(encoding="utf-8", errors="replace")
+    named_files = re.findall(r'href="([^"#]+)"', text)
+    return text.startswith(empty.partition("</nav>")[0]) and all((folder / name).exists() for name in named_files)
 
 
 def _section(number: int, ledger: Ledger, folder: Path) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -232,6 +232,21 @@ class Program(Watched):
         rows = [("tokens", self.tokens), ("instructions", self.instructions), ("registers", self.registers),
                 ("steps of an interpreter", self.steps), ("pointer entries", self.bits)]  # fmt: skip
         return page(f"{self.certificate.expression} as a program", sentence(str(self.certificate)), facts(rows))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: what it needs of an interpreter, and what is proved."""
+        names = ("tokens", "instructions", "registers", "steps", "bits", "gap")
+        counted = {name: getattr(self, name) for name in names} | {"turns": self.code.turns}
+        return {"program": self._claimed.expression, **counted, "certificate": self.certificate.as_dict()}
+
+    def __str__(self) -> str:
+        turns = f" in each of {self.code.turns} turns" if self.code.turns is not None else ""
+        return "\n".join([
+            str(self.certificate),
+            f"tokens {self.tokens}, instructions {self.instructions}{turns}, registers {self.registers}, steps of an "
+            f"interpreter {self.steps:,}, pointer entries {self.bits}, gap {self.gap:g}",
+            *(f"assuming that {assumption}" for assumption in self.certificate.assumptions),
+        ])  # fmt: skip
 
     def __repr__(self) -> str:
         turns = f", {self.code.turns} turns" if self.code.turns is not None else ""

@@ -61,6 +61,10 @@ PARTS = 32
 """Of a domain, on each of which the largest score is bounded from below."""
 
 
+class NoRoomError(ToleranceError):
+    """Errors for which registers have no room: less of them has."""
+
+
 class LeakError(PrecisionError):
     """A gap that does not tell instructions apart."""
 
@@ -119,7 +123,7 @@ def _one_run(extra: _Extra, cell: Sequence[Pair]) -> list[float]:
     flow = extra.flow(cell)
     largest = max([*flow.errors, *flow.output_errors], default=0.0)
     if not largest < ROOM / 2:
-        raise ToleranceError(
+        raise NoRoomError(
             f"The errors of this program may reach {Up(largest):.3g}, more than its registers have room for. Make it "
             "with a smaller tol or on a smaller domain."
         )

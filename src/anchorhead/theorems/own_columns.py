@@ -48,7 +48,7 @@ from anchorhead.errors import InputError, PrecisionError
 from anchorhead.head.parameters import AsBuilt, constant
 from anchorhead.model.affine import PositionWise
 from anchorhead.model.attention import CHUNK_ENTRIES, Attention, LiteralAttention
-from anchorhead.theorems.anchors import check_count, score_rows
+from anchorhead.theorems.anchors import check_count, check_selection_error, score_rows
 from anchorhead.theorems.grid import WIDENED, Grid
 from anchorhead.theorems.multi_head import windows
 
@@ -58,8 +58,7 @@ UNSURE = 1 / 8
 
 def own_beta(selection_error: float) -> float:
     """β at which ε is at most `selection_error`, but for other heads' share, which is its fifth power."""
-    if not 0 < selection_error < 1:
-        raise InputError(f"selection_error={selection_error} must lie strictly between 0 and 1.")
+    check_selection_error(selection_error)
     return 2 * log_of(8 / selection_error)
 
 
