@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 import sys
@@ -69,21 +70,27 @@ def reproduce(
             with shown(progress) as watch, crew(workers, scheduler) as found:
                 sweep(ledgers, found, watch)
         begun = command_line(output, quick, only), stamp(), quick
-        if missing or not _drawn(folder, ledgers, page(chosen, [], *begun)):
+        if missing or not _drawn(folder, page(chosen, [], *begun), _numbers(ledgers)):
             sections = [_section(number, ledger, folder) for number, ledger in enumerate(ledgers, 1)]
-            (folder / PAGE).write_text(page(chosen, sections, *begun), encoding="utf-8")
+            (folder / PAGE).write_text(page(chosen, sections, *begun) + _numbers(ledgers), encoding="utf-8")
     total = sum(len(ledger.tasks) for ledger in ledgers)
     return Reproduction(output / PAGE, tuple(e.name for e in chosen), total, missing)
 
 
-def _drawn(folder: Path, ledgers: Sequence[Ledger], empty: str) -> bool:
-    """Whether the page there begins as the one without sections, is no older than the numbers, and has its files."""
-    drawn = folder / PAGE
-    if not drawn.exists() or any(ledger.path.stat().st_mtime > drawn.stat().st_mtime for ledger in ledgers):
+def _numbers(ledgers: Sequence[Ledger]) -> str:
+    """The end of a page of these numbers: their digest, as a comment."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for ledger in ledgers for path, _ in ledger.files))
+    return f"<!-- {digest.hexdigest()} -->\n"
+
+
+def _drawn(folder: Path, empty: str, numbers: str) -> bool:
+    """Whether the page there begins as the one without sections, ends with these numbers, and has its files."""
+    if not (folder / PAGE).exists():
         return False
-    text = drawn.read_text(encoding="utf-8", errors="replace")
-    named_files = re.findall(r'href="([^"#]+)"', text)
-    return text.startswith(empty.partition("</nav>")[0]) and all((folder / name).exists() for name in named_files)
+    text = (folder / PAGE).read_text(encoding="utf-8", errors="replace")
+    files = re.findall(r'href="([^"#]+)"', text)
+    known = text.startswith(empty.partition("</nav>")[0]) and text.endswith(numbers)
+    return known and all((folder / name).exists() for name in files)
 
 
 def _section(number: int, ledger: Ledger, folder: Path) -> str:
