@@ -6,8 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import anchorhead as ah
+from anchorhead.head.parameters import CHUNK_ENTRIES
 from anchorhead.theorems import attention_then_softmax, two_layer
 
 D = torch.float64
@@ -162,3 +164,47 @@ def test_what_cannot_be_is_refused_with_a_sentence():
         two_layer(wave, 3, 1, 4, columns="own", selection_error=2)
     with pytest.raises(ah.PrecisionError):
         two_layer(wave, 3, 1, 8, columns="own").to(torch.float32)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("shifts", [1, 3])
+def test_an_empty_batch_has_an_empty_answer_in_every_form(shifts):
+    model = two_layer(wave, 3, 1, 4, columns="own", shifts=shifts)
+    for shape in ((0, 3, 1), (2, 0, 3, 1)):
+        x = torch.zeros(shape, dtype=D)
+        assert model(x).shape == model.literal()(x).shape == model.exact(x).shape == shape
+    assert model.to_stock_attention()(torch.zeros(0, 3, 1, dtype=D)).shape == (0, 3, 1)
+
+
+class Largest(TorchDispatchMode):
+    """Notes how many entries the largest tensor has that is made."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor):
+            self.entries = max(self.entries, made.numel())
+        return made
+
+
+@pytest.mark.heavy
+def test_a_large_batch_is_read_literally_in_parts_that_give_what_each_sequence_does():
+    model = two_layer(wave, 3, 1, 6, columns="own", shifts=5)
+    x, literal = uniform(400, 3, 1).unflatten(0, (4, 100)), model.literal()
+    with Largest() as seen:
+        whole = literal(x)
+    assert whole.shape == (4, 100, 3, 1)
+    assert seen.entries <= CHUNK_ENTRIES
+    few = torch.cat([literal(some) for some in x.flatten(0, 1).split(50)]).unflatten(0, (4, 100))
+    assert (whole - few).abs().max() < 1e-12
+    x.requires_grad_()
+    literal(x).sum().backward()
+    assert x.grad.isfinite().all()
+
+
+def test_what_f_has_against_a_batch_is_said_with_its_shape():
+    with pytest.raises(ah.InputError, match=r"f raised RuntimeError for a batch of grid points of shape \(64, 3, 1\)"):
+        two_layer(lambda x: x @ torch.ones(7, dtype=D), 3, 1, 4)
+    with pytest.raises(ah.InputError, match=r"shifts=2 are for two_layer"):
+        attention_then_softmax(wave, 3, 1, 4, shifts=2)

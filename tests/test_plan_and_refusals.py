@@ -10,8 +10,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import anchorhead as ah
+from anchorhead.cli import app
 from anchorhead.theorems import attention_then_softmax, multi_head, plan, single_head, two_layer
 
 W, T = torch.ones(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
@@ -226,6 +228,29 @@ def test_an_unknown_theorem_is_the_first_thing_said():
     assert "There is no theorem 'foo'" in anchorhead(*"plan --theorem foo".split()).stderr
     with pytest.raises(ah.InputError, match="There is no theorem 'foo'"):
         plan("foo", low=3, high=2, tol=-1, tokens=0, features=0, norm=2)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--theorem", "single_head", "--tokens", "3", "--features", "1", "-d", "x=-1:1"], "--domain would say nothing of"),
+    (["--theorem", "two_layer", "--relative", "--dtype", "float32"], "--dtype, --relative would say nothing"),
+    (["gelu(x)", "--tokens", "3", "--low", "0"], "--low, --tokens would say nothing of a formula"),
+])  # fmt: skip
+def test_options_that_a_plan_does_not_read_are_refused(arguments, said):
+    result = CliRunner().invoke(app, ["plan", *arguments])
+    assert result.exit_code
+    assert said in str(result.exception)
+
+
+@pytest.mark.parametrize("error", [1e-320, 1e-201, 0.0, 1.0, float("nan")])
+def test_a_selection_error_that_is_no_number_to_divide_by_is_refused_by_name(error):
+    for call in (
+        lambda: ah.theorems.single_head(torch.ones(3, 1), [0.0] * 3, -1, 1, anchors=8, selection_error=error),
+        lambda: ah.theorems.two_layer(torch.sin, 1, 1, 4, selection_error=error),
+        lambda: ah.theorems.two_layer(torch.sin, 3, 1, 4, columns="own", selection_error=error),
+        lambda: ah.theorems.plan("single_head", tol=0.1, tokens=3, features=1, selection_error=error),
+    ):
+        with pytest.raises(ah.InputError, match="must lie strictly between 0 and 1"):
+            call()
 
 
 def test_command_refuses_in_one_sentence():

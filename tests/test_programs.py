@@ -16,12 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from torch import nn
+from typer.testing import CliRunner
 
 import anchorhead as ah
 from anchorhead.circuit.rows import StoredMap
+from anchorhead.cli import app
 from anchorhead.file.container import digest
 from anchorhead.model.program import Program
 from anchorhead.proof.interpretation import output_bounds
+from anchorhead.proof.turns import KEPT
 
 F64 = torch.float64
 INTERPRETER = ah.interpreter(registers=24, instructions=64)
@@ -267,8 +270,6 @@ def test_what_cannot_be_run_is_refused_with_a_sentence() -> None:
         ah.interpreter(0)
     with pytest.raises(ah.InputError, match="neither query nor mask"):
         INTERPRETER(program, torch.zeros(1, dtype=F64), mask=torch.tensor([True]))
-    with pytest.raises(ah.ToleranceError, match="fewer turns"):
-        ah.program(ah.compile("3.7*w*(1-w)", (0, 1), tol=1e-9), turns=500)
     with pytest.warns(ah.OutsideRangeWarning):
         INTERPRETER(program, torch.tensor([2.0], dtype=F64))
 
@@ -301,8 +302,67 @@ def test_turns_that_spread_errors_over_the_domain_are_said_to_be_known_by_it_alo
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize(("turns", "level"), [(15, "proved"), (18, "trivial"), (22, "trivial"), (200, "trivial")])
+def test_no_number_of_turns_is_said_to_lead_further_apart_than_its_domain_is_wide(turns: int, level: str) -> None:
+    program = ah.program(ah.compile("3.9*x*(1-x)", (0, 1), tol=1e-12), turns=turns)
+    known = program.certificate
+    assert known.level == level
+    assert known.bound <= 1 + 1e-9
+    assert (known.assumptions[-1] == KEPT) == (turns == 200)
+    for start in (0.2, 0.3, 0.5, 0.9):
+        exact = mpmath.mpf(start)
+        with mpmath.workdps(200):
+            for _ in range(turns):
+                exact = mpmath.mpf("3.9") * exact * (1 - exact)
+        assert abs(INTERPRETER(program, torch.tensor(start, dtype=F64)).item() - float(exact)) <= known.bound
+
+
+@pytest.mark.heavy
+def test_the_program_of_an_algorithm_is_never_said_to_be_further_off_than_its_declared_range() -> None:
+    for steps, level in ((5, "proved"), (10, "trivial"), (30, "trivial")):
+        descent = ah.in_context.gradient_descent("squared", features=3, examples=20, steps=steps, learning_rate=0.3)
+        program = ah.program(descent)
+        assert program.certificate.level == level
+        assert program.certificate.bound <= 2 * descent.bounds.w
+        assert (KEPT in program.certificate.assumptions) == (level == "trivial")
+
+
+def test_turns_that_may_lead_out_of_where_the_target_is_defined_have_a_program() -> None:
+    model = ah.compile("1/(w + 1.5) - 0.7 + 0.2*w", (-1, 1), tol=1e-9)
+    program = ah.program(model, turns=40)
+    assert program.certificate.bound <= 4, "no further than twice the domain is wide"
+    w = mpmath.mpf(0)
+    for _ in range(40):
+        w = 1 / (w + mpmath.mpf(1.5)) - mpmath.mpf("0.7") + mpmath.mpf("0.2") * w
+    assert abs(INTERPRETER(program, torch.tensor(0.0, dtype=F64)).item() - float(w)) <= program.certificate.bound
+
+
+@pytest.mark.heavy
 def test_an_algorithm_has_a_program_without_a_tol_and_refusals_speak_of_the_one_given() -> None:
     descent = ah.in_context.gradient_descent("squared", features=2, examples=16, steps=10, learning_rate=0.2)
     assert ah.program(descent).code.turns == 10
     with pytest.raises(ah.ToleranceError, match=r"tol=1e-11, 1e-12 in each of 10 turns"):
         ah.program(descent, tol=1e-11)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("tol", [1e-4, 1e-3, 1e-2])
+def test_every_tol_above_one_that_is_had_is_had(tol: float) -> None:
+    model = ah.compile("max(x,y)*z", {"x": (-1, 1), "y": (-1, 1), "z": (0, 2)}, tol=1e-6)
+    program = ah.program(model, tol=tol)
+    x = (torch.rand(200, 3, generator=torch.Generator().manual_seed(0), dtype=F64) * 2 - 1).round(decimals=1)
+    x[:, 2] += 1
+    exact = torch.maximum(x[:, 0], x[:, 1]) * x[:, 2]
+    assert (INTERPRETER(program, x)[:, 0] - exact).abs().max().item() <= program.certificate.bound <= tol
+
+
+def test_a_file_of_a_program_is_shown_with_its_certificate_and_tokens(tmp_path: Path) -> None:
+    program = ah.program(ah.compile("cos(w)", (-1.125, 1.125), tol=1e-8), turns=4)
+    program.save(tmp_path / "turns.safetensors")
+    runner = CliRunner()
+    said = runner.invoke(app, ["show", str(tmp_path / "turns.safetensors")])
+    assert said.exit_code == 0
+    assert str(Program.load(tmp_path / "turns.safetensors").certificate) in said.output
+    assert f"tokens {program.tokens}, instructions 3 in each of 4 turns" in said.output
+    plain = json.loads(runner.invoke(app, ["show", "--json", str(tmp_path / "turns.safetensors")]).output)
+    assert (plain["turns"], plain["certificate"]["bound"]) == (4, program.certificate.bound)

@@ -363,6 +363,29 @@ SMALLER: list[tuple[Any, str, Any]] = [
 
 
 @pytest.mark.heavy
+def test_of_a_finished_run_nothing_is_drawn_anew_unless_something_changed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for where, name, value in SMALLER:
+        monkeypatch.setattr(where, name, value)
+    module = sys.modules["anchorhead.lab.reproduce"]
+    found = reproduce(tmp_path, quick=True, only=("beta",), workers=1, progress=False)
+    page, drawn = found.page.read_bytes(), []
+    section = module._section
+    monkeypatch.setattr(module, "_section", lambda *args: drawn.append(args) or section(*args))
+    again = reproduce(tmp_path, quick=True, only=("beta",), progress=False)
+    assert (again.computed, drawn) == (0, [])
+    assert f"{again.tasks} of them from an earlier run" in str(again)
+    next(tmp_path.glob("*.png")).unlink()
+    reproduce(tmp_path, quick=True, only=("beta",), progress=False)
+    assert len(drawn) == 1
+    assert found.page.read_bytes() == page
+    found.page.unlink()
+    reproduce(tmp_path, quick=True, only=("beta",), progress=False)
+    assert len(drawn) == 2
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize("experiment", ALL, ids=lambda e: e.name)
 def test_every_experiment_reports(experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in SMALLER:

@@ -35,9 +35,10 @@ from anchorhead.options import (
     read_dtype,
     read_formulas,
     read_intervals,
+    require_planned,
 )
 from anchorhead.row_maps import row_map_named
-from anchorhead.tables import print_model, print_parts, print_plan, print_theorem, print_theorem_plan
+from anchorhead.tables import print_model, print_parts, print_plan, print_stated, print_theorem_plan, read_shown
 
 
 class Commands(TyperGroup):
@@ -144,7 +145,7 @@ def show(
 ) -> None:
     """What a saved model is: its certificate, its cost, its keys; of a converted one the report."""
     said = shown(file, as_json=as_json) if file.is_dir() else ""
-    model: Any = ah.load(file) if not said else ah.load_converted(file) if plot is not None else None
+    model: Any = read_shown(file) if not said else ah.load_converted(file) if plot is not None else None
     if plot is not None:
         from anchorhead.drawing import write
 
@@ -155,7 +156,7 @@ def show(
     if said:
         print(said)
     elif not isinstance(model, ah.CompiledModel):
-        print_theorem(model, as_json, str(file))
+        print_stated(model, as_json, str(file))
     else:
         print_model(model, as_json, str(file))
         if not as_json:
@@ -166,6 +167,7 @@ def show(
 
 @app.command()
 def plan(
+    context: typer.Context,
     expression: Annotated[
         list[str] | None, typer.Argument(help="A formula, several for several outputs; or give --theorem.")
     ] = None,
@@ -186,8 +188,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """What a formula or a theorem costs at a wanted error: keys or anchors, beta, logit range, bound."""
-    if bool(expression) == bool(theorem):
-        raise InputError('Plan either a formula, anchorhead plan "gelu(x)", or a construction, --theorem single_head.')
+    require_planned(context, expression, theorem)
     found: Any
     if not theorem:
         found = ah.plan(read_formulas(expression or []), read_domain(domain), tol=1e-6 if tol is None else tol,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,6 +59,21 @@ LargestValue = Annotated[
     float | None,
     typer.Option(help="Of one head: no value larger than this, at the price of keys, for a softmax in few bits."),
 ]
+
+
+FOR_FORMULAS = ("domain", "dtype", "relative", "largest_value")
+FOR_THEOREMS = ("low", "high", "tokens", "features", "lipschitz", "metric", "columns", "causal")
+
+
+def require_planned(context: typer.Context, expression: Sequence[str] | None, theorem: str | None) -> None:
+    """Refuses a plan of both or of neither, and options on the command line that what is planned does not read."""
+    if bool(expression) == bool(theorem):
+        raise InputError('Plan either a formula, anchorhead plan "gelu(x)", or a construction, --theorem single_head.')
+    others, what = (FOR_FORMULAS, theorem) if theorem else (FOR_THEOREMS, "a formula")
+    given = [name for name in others if str(context.get_parameter_source(name)).endswith("COMMANDLINE")]
+    if given:
+        named = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise InputError(f"{named} would say nothing of {what}; leave it out.")
 
 
 def read_formulas(texts: list[str]) -> str | list[str]:

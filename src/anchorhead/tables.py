@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -20,6 +21,7 @@ from rich.table import Table
 import anchorhead as ah
 from anchorhead.display import plain
 from anchorhead.errors import VerificationError
+from anchorhead.file.container import read
 
 if TYPE_CHECKING:
     from anchorhead.compiler.plan import Plan
@@ -165,8 +167,14 @@ def print_plan(found: Plan) -> None:
         print(plain(reason))
 
 
-def print_theorem(model: ah.theorems.Construction | ah.in_context.Universal, as_json: bool, file: str) -> None:
-    """A theorem's network, as it prints itself, or as JSON for programs."""
+def read_shown(file: Path) -> ah.CompiledModel | ah.theorems.Construction | ah.in_context.Universal | ah.Program:
+    """What a file holds, a program too."""
+    return ah.Program.load(file) if read(file).record["kind"] == "program" else ah.load(file)
+
+
+def print_stated(model: ah.theorems.Construction | ah.in_context.Universal | ah.Program, as_json: bool,
+                 file: str) -> None:  # fmt: skip
+    """A theorem's network, or a program, as it prints itself, or as JSON for programs."""
     if as_json:
         print(json.dumps({"file": file, **model.as_dict()}))
         return

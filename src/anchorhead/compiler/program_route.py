@@ -26,7 +26,8 @@ from anchorhead.model.head_core import HeadCore
 from anchorhead.model.program import Program, certificate_of
 from anchorhead.progress import Progress, telling
 from anchorhead.proof.instructions import instructions, laid_out
-from anchorhead.proof.interpretation import Interpreted, LeakError, TurnsOutside, network_circuit, output_bounds
+from anchorhead.proof.interpretation import Interpreted, LeakError, NoRoomError, network_circuit, output_bounds
+from anchorhead.proof.turns import TurnsOutside
 
 UNIT = 1e-13
 """About what the scores of a program round by: a few hundred units of float64, for the pointer's share of them."""
@@ -116,7 +117,7 @@ def _interpreted(target: Circuit, box: Sequence[Pair], tol: float, turns: int | 
             found = _attempt(target, box, aim, turns, progress)
             if turns is not None or max(output_bounds(found, machine=False)) <= tol:
                 return found
-        except OutsideDomain:
+        except (OutsideDomain, NoRoomError):  # smaller errors fit
             pass
         except ToleranceError as error:
             each = f", {aim:g} in each of {turns} turns," if turns is not None else ""

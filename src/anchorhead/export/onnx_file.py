@@ -17,7 +17,6 @@ import importlib.util
 import inspect
 import json
 import logging
-import math
 import os
 import re
 import warnings
@@ -30,7 +29,7 @@ from torch.export import Dim
 
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.errors import FileError, InputError
-from anchorhead.export.onnx_numbers import no_runtime, stored_numbers
+from anchorhead.export.onnx_numbers import difference, no_runtime, stored_numbers
 from anchorhead.export.steady import steady
 from anchorhead.in_context.universal import Universal
 from anchorhead.model.compiled import CompiledModel
@@ -99,7 +98,8 @@ def export_onnx(
 
 
 def check_onnx(model: nn.Module, path: str | os.PathLike[str], inputs: Inputs, *, optimized: bool = False) -> float:
-    """The largest difference between the file in onnxruntime and the model in torch, relative to 1 + |output|.
+    """The largest difference between the file in onnxruntime and the model in torch, relative to 1 + |output|; what is
+    finite in the model and not in the file is refused.
 
     optimized: with all of onnxruntime's optimisations; in float64 some of them keep the digits of a float32 only.
 
@@ -124,7 +124,7 @@ def check_onnx(model: nn.Module, path: str | os.PathLike[str], inputs: Inputs, *
         raise InputError(f"{path} does not take these inputs: {_reason(error)}.") from error
     if len(found) != len(wanted):
         raise InputError(f"The file returns {len(found)} tensors where the model returns {len(wanted)}.")
-    return max(_difference(torch.as_tensor(f), w) for f, w in zip(found, wanted.values(), strict=True))
+    return max(difference(torch.as_tensor(f), w) for f, w in zip(found, wanted.values(), strict=True))
 
 
 def _session(path: str | os.PathLike[str], optimized: bool, why: str) -> Any:
@@ -136,14 +136,6 @@ def _session(path: str | os.PathLike[str], optimized: bool, why: str) -> Any:
         return onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a class for each status
         raise FileError(f"{path} cannot be read by onnxruntime: {_reason(error)}. {why}".rstrip()) from error
-
-
-def _difference(found: Tensor, wanted: Tensor) -> float:
-    if found.shape != wanted.shape:
-        raise InputError(f"The file returns {tuple(found.shape)} where the model returns {tuple(wanted.shape)}.")
-    a, b = found.double(), wanted.detach().cpu().double()
-    apart = torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, (a - b).abs() / (1 + b.abs()))
-    return apart.nan_to_num(nan=math.inf, posinf=math.inf).max().item() if apart.numel() else 0.0
 
 
 class _Call(nn.Module):

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from anchorhead.errors import InputError, PrecisionError
+
 aten: Any = torch.ops.aten
 BFLOAT16 = ("The model is bfloat16, in which onnxruntime has hardly an operation on a CPU: export model.float() or "
             "model.half() to have a file that runs there.")  # fmt: skip
@@ -19,6 +21,22 @@ BFLOAT16 = ("The model is bfloat16, in which onnxruntime has hardly an operation
 def no_runtime(model: nn.Module) -> str:
     """What keeps onnxruntime from running a model's file, and what to do; empty if nothing is known."""
     return BFLOAT16 if any(t.dtype == torch.bfloat16 for t in (*model.parameters(), *model.buffers())) else ""
+
+
+def difference(found: Tensor, wanted: Tensor) -> float:
+    """The largest difference between what a file and its model return, relative to 1 + |wanted|."""
+    if found.shape != wanted.shape:
+        raise InputError(f"The file returns {tuple(found.shape)} where the model returns {tuple(wanted.shape)}.")
+    a, b = found.double(), wanted.detach().cpu().double()
+    lost = b.isfinite() & ~a.isfinite()
+    if lost.any():
+        raise PrecisionError(
+            f"In onnxruntime {int(lost.sum())} of {lost.numel()} outputs are not finite where the model's are: the "
+            f"file has the literal form, of which something overflows in {wanted.dtype}. Check it on smaller inputs, "
+            "or export a model of a wider dtype."
+        )
+    apart = torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, (a - b).abs() / (1 + b.abs()))
+    return apart.nan_to_num(nan=math.inf, posinf=math.inf).max().item() if apart.numel() else 0.0
 
 
 def stored_numbers(call: nn.Module, tensors: tuple[Tensor, ...], free: Any) -> fx.GraphModule:

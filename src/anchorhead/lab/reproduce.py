@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -55,7 +57,8 @@ def reproduce(
     scheduler: str | None = None,
     progress: bool | Told = True,
 ) -> Reproduction:
-    """Runs the experiments (all, or those named) into a folder; a run that was stopped goes on from where it was.
+    """Runs the experiments (all, or those named) into a folder; a run that was stopped goes on from where it was,
+    and of one that is finished nothing is drawn anew.
 
     progress: as for `ah.compile`; on a terminal there is a bar for each experiment.
     """
@@ -66,11 +69,28 @@ def reproduce(
         if missing or not (workers is None and scheduler is None):
             with shown(progress) as watch, crew(workers, scheduler) as found:
                 sweep(ledgers, found, watch)
-        sections = [_section(number, ledger, folder) for number, ledger in enumerate(ledgers, 1)]
-        text = page(chosen, sections, command_line(output, quick, only), stamp(), quick)
-        (folder / PAGE).write_text(text, encoding="utf-8")
+        begun = command_line(output, quick, only), stamp(), quick
+        if missing or not _drawn(folder, page(chosen, [], *begun), _numbers(ledgers)):
+            sections = [_section(number, ledger, folder) for number, ledger in enumerate(ledgers, 1)]
+            (folder / PAGE).write_text(page(chosen, sections, *begun) + _numbers(ledgers), encoding="utf-8")
     total = sum(len(ledger.tasks) for ledger in ledgers)
     return Reproduction(output / PAGE, tuple(e.name for e in chosen), total, missing)
+
+
+def _numbers(ledgers: Sequence[Ledger]) -> str:
+    """The end of a page of these numbers: their digest, as a comment."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for ledger in ledgers for path, _ in ledger.files))
+    return f"<!-- {digest.hexdigest()} -->\n"
+
+
+def _drawn(folder: Path, empty: str, numbers: str) -> bool:
+    """Whether the page there begins as the one without sections, ends with these numbers, and has its files."""
+    if not (folder / PAGE).exists():
+        return False
+    text = (folder / PAGE).read_text(encoding="utf-8", errors="replace")
+    files = re.findall(r'href="([^"#]+)"', text)
+    known = text.startswith(empty.partition("</nav>")[0]) and text.endswith(numbers)
+    return known and all((folder / name).exists() for name in files)
 
 
 def _section(number: int, ledger: Ledger, folder: Path) -> str:

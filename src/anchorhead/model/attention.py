@@ -8,15 +8,16 @@ There is no 1/sqrt(d): β is part of the weights. `W_O` acts on the right, on th
 tokens are rows, `(..., n, d)`, so every product is transposed; the stored matrices keep the paper's
 orientation and any rectangular shape.
 
-Two evaluations of the same numbers. *Literal* forms scores, softmax and values as written, and can return
-the attention weights. *Fast* sends the queries in chunks through torch's fused kernel and never holds an
-n x p matrix. They agree to rounding.
+Two evaluations of the same numbers. *Literal* forms scores, softmax and values as written, and can return the attention
+weights; of a batch it forms those of so many sequences at a time as fit. *Fast* sends the queries in chunks through
+torch's fused kernel and never holds an n x p matrix. They agree to rounding.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -135,7 +136,19 @@ class LiteralAttention(nn.Module):
             scores = scores.masked_fill(index > index[layer.keep, None], -math.inf)
         return scores.softmax(-1)
 
+    def _entries(self, columns: int) -> int:
+        """How many numbers one sequence takes: weights, keys and values of every head."""
+        layer = self.attention
+        kept = len(range(columns)[layer.keep])
+        return layer.heads * columns * (kept + layer.key.shape[1] + layer.value.shape[1]) + 1
+
     def forward(self, z: Tensor, return_weights: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        if not return_weights and not torch.compiler.is_compiling() and z.ndim > 2:
+            count = math.prod(z.shape[:-2])
+            rows = max(1, CHUNK_ENTRIES // self._entries(z.shape[-2]))
+            if count > rows:
+                chunks = z.reshape(count, *z.shape[-2:]).split(rows)
+                return torch.cat([cast(Tensor, self(chunk)) for chunk in chunks]).unflatten(0, z.shape[:-2])
         weights = self.weights(z)
         out = self.attention.combine(weights @ project(z, self.attention.value))
         return (out, weights) if return_weights else out

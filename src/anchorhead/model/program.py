@@ -6,10 +6,9 @@ these, and bounds how far the tokens lie from them, what leaks and what is round
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from anchorhead.circuit.program import circuit_digest, to_program
 from anchorhead.circuit.rows import StoredMap
 from anchorhead.display import facts, page, sentence
-from anchorhead.errors import FileError, InputError, OutsideRangeError, ToleranceError
+from anchorhead.errors import FileError, InputError, OutsideRangeError
 from anchorhead.file.container import read
 from anchorhead.file.save import save
 from anchorhead.file.stored import certificate_of as stored_certificate
@@ -29,9 +28,10 @@ from anchorhead.model.layered_core import LayeredCore
 from anchorhead.model.outside import Watched, behind_transforms
 from anchorhead.model.prompt_core import PromptCore, check_mask, check_rows
 from anchorhead.proof.certificate import Certificate, rest_above
-from anchorhead.proof.interpretation import Interpreted, assumed, output_bounds, trivial_bounds
+from anchorhead.proof.interpretation import Interpreted, assumed, output_bounds
 from anchorhead.proof.network_claim import PlacedNetwork
 from anchorhead.proof.rounding import ASSUMPTIONS
+from anchorhead.proof.turns import reach
 
 ADVICE = "Make it of a model compiled on a domain that holds the inputs"
 
@@ -233,6 +233,21 @@ class Program(Watched):
                 ("steps of an interpreter", self.steps), ("pointer entries", self.bits)]  # fmt: skip
         return page(f"{self.certificate.expression} as a program", sentence(str(self.certificate)), facts(rows))
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: what it needs of an interpreter, and what is proved."""
+        names = ("tokens", "instructions", "registers", "steps", "bits", "gap")
+        counted = {name: getattr(self, name) for name in names} | {"turns": self.code.turns}
+        return {"program": self._claimed.expression, **counted, "certificate": self.certificate.as_dict()}
+
+    def __str__(self) -> str:
+        turns = f" in each of {self.code.turns} turns" if self.code.turns is not None else ""
+        return "\n".join([
+            str(self.certificate),
+            f"tokens {self.tokens}, instructions {self.instructions}{turns}, registers {self.registers}, steps of an "
+            f"interpreter {self.steps:,}, pointer entries {self.bits}, gap {self.gap:g}",
+            *(f"assuming that {assumption}" for assumption in self.certificate.assumptions),
+        ])  # fmt: skip
+
     def __repr__(self) -> str:
         turns = f", {self.code.turns} turns" if self.code.turns is not None else ""
         return (
@@ -244,14 +259,10 @@ class Program(Watched):
 def certificate_of(code: Interpreted, name: str) -> Certificate:
     """What is proved of an interpreter's outputs."""
     total, exact = output_bounds(code), output_bounds(code, machine=False)
-    claim, level, reach = code.claim, "proved", trivial_bounds(code)
-    if reach is not None and all(bound >= most for bound, most in zip(total, reach, strict=True)):
-        total, exact, level = reach, [min(pair) for pair in zip(exact, reach, strict=True)], "trivial"
-    if not max(total) < math.inf:
-        raise ToleranceError(
-            f"What {code.turns} turns make of errors has no bound: the map may spread them, and its own values, more "
-            "in each. Take fewer turns."
-        )
+    claim, level, assumptions, most = code.claim, "proved", (*ASSUMPTIONS, *assumed(code)), reach(code)
+    if most is not None and any(bound >= apart for bound, apart in zip(total, most[0], strict=True)):
+        total, exact = ([min(pair) for pair in zip(found, most[0], strict=True)] for found in (total, exact))
+        level, assumptions = "trivial", (*assumptions, *most[1])
     return Certificate(
         expression=name,
         domain=claim.box,
@@ -260,7 +271,7 @@ def certificate_of(code: Interpreted, name: str) -> Certificate:
         approximation=max(exact),
         rounding=rest_above(max(total), max(exact)),
         boxes=claim.boxes,
-        assumptions=(*ASSUMPTIONS, *assumed(code)),
+        assumptions=assumptions,
         outputs=tuple(total),
         circuit=circuit_digest(code.target),
         evaluation=claim.evaluation,

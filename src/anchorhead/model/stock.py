@@ -9,10 +9,11 @@ features and divides scores by sqrt(s). So s is at least the rows of W_Q and of 
     in_proj_weight   three parts, rows h s, ..:   (sqrt(s) W_Q | 0),  (W_K | 0),  (W_V | 0),  and zero rows below
     out_proj.weight  takes head h's d_v values:   to rows h d_v, .. where heads stack,  to rows 0, .. where they add up
 
-without biases. Features from D on are zero, and so are the rows that fill up a head: both add zeros to scores and to
-values, and the scores are sqrt(s)/sqrt(s) times the model's. s is a power of four where there is room, since sqrt(s) is
-then a power of two and nothing is rounded. W_O selects positions: those are the queries, and all positions are keys.
-(A W_O that mixes positions becomes part of the next lift.) A causal mask is `attn_mask`.
+without biases; where sqrt(s) W_Q would overflow, W_K has the factor. Features from D on are zero, and so are the rows
+that fill up a head: both add zeros to scores and to values, and the scores are sqrt(s)/sqrt(s) times the model's. s is
+a power of four where there is room, since sqrt(s) is then a power of two and nothing is rounded. W_O selects positions:
+those are the queries, and all positions are keys. (A W_O that mixes positions becomes part of the next lift.) A causal
+mask is `attn_mask`.
 
 *Lifts.* The affine stages before a layer map (n, d) to (N, D) by z -> L z + C, where C is what they make of zero and L
 is their derivative, the same everywhere. C is added to the positions, as a positional embedding is. L is one
@@ -38,7 +39,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import InputError, ShapeError, SizeError, StructureError
+from anchorhead.errors import InputError, PrecisionError, ShapeError, SizeError, StructureError
 from anchorhead.head.parameters import check_tensor, constant
 from anchorhead.model.affine import AppendRows, MixSequence, PositionGain, PositionWise, TokenWise
 from anchorhead.model.attention import Attention, LiteralAttention
@@ -125,13 +126,23 @@ def stock_form(network: Network) -> StockAttention:
     for exact in (True, False):
         total = sum(part.entries(exact) for part in parts)
         if total <= MOST_ENTRIES:
-            built = [stage for part in parts for stage in part.build(exact)]
-            return StockAttention(built, n, d).requires_grad_(False)
+            return _finite(StockAttention([stage for part in parts for stage in part.build(exact)], n, d))
     raise SizeError(
         f"As nn.MultiheadAttention and nn.Linear on sequences of {n} this model needs {total:,} entries, and "
         f"{MOST_ENTRIES:,} are allowed; take fewer tokens, keys or levels (a larger tolerance has fewer), or call the "
         "model itself, which needs none of them."
     )
+
+
+def _finite(built: StockAttention) -> StockAttention:
+    """Refuses numbers that overflow when they are multiplied by the root of the size of a head."""
+    if not all(p.isfinite().all() for p in built.parameters()):
+        dtype = next(built.parameters()).dtype
+        raise PrecisionError(
+            f"As nn.MultiheadAttention this model has numbers that {dtype} does not: queries and keys are those of the "
+            "model times the root of the size of a head. Take a wider dtype, or the model's literal form."
+        )
+    return built.requires_grad_(False)
 
 
 def _network(model: nn.Module, tokens: int | None) -> Network:
@@ -287,7 +298,9 @@ def _stock_layer(layer: Attention, lifted: Tensor, size: int) -> StockLayer:
     heads, d_v, features = layer.heads, layer.value.shape[1], lifted.shape[1]
     like = layer.value.detach()
     projections = like.new_zeros(3, heads, size, heads * size)
-    for block, weight, scale in zip(projections, (layer.query, layer.key, layer.value), (size, 1, 1), strict=True):
+    room = torch.finfo(like.dtype).max / math.sqrt(size)
+    scales = (size, 1, 1) if layer.query.abs().max() <= room else (1, size, 1)
+    for block, weight, scale in zip(projections, (layer.query, layer.key, layer.value), scales, strict=True):
         block[:, : weight.shape[1], :features] = weight.detach() * math.sqrt(scale)
     output = like.new_zeros(heads * size, heads, size)
     for h in range(heads):

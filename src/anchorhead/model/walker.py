@@ -82,7 +82,14 @@ def _require_agreement(network: nn.Module, literal: nn.Module, inputs: tuple[Ten
     with torch.no_grad():
         fast, slow = taken(network, inputs, {}), literal(*inputs)
         slow = slow.to(fast.dtype)
-    scale = 1 + slow.abs().max().item() if slow.numel() else 1.0
+    lost = fast.isfinite() & ~slow.isfinite() if fast.shape == slow.shape else slow.new_zeros((), dtype=torch.bool)
+    if lost.any():
+        raise StructureError(
+            f"On these inputs the network's literal form is not finite in {int(lost.sum())} of {lost.numel()} outputs, "
+            f"and its fast evaluation is: something overflows in {slow.dtype} that the latter does without. Walk it on "
+            "smaller inputs, or take a wider dtype."
+        )
+    scale = 1 + slow[slow.isfinite()].abs().max().item() if slow.isfinite().any() else 1.0
     allowed = max(scale * math.sqrt(torch.finfo(slow.dtype).eps), _promised(network))
     if fast.shape != slow.shape or not torch.allclose(fast, slow, rtol=0, atol=allowed, equal_nan=True):
         raise StructureError(

@@ -25,19 +25,12 @@ in any network (`flow.py`), without rounding. B is taken with room for errors, a
 *Means* of a register are those of sums in pairs, rounded at most 34 times for 2^32 tokens (`circuit/pool.py`); that,
 too, moves scores. Every data token runs every instruction, with numbers in the box for inputs that it does not have.
 
-*Turns.* A state w with error e becomes the map's own value at w, which is off by what the map makes of e, and is then
-computed with the error of one run from an exact state: the two are added, turn by turn, with the state's range. Where
-that range cannot be kept in the box, the machine looks in every turn whether its own state is, and the target's is then
-no further outside than they differ. They differ by no more than the box and the range of the target's turns allow: a
-bound that says less is replaced by that one, and is called trivial.
-
 *Drift.* Each step moves an entry of the pointer by 0 or ±2, up to 2(γ_(2K+6) + 2λ) + 2ρ.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -47,8 +40,7 @@ from flint import arb
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.constant_form import constant_form
 from anchorhead.circuit.pool import LENGTHS, PAIRINGS
-from anchorhead.circuit.rows import rounded
-from anchorhead.circuit.step import HeadFacts, Pair, Use, gamma, size, widened
+from anchorhead.circuit.step import HeadFacts, Pair, gamma, size
 from anchorhead.digits import Up
 from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.precision import above, below, precision, upper
@@ -58,6 +50,7 @@ from anchorhead.proof.flow import Flow, Tracker
 from anchorhead.proof.head_claim import HeadClaim
 from anchorhead.proof.instructions import Instructions, Layout, Planned, exact_scores, turn_of
 from anchorhead.proof.network_claim import NetworkClaim, argument_ranges, cells, worst
+from anchorhead.proof.turns import EXACT, WATCHED, turned
 
 RHO = UNIT["float64"]
 ROOM = 2.0**-10
@@ -66,16 +59,10 @@ LEAST = 1e-20
 """What may leak at most: pointers then drift by less than rounding moves them."""
 PARTS = 32
 """Of a domain, on each of which the largest score is bounded from below."""
-HOPELESS = 1e9
-"""In units of the box: errors, and ranges, that no bound is stated for."""
-SHARPEST = 2.0**60
-"""The β of a maximum that is taken for exact."""
-WATCHED = "the state lies in the domain after every turn, which an interpreter checks"
-NONE = HeadFacts(-math.inf, math.inf, 0.0, 0.0)
 
 
-class TurnsOutside(ToleranceError):
-    """That turns stay in the domain is not proved."""
+class NoRoomError(ToleranceError):
+    """Errors for which registers have no room: less of them has."""
 
 
 class LeakError(PrecisionError):
@@ -128,7 +115,7 @@ def output_bounds(program: Interpreted, *, machine: bool = True) -> list[float]:
         ranges = [(min(a for a, _ in wire), max(b for _, b in wire)) for wire in zip(*followed, strict=True)]
         extra = (_Extra if machine else _Nothing)(program, ranges)
         found = worst([_one_run(extra, cell) for cell in parts])
-        return found if program.turns is None else _turned(program, program.turns, found)
+        return found if program.turns is None else turned(program, program.turns, found)
 
 
 def _one_run(extra: _Extra, cell: Sequence[Pair]) -> list[float]:
@@ -136,62 +123,11 @@ def _one_run(extra: _Extra, cell: Sequence[Pair]) -> list[float]:
     flow = extra.flow(cell)
     largest = max([*flow.errors, *flow.output_errors], default=0.0)
     if not largest < ROOM / 2:
-        raise ToleranceError(
+        raise NoRoomError(
             f"The errors of this program may reach {Up(largest):.3g}, more than its registers have room for. Make it "
             "with a smaller tol or on a smaller domain."
         )
     return [upper(arb(e) + extra.of_output(k)) for k, e in enumerate(flow.output_errors)]
-
-
-def _turned(program: Interpreted, turns: int, own: Sequence[float]) -> list[float]:
-    """The bounds after all turns, given those of one from an exact state; infinite where errors spread too far."""
-    target, box, first, ideal = program.target, program.claim.box, program.target.tokens, _ideal(program)
-    cell, errors = list(box), [0.0] * len(box)
-    for _ in range(turns):
-        if program.watched:  # the machine's state is in the box, so that the target's is not far outside
-            cell[first:] = [widened(*pair) for pair in zip(box[first:], errors[first:], strict=True)]
-        carried = ideal.follow(cell, errors)
-        errors[first:] = [upper(arb(a) + b) for a, b in zip(own, carried.output_errors, strict=True)]
-        cell[first:] = carried.outputs
-        if not program.watched:
-            _require_inside(target.inputs[first:], box[first:], cell[first:], errors[first:])
-        elif not max(errors) < HOPELESS * max(map(size, box)):
-            return [math.inf] * len(own)
-    return errors[first:]
-
-
-def _ideal(program: Interpreted) -> Tracker:
-    """Ranges and errors through the target itself."""
-    target, dtype = program.target, program.claim.dtype
-    uses = [Use("plain", i) if step.wanted() else Use(step.name) for i, step in enumerate(target.steps)]
-    wiring = rounded(target, uses, dtype).sharpened([i for i, step in enumerate(target.steps) if step.beta_for(1.0)],
-                                                    SHARPEST)  # fmt: skip
-    return Tracker(target, dtype, wiring, [NONE] * len(uses), rounding=False)
-
-
-def trivial_bounds(program: Interpreted) -> list[float] | None:
-    """How far apart the states can be that the machine's looks allow, in the box, and that the target has after all
-    turns from one in the box; None where nothing is looked at."""
-    if program.turns is None or not program.watched:
-        return None
-    first, states = program.target.tokens, program.claim.box[program.target.tokens :]
-    with precision():
-        ideal, cell = _ideal(program), list(program.claim.box)
-        for _ in range(program.turns):
-            cell[first:] = ideal.follow(cell, [0.0] * len(cell)).outputs
-            if not max(map(size, cell)) < HOPELESS * max(map(size, program.claim.box)):
-                return [math.inf] * len(states)
-        return [
-            max(upper(arb(high) - arb(a)), upper(arb(b) - arb(low)))
-            for (low, high), (a, b) in zip(states, cell[first:], strict=True)
-        ]
-
-
-def _require_inside(names: Sequence[str], box: Sequence[Pair], cell: Sequence[Pair], errors: Sequence[float]) -> None:
-    for name, (low, high), pair, error in zip(names, box, cell, errors, strict=True):
-        a, b = widened(pair, error)
-        if not (low <= a and b <= high):
-            raise TurnsOutside(f"a turn may lead {name} to [{a:.6g}, {b:.6g}], outside [{low:.6g}, {high:.6g}]")
 
 
 class _Extra:
@@ -312,7 +248,7 @@ class _Extra:
         claim, facts = self.program.claim, []
         for i, use in enumerate(claim.wiring.uses):
             if use.head < 0:  # a mean
-                facts.append(NONE)
+                facts.append(EXACT)
                 continue
             head, scale = claim.heads[use.head], abs(arb(claim.wiring.values[i][0]))
             before, after = self.of_step(i)  # of a change, whose function is the identity, both arrive as they are

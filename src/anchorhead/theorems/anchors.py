@@ -24,14 +24,22 @@ from torch import Tensor
 from anchorhead.arithmetic import log_of
 from anchorhead.errors import InputError, SizeError
 
+LEAST_ERROR = 1e-200
+"""Of selection errors, over which counts are divided."""
+
+
+def check_selection_error(value: float) -> None:
+    """Refuses what is no ε."""
+    if not LEAST_ERROR <= value < 1:
+        raise InputError(
+            f"selection_error={value} must lie strictly between 0 and 1, and be {LEAST_ERROR:g} at least; it is the "
+            "softmax weight that all but the right anchors may keep. 1e-6 is the usual choice."
+        )
+
 
 def beta_for(selection_error: float, keys: int, spacing: float) -> float:
     """β = ln(keys/ε)/h², where `keys` counts those that must lose."""
-    if not 0 < selection_error < 1:
-        raise InputError(
-            f"selection_error={selection_error} must lie strictly between 0 and 1; it is the softmax weight that "
-            "all but the two nearest anchors may keep. 1e-6 is the usual choice."
-        )
+    check_selection_error(selection_error)
     return log_of(keys / selection_error) / (spacing * spacing)
 
 

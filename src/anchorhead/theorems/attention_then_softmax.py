@@ -15,6 +15,7 @@ import torch
 from anchorhead.theorems.formulas import Target
 from anchorhead.theorems.grid import Grid
 from anchorhead.theorems.grid_network import GridNetwork
+from anchorhead.theorems.own_columns import read_shifts
 from anchorhead.theorems.two_layer import build, read_columns
 
 
@@ -32,11 +33,13 @@ def attention_then_softmax(
     slope: float = 1 / 16,
     ramp_anchors: int | None = None,
     columns: OneOf["appended", "own"] = "appended",
+    shifts: int = 1,
     dtype: torch.dtype = torch.float64,
 ) -> GridNetwork:
     """One attention layer, then softmax and an affine read-out, that approximate f on a box.
 
-    The arguments are those of `two_layer`; columns="own" needs n >= 2, and keeps the bound in the sup norm.
+    The arguments are those of `two_layer`; columns="own" needs n >= 2, and keeps the bound in the sup norm, so that
+    there is nothing for shifts to do and more than one is refused.
 
     >>> swap = ah.theorems.attention_then_softmax(lambda x: x.flip(-2), tokens=2, features=1, levels=8)
     >>> x = torch.tensor([[0.2], [0.7]], dtype=torch.float64)
@@ -45,4 +48,5 @@ def attention_then_softmax(
     """
     grid = Grid(tokens, features, levels, low, high, slope)
     own = read_columns(columns, grid, ramp_anchors, attention=False)
-    return build(f, grid, output_features, selection_error, beta, ramp_anchors, dtype, [grid], attention=False, own=own)
+    grids = read_shifts(shifts, grid, own=False)
+    return build(f, grid, output_features, selection_error, beta, ramp_anchors, dtype, grids, attention=False, own=own)

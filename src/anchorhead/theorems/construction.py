@@ -104,6 +104,16 @@ class Construction(Network, AsBuilt, ABC):
     def check(self, x: Tensor) -> None:
         check_tensor(x, self.dtype, self.size, what="network")
 
+    def built(self) -> None:
+        """From now on these are the numbers, all of which are finite."""
+        for name, value in self.state_dict().items():
+            if not value.isfinite().all():
+                raise PrecisionError(
+                    f"{self.dtype} cannot hold this network: {file_name(name)} would have numbers that are not finite. "
+                    "Use a wider dtype, or scale weights, range or f."
+                )
+        super().built()
+
     def require_built(self) -> None:
         """Refuses to speak for numbers that are not the construction's."""
         if self.edited:

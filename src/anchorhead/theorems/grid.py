@@ -38,8 +38,8 @@ from torch import Tensor
 
 from anchorhead.arithmetic import log_of
 from anchorhead.digits import Down, Up
-from anchorhead.errors import InputError, PrecisionError, ShapeError, SizeError
-from anchorhead.theorems.anchors import check_count, check_range
+from anchorhead.errors import AnchorheadError, InputError, PrecisionError, ShapeError, SizeError
+from anchorhead.theorems.anchors import check_count, check_range, check_selection_error
 
 Modulus = Callable[[float], float]
 WIDENED = 9 / 8
@@ -122,8 +122,7 @@ class Grid:
 
     def beta(self, selection_error: float, saturation: float) -> float:
         """The β at which the weight outside the right cells is at most `selection_error`."""
-        if not 0 < selection_error < 1:
-            raise InputError(f"selection_error={selection_error} must lie strictly between 0 and 1.")
+        check_selection_error(selection_error)
         if saturation > 1 / 8:
             raise InputError(
                 f"At selection_error={selection_error} a ramp settles only to within {saturation:.3g} of 0 and 1, and "
@@ -206,10 +205,24 @@ def grid_values(f: Callable[[Tensor], Tensor], grid: Grid, output_features: int 
     found = []
     for index in torch.arange(grid.points).split(4096):
         inputs = centres[(index[:, None] // digits) % grid.levels].unflatten(-1, (grid.tokens, grid.features))
-        found.append(_checked(f(inputs), inputs, grid, output_features, dtype))
+        found.append(_checked(_asked(f, inputs), inputs, grid, output_features, dtype))
         if len(found) == 1:
             require_memory(grid, found[0].shape[-1], dtype)
     return torch.cat(found)
+
+
+def _asked(f: Callable[[Tensor], Tensor], inputs: Tensor) -> object:
+    """What f returns for a batch of grid points."""
+    try:
+        return f(inputs)
+    except AnchorheadError:
+        raise
+    except Exception as error:  # whatever the caller's own code raises
+        said = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+        raise InputError(
+            f"f raised {type(error).__name__} for a batch of grid points of shape {tuple(inputs.shape)}: {said}. f "
+            "works on batches, (..., tokens, features) to (..., tokens, d_out)."
+        ) from error
 
 
 def _checked(values: object, inputs: Tensor, grid: Grid, features: int | None, dtype: torch.dtype) -> Tensor:

@@ -81,6 +81,16 @@ class GridNetwork(Watched, Construction):
         return self.grid.tokens, self.grid.features
 
     @property
+    def tokens(self) -> int:
+        """n."""
+        return self.grid.tokens
+
+    @property
+    def features(self) -> int:
+        """d."""
+        return self.grid.features
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.lookup.values.dtype
 
@@ -132,9 +142,9 @@ class GridNetwork(Watched, Construction):
         lipschitz: L with |f(X) - f(Y)| <= L dist(X, Y) in every entry, or a modulus of continuity, a callable r
         -> largest |f(X) - f(Y)| at distance r. metric: the distance meant, Euclidean over all n*d entries or
         the largest entry ("sup", which gives the smaller bound).
-        norm: "sup" for the largest error of any entry anywhere, or p >= 1 for the paper's L_p norm, the p-th root
-        of the integral over the box of the sum over entries of |error|^p. With two layers on their own columns and no
-        shifts only that is small: on slopes the error may be the spread of f.
+        norm: "sup" for the largest error of any entry anywhere, or p >= 1 for the paper's L_p norm, the p-th root of
+        the integral over the box of the sum over entries of |error|^p, divided by neither. With two layers on their own
+        columns and no shifts only that is small: on slopes the error may be the spread of f.
         The bound holds if what is declared does; what the values on the grid contradict is refused.
         """
         self.require_built()

@@ -118,7 +118,7 @@ class GridScores:
         few boxes away."""
         away = ramp_head(self.anchors, self.ramp_beta).reach(dtype) * self.width - (self.box.high - self.box.low)
         summed = largest_held(dtype) * self.width / self.ramp_beta - self.size
-        return max(0.0, min(away, summed))
+        return max(0.0, min(away, summed, largest_held(dtype) - self.size))
 
 
 def largest_held(dtype: torch.dtype) -> float:

@@ -48,7 +48,7 @@ from anchorhead.errors import InputError, PrecisionError
 from anchorhead.head.parameters import AsBuilt, constant
 from anchorhead.model.affine import PositionWise
 from anchorhead.model.attention import CHUNK_ENTRIES, Attention, LiteralAttention
-from anchorhead.theorems.anchors import check_count, score_rows
+from anchorhead.theorems.anchors import check_count, check_selection_error, score_rows
 from anchorhead.theorems.grid import WIDENED, Grid
 from anchorhead.theorems.multi_head import windows
 
@@ -58,8 +58,7 @@ UNSURE = 1 / 8
 
 def own_beta(selection_error: float) -> float:
     """β at which ε is at most `selection_error`, but for other heads' share, which is its fifth power."""
-    if not 0 < selection_error < 1:
-        raise InputError(f"selection_error={selection_error} must lie strictly between 0 and 1.")
+    check_selection_error(selection_error)
     return 2 * log_of(8 / selection_error)
 
 
@@ -199,11 +198,11 @@ class OwnLookup(AsBuilt):
         lists = self._listed(keys.mT)
         rows = max(1, CHUNK_ENTRIES // (values.shape[0] * n))
         out = []
-        for chunk in u.reshape(-1, count, 1).split(rows):
+        for chunk in u.reshape(u.numel() // count, count, 1).split(rows):
             each = zip(chunk.unbind(1), lists, values.unflatten(0, (count, -1)), strict=True)
             parts = [windows(own * one[:, 0] + one[:, 1], held) for own, one, held in each]
             out.append(torch.stack(parts).sum(0))
-        whole = torch.cat(out).reshape(*u.shape[:-1], 1, -1)
+        whole = torch.cat(out).reshape(*u.shape[:-1], 1, values.shape[1])
         return self.parts(whole.expand(*u.shape[:-1], n, -1))
 
     def matrices(self) -> dict[str, Tensor]:
@@ -232,7 +231,10 @@ def read_shifts(shifts: int, grid: Grid, *, own: bool) -> list[Grid]:
     """The grids whose look-ups are averaged."""
     count = check_count(shifts, "shifts", 1)
     if count > 1 and not own:
-        raise InputError('shifts are for columns="own"; elsewhere the bound holds in the sup norm without them.')
+        raise InputError(
+            f'shifts={count} are for two_layer with columns="own"; elsewhere the bound holds in the sup norm without '
+            "them. Leave them out."
+        )
     if count > 1 and not WIDENED * grid.slope * count < 1:
         raise InputError(
             f"shifts={count} with slope={grid.slope:g}: slopes would overlap. Use a slope below "

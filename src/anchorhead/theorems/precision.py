@@ -10,12 +10,12 @@ Two scores off by η each move the blend of two neighbours as if u had moved by 
 further anchors keep exp(2η) times their weight, at most 4h·t·(exp(2η) - 1) more in the output; values and
 their sum round by 8ρ max|value|. The dtype holds the head when all this fits twice into the room that the
 theorem's (high - low)/p leaves above `two_point_error`, and when every number that is stored or computed, β, R²,
-βR², is within the dtype's range.
+βR², |t - m|, is within the dtype's range.
 
 *The sum itself.* u = w·x + t is a sum of d + 1 terms, and its rounding is ρ times the largest of them, not of u:
 at most (d + 3)ρ(|w_1 x_1| + ... + |t - m|). It moves u, and so the output, by that much. The part that is known
 when the head is built, |t - m|, is checked then; `summand_limit` is the size of the sum of absolute terms up to
-which the bound holds with rounding included. It ends where a score may overflow, too: `reach`.
+which the bound holds with rounding included. It ends where the sum or a score may overflow, too: `reach`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class AnchorHead:
     def _in_range(self, dtype: torch.dtype) -> bool:
         limits = torch.finfo(dtype)
         size = max(abs(self.low), abs(self.high))
-        numbers = (self.logit_range, self.beta, 2 * self.beta * self.radius, self.radius**2, size)
+        numbers = (self.logit_range, self.beta, 2 * self.beta * self.radius, self.radius**2, size, self.offset)
         least = min(self.radius**2, self.spacing, 2 * self.beta * self.spacing)
         return max(numbers) <= limits.max and least >= limits.tiny / limits.eps
 
@@ -97,11 +97,11 @@ class AnchorHead:
         return max(0.0, min(rounded, self.reach(dtype)))
 
     def reach(self, dtype: torch.dtype) -> float:
-        """The largest |u - middle| whose scores, 2βu'L' - βL'² with L' up to a spacing past the range, or 2βu' alone,
-        do not overflow in this dtype, rounded as they are."""
+        """The largest |u - middle| that is a number of this dtype and whose scores, 2βu'L' - βL'² with L' up to a
+        spacing past the range, or 2βu' alone, do not overflow in it, rounded as they are."""
         limits, furthest = torch.finfo(dtype), self.radius + self.spacing
-        most = limits.max * (1 - 8 * limits.eps) - self.beta * furthest**2
-        return max(0.0, most / (2 * self.beta * max(furthest, 1.0)))
+        largest = limits.max * (1 - 8 * limits.eps)
+        return max(0.0, min(largest, (largest - self.beta * furthest**2) / (2 * self.beta * max(furthest, 1.0))))
 
     def require(self, dtype: torch.dtype) -> None:
         """Refuses a dtype that cannot hold this head, with the logit range and the way out."""

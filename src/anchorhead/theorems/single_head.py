@@ -31,10 +31,13 @@ of the two, and at small β it is this one.
 **Causal.** With `causal=True` the anchors have p columns of their own, before the tokens, and p need not
 exceed n. Each token's column is a key too, visible to it and to later tokens; its score is a constant 800
 below the least best score of any anchor (which is -βh²/4 or more), and exp(-800) is zero in every dtype.
+W_Q multiplies by βs in place of β, and the key rows hold 1/s of the above, s >= 1 the least power of two at which
+that score over βs is at most 2^15: at small β it would be no number of float16 otherwise.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, cast
 
@@ -57,6 +60,11 @@ SILENCE = 800.0
 def silent_score(head: AnchorHead) -> float:
     """How far below zero a token's own key scores in the causal form."""
     return head.beta * head.spacing**2 / 4 + SILENCE
+
+
+def silent_scale(head: AnchorHead) -> float:
+    """s, by which keys are smaller and queries larger in the causal form."""
+    return 2.0 ** max(0, math.frexp(silent_score(head) / head.beta)[1] - 15)
 
 
 class SingleHead(Ramps):
@@ -154,9 +162,9 @@ def single_head(
     rows = output_rows(output_row, p, output_features)
     head = ramp_head(t, low, high, p, p, p - 1, selection_error, beta)
     points = even_points(low, high, p)
-    silence = silent_score(head) / head.beta if causal else None
-    lift = _lift(w, t, points, (low + high) / 2, rows, output_features, silence)
-    attention = _attention(d, output_features, head.beta, w.dtype, n, p, causal)
+    silence, scale = (silent_score(head) / head.beta, silent_scale(head)) if causal else (None, 1.0)
+    lift = _lift(w, t, points, (low + high) / 2, rows, output_features, silence, scale)
+    attention = _attention(d, output_features, head.beta * scale, w.dtype, n, p, causal)
     model = SingleHead([lift, attention], head, w, t, points, rows, output_features, losers=p - 1)
     model.causal = causal
     return model
@@ -173,13 +181,14 @@ def _check_anchors(anchors: int, tokens: int, causal: bool) -> int:
 
 
 def _lift(w: Tensor, t: Tensor, points: Tensor, middle: float, rows: Tensor, d_o: int,
-          silence: float | None) -> nn.Sequential:  # fmt: skip
-    """A: (..., n, d) to (..., columns, 2d + d_o + 2); silence: of the tokens' own keys where it is causal, over β."""
+          silence: float | None, scale: float) -> nn.Sequential:  # fmt: skip
+    """A: (..., n, d) to (..., columns, 2d + d_o + 2); silence: of the tokens' own keys where it is causal, over β;
+    scale: by which keys are smaller."""
     n, d = w.shape
     p, dtype = len(points), w.dtype
     centred = (points - middle).to(dtype).double()  # the anchors that the dtype can represent
     slope, square = score_rows(centred)
-    keys = torch.cat([slope[:, None].expand(p, d), square[:, None]], dim=1)
+    keys = torch.cat([slope[:, None].expand(p, d), square[:, None]], dim=1) / scale
     values = torch.zeros(p, d_o, dtype=torch.float64)
     values[torch.arange(p), rows] = points
     one = torch.ones(p, 1, dtype=torch.float64)
@@ -187,7 +196,7 @@ def _lift(w: Tensor, t: Tensor, points: Tensor, middle: float, rows: Tensor, d_o
     if silence is not None:
         silent = torch.zeros(n, constants.shape[1], dtype=torch.float64)
         silent[:, 0] = 1
-        silent[:, d + 1] = -silence
+        silent[:, d + 1] = -silence / scale
         constants = torch.cat([constants, silent])
     shift = ((t.double() - middle) / d).to(dtype)
     gain = PositionGain(w, shift[:, None].expand(n, d))
