@@ -14,7 +14,8 @@ A relative claim is one on 1 - head/target, by the same boxes; at a zero, which 
 c tanh(su) = csu(1 - θ) with 0 <= θ <= (su)²/3.
 
 *A far side*, x >= b (or -x >= b): sub-formulas are polynomials in x plus a rest <= r exp(-λ(x - b)) (`Tail`), the
-weights of all keys but the last likewise; x exp(-λ(x-b)) <= b exp(-(λ - 1/b)(x-b)) serves products. Slopes of target
+weights of all keys but the last likewise, and what divides by an exponential vanishes (`Grown`);
+x exp(-λ(x-b)) <= b exp(-(λ - 1/b)(x-b)) serves products. Slopes of target
 and end key differ by the rounding of the stored gain; times |x|, that is counted under the claimed rounding (1 + |x|).
 
 *A network.* Let z be the exact value of a wire, in an interval Z, and z' the model's, |z' - z| <= e. A stored row
@@ -441,12 +442,16 @@ class Tail(Arithmetic):
             raise NotChecked("a part of the formula does not vanish fast enough on an unbounded side")
         return sum((size for size, _ in live), arb(0)), min((rate for _, rate in live), default=INFINITE)
 
-    def __add__(self, other: Any) -> Tail:
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, Grown):
+            return other + self
         other = self.lift(other)
         terms = [a + b for a, b in itertools.zip_longest(self.terms, other.terms, fillvalue=arb(0))]
         return Tail(self.start, terms, *self.rests((self.size, self.rate), (other.size, other.rate)))
 
-    def __mul__(self, other: Any) -> Tail:
+    def __mul__(self, other: Any) -> Any:
+        if isinstance(other, Grown):
+            return other * self
         other = self.lift(other)
         terms = [arb(0)] * (len(self.terms) + len(other.terms) - 1)
         rests = [(self.size * other.size, self.rate + other.rate)]
@@ -464,6 +469,8 @@ class Tail(Arithmetic):
         return Tail(self.start, [outer(self.terms[0])], abs(slope).upper() * self.size, self.rate)
 
     def __truediv__(self, other: Any) -> Tail:
+        if isinstance(other, Grown):
+            return self * other.inverse()
         other = self.lift(other)
         if len(other.terms) > 1:
             raise NotChecked("a quotient with a divisor that grows, on an unbounded side")
@@ -493,11 +500,13 @@ class Tail(Arithmetic):
             raise NotChecked("a kink is not decided on an unbounded side")
         return sign
 
-    def apply(self, name: str) -> Tail:
+    def apply(self, name: str) -> Any:
         if len(self.terms) == 1:
             return self.smooth(lambda s: primitive(name, s))
         direction, u0, speed = self.leaves()
         far = direction * u0
+        if name == "exp" and direction > 0:
+            return Grown(self.start, u0.exp(), speed, 1)
         limits = {"sigmoid": (1, 0), "tanh": (1, -1), "erfc": (0, 2), "softplus1": (0, 0)}
         if name == "exp" and direction < 0:
             limit, size, rate = 0, u0.exp(), arb(1)
@@ -511,6 +520,56 @@ class Tail(Arithmetic):
             raise NotChecked(f"{name} of something unbounded, on an unbounded side")
         line = self if name == "softplus1" and direction > 0 else self.lift(limit)
         return line + Tail(self.start, [arb(0)], size, rate * speed)
+
+
+class Grown(Arithmetic):
+    """direction·f >= low·exp(rate (y - start)) for all y >= start, low and rate > 0: what is divided by it vanishes."""
+
+    def __init__(self, start: arb, low: arb, rate: arb, direction: int) -> None:
+        self.start, self.low, self.rate, self.direction = start, low.lower(), rate.lower(), direction
+        if not (self.low > 0 and self.rate > 0):
+            raise NotChecked("what grows on an unbounded side does so too late")
+
+    def __add__(self, other: Any) -> Grown:
+        if isinstance(other, Grown):
+            if other.direction != self.direction:
+                raise NotChecked("a difference of what grows, on an unbounded side")
+            return self if self.rate > other.rate else other
+        terms, size = (other.terms, other.size) if isinstance(other, Tail) else ([arb(other)], arb(0))
+        if not self.rate * self.start >= len(terms) - 1:  # (y/start)^i <= exp(i (y - start)/start)
+            raise NotChecked("a polynomial that outgrows an exponential, on an unbounded side")
+        most = sum((abs(a).upper() * self.start**i for i, a in enumerate(terms)), size)
+        return Grown(self.start, self.low - most, self.rate, self.direction)
+
+    def __mul__(self, other: Any) -> Grown:
+        if isinstance(other, Grown):
+            return Grown(self.start, self.low * other.low, self.rate + other.rate, self.direction * other.direction)
+        if isinstance(other, Tail) and len(other.terms) > 1:
+            raise NotChecked("a product of what grows, on an unbounded side")
+        factor = other.terms[0] + arb(0, other.size) if isinstance(other, Tail) else arb(other)
+        turned = self.direction * (1 if factor > 0 else -1)
+        return Grown(self.start, self.low * factor.abs_lower(), self.rate, turned)
+
+    def inverse(self) -> Tail:
+        return Tail(self.start, [arb(0)], 1 / self.low, self.rate)
+
+    def __rtruediv__(self, other: Any) -> Tail:
+        return self.inverse() * other
+
+    def __truediv__(self, other: Any) -> Grown:
+        if isinstance(other, (Tail, Grown)):
+            raise NotChecked("a quotient of what grows, on an unbounded side")
+        return self * (1 / arb(other))
+
+    def sign(self) -> arb:
+        return arb(self.direction)
+
+    def apply(self, name: str) -> Tail | Grown:
+        if name == "sqrt" and self.direction > 0:
+            return Grown(self.start, self.low.sqrt(), self.rate / 2, 1)
+        if name == "exp" and self.direction < 0:  # exp(rate t) >= 1 + rate t
+            return Tail(self.start, [arb(0)], (-self.low).exp(), self.low * self.rate)
+        raise NotChecked(f"{name} of what grows exponentially, on an unbounded side")
 
 
 # Bounding functions of one variable.

@@ -46,10 +46,17 @@ class Target:
     """Whether its error is measured in units of |f|, which then has no zero on the bounded domain."""
     evaluation: str = ""
     """Of which evaluation rounding is to be proved: `fast`, or both."""
+    written: Expression | None = None
+    """What was asked for, where this is that over a unit: what messages speak of."""
 
     @property
     def node(self) -> Node:
         return self.expression.outputs[0]
+
+    @property
+    def name(self) -> Expression:
+        """The target as it was asked for, for a sentence."""
+        return self.written or self.expression
 
     @property
     def variable(self) -> str:
@@ -89,7 +96,7 @@ class Target:
         if self.unit == 1:
             return self
         node = Node("mul", (constant(1 / Fraction(self.unit)), self.node))
-        return replace(self, expression=Expression((node,), (self.variable,)))
+        return replace(self, expression=Expression((node,), (self.variable,)), written=self.name)
 
     def function(self, node: Node | None = None) -> Callable[[Array], Array]:
         """The target, or one of its pieces, on arrays."""

@@ -10,9 +10,9 @@ The terms of f·D and N cancel at m to their difference, which is what makes the
 without it need a thousand times as many boxes. Where f has a kink inside the box only J = 1 is used, with
 generalised slopes, and where it has an infinite slope J = 0.
 
-*Across a kink* nothing cancels in an enclosure of f·D' + f'·D - N' over the box, if it is summed as it stands: its terms
-are about |f| times the steepness β of the gate there. With l the key of piece p that leads in the middle, and `ref` of
-all, E_k = E_l e_k for the keys of the piece, d_l = slope_l - slope_ref and s_k = slope_k - slope_l, the sum is
+*Across a kink* nothing cancels in an enclosure of f·D' + f'·D - N' over the box, if it is summed as it stands: its
+terms are about |f| times the steepness β of the gate there. With l the key of piece p that leads in the middle, and
+`ref` of all, E_k = E_l e_k for the keys of the piece, d_l = slope_l - slope_ref and s_k = slope_k - slope_l, the sum is
 
     g'  =  sum over p of  E_l ( d_l sum e_k (f - v_k)  +  sum e_k (f' - gain_k + s_k (f - v_k)) )
 
@@ -20,9 +20,9 @@ where f - v_k is enclosed first, and e_k, being of one piece, hardly moves. So s
 and the piece's head are near, is known to about the box's width, and g' to β times that: the box need only be small
 beside 1/β, however far from zero it is and however many keys a piece has.
 
-*At an infinite slope* the same is said of c·D - N too, for every number c
-of the range F of f on the box: at a point x it is g(x) for c = f(x). So the coefficients are those of a constant, F,
-which leaves N and D their cancellation: large values of keys that crowd at an end of a square root need it.
+*At an infinite slope* the same is said of c·D - N too, for every number c of the range F of f on the box: at a point x
+it is g(x) for c = f(x). So the coefficients are those of a constant, F, which leaves N and D their cancellation: large
+values of keys that crowd at an end of a square root need it.
 
 *Many keys.* Of a large head N and D have the keys that are near on the box, and what all others add to the head is
 added to the bound (`head/near_keys.py`). The paper's head is a staircase of many keys: no polynomial follows it over a
