@@ -1865,8 +1865,11 @@ def read(path: str | Path) -> tuple[dict[str, Any], Tensors]:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or 8 + length > len(data):
         raise Refused("the file is shorter than its header says")
-    header = json.loads(data[8 : 8 + length], object_pairs_hook=unique, parse_constant=constant)
-    record = json.loads(header.pop("__metadata__")["anchorhead"], object_pairs_hook=unique, parse_constant=constant)
+    header = json.loads(data[8 : 8 + length].decode("utf-8"), object_pairs_hook=unique, parse_constant=constant)
+    metadata = header.pop("__metadata__")
+    if set(metadata) != {"anchorhead"}:
+        raise Refused("the metadata hold something beside the record")
+    record = json.loads(metadata["anchorhead"].encode().decode(), object_pairs_hook=unique, parse_constant=constant)
     body, tensors, place = data[8 + length :], Tensors(), 0
     digest = hashlib.sha256(json.dumps({k: v for k, v in record.items() if k != "digest"}, sort_keys=True).encode())
     types = {"float64": "F64", "float32": "F32"}

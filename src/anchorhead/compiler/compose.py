@@ -128,6 +128,7 @@ class _Work:
         budget = aim - SPARE * self.rounding
         fixed: dict[int, float] = {}
         held: dict[int, Choice] = {}
+        refused = ToleranceError("")
         for _ in range(3 * len(self.wanted.requests) + 2):
             wanted = shares(self.arrives, self.costs, budget, fixed)
             if not wanted and fixed:
@@ -136,7 +137,8 @@ class _Work:
             if not isinstance(found, ToleranceError):
                 top = wanted.get(len(self.wanted.requests), math.inf)
                 return found, self._sharpness(top)
-        raise found  # a head does not keep what it is said to be able to
+            refused = found
+        raise refused
 
     def inside(self, aim: float) -> float:
         """A smaller aim, at which errors as large as heads are asked to keep leave every argument where its head is
