@@ -1778,6 +1778,38 @@ def polynomial(row: list[Fraction], at: Fraction = Fraction(0)) -> Callable[[Any
     return value
 
 
+def addends(tree: Tree, share: Fraction, into: dict[Tree, Fraction]) -> None:
+    """Adds the parts of which a formula is a sum, with their exact factors."""
+    value = rational(tree)
+    factors = [rational(part) for part in tree[1:]] if tree[0] in ("*", "/") else []
+    if value is not None:
+        into["number", Fraction(1)] = into.get(("number", Fraction(1)), Fraction(0)) + share * value
+    elif tree[0] in ("+", "-"):
+        addends(tree[1], share, into)
+        addends(tree[2], share if tree[0] == "+" else -share, into)
+    elif tree[0] == "*" and factors[0] is not None:
+        addends(tree[2], share * factors[0], into)
+    elif factors and factors[1]:
+        addends(tree[1], share * factors[1] if tree[0] == "*" else share / factors[1], into)
+    else:
+        into[tree] = into.get(tree, Fraction(0)) + share
+
+
+def uncancelled(curves: list[dict[str, Any]]) -> tuple[list[Any], list[Any]] | None:
+    """Two formulas as what their difference leaves when shared addends have cancelled, and zero."""
+    if any(part["kind"] != "formula" for part in curves) or curves[0]["variable"] != curves[1]["variable"]:
+        return None
+    name, left = curves[0]["variable"], dict[Tree, Fraction]()
+    for part, share in zip(curves, (1, -1), strict=True):
+        addends(parse(part["formula"], [name]), Fraction(share), left)
+    kept = [(tree, number(share)) for tree, share in left.items() if share]
+
+    def value(x: Any, choose: Branches) -> Any:
+        return sum((evaluate(tree, {name: x}, choose) * share for tree, share in kept), arb(0) * x)
+
+    return ([value], [lambda x, _: arb(0) * x]) if len(kept) < len(left) else None
+
+
 def check_distance(record: dict[str, Any], tensors: Tensors, verdict: Verdict) -> None:
     claim, curves = record["claim"], record["curves"]
     lower, upper = arb(claim["lower"]), arb(claim["upper"])
@@ -1791,6 +1823,8 @@ def check_distance(record: dict[str, Any], tensors: Tensors, verdict: Verdict) -
     (breaks_f, f, far_f), (breaks_g, g, far_g) = (
         curve_pieces(part, tensors, f"curves.{i}.") for i, part in enumerate(curves)
     )
+    if not relative:
+        f, g = uncancelled(curves) or (f, g)
     edges = [Fraction(e) for e in tensors["edges"]]
     for end, edge in ((low, edges[0]), (high, edges[-1])):
         if math.isfinite(end) and Fraction(end) != edge:
