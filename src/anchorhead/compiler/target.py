@@ -21,7 +21,7 @@ from anchorhead.enclosure.precision import precision
 from anchorhead.enclosure.tails import tail
 from anchorhead.enclosure.zeros import zero
 from anchorhead.errors import ExpressionError, InputError
-from anchorhead.expression.domain import shown
+from anchorhead.expression.domain import ends, shown
 from anchorhead.expression.functions import check_names
 from anchorhead.expression.graph import Expression, Node, constant
 from anchorhead.expression.parse import parse
@@ -284,7 +284,7 @@ def read_interval(domain: Domain, variable: str) -> tuple[float, float]:
     if isinstance(domain, set | frozenset | str | bytes):
         raise InputError(f"The domain {shown(domain)} has no lower and upper end; give a pair (low, high).")
     try:
-        low, high = (float(end) for end in domain)
+        low, high = ends(domain)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(
             f"The domain {shown(domain)} must be a pair (low, high), or None for the whole real line."

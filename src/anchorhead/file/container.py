@@ -89,6 +89,11 @@ def read(path: str | os.PathLike[str]) -> ModelFile:
 
 
 def _bytes(path: str | os.PathLike[str]) -> bytes:
+    if not isinstance(path, str | os.PathLike):
+        raise FileError(
+            f"The path of a file is wanted, and a {type(path).__name__} was given; save a model first, "
+            'model.save("model.safetensors"), and give that path.'
+        )
     try:
         found = Path(path).stat()
         if not stat.S_ISREG(found.st_mode):
