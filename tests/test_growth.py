@@ -39,3 +39,13 @@ def test_refusals_speak_of_the_formula_that_was_given(text):
     with pytest.raises(ah.InputError, match="not seen to approach a line") as refusal:
         ah.compile(text)
     assert str(refusal.value).startswith(f"{text} is not seen")
+
+
+@pytest.mark.parametrize(("domain", "places"), [((500, math.inf), (500.0, 1e9)), ((-math.inf, -5e3), (-5e3, -1e9))])
+def test_half_lines_far_out_are_compiled(domain, places):
+    for text in ("gelu(x)", "1/cosh(x)"):
+        model = ah.compile(text, domain, tol=1e-6)
+        for place in places:
+            exact = place if text == "gelu(x)" and place > 0 else 0.0
+            room = 1e-6 + model.certificate.rounding * (1 + abs(place))
+            assert abs(model(torch.tensor(place, dtype=torch.float64)).item() - exact) <= room

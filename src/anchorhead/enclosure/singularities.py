@@ -59,7 +59,8 @@ _WHERE = {
 def singularities(node: Node, variable: str, low: float, high: float) -> None:
     """Nothing when the target is finite on all of [low, high]; a SingularityError with the place when it is not."""
     with ctx.workprec(PRECISION):
-        stack = cover(*(_seen_to(node, variable, sign, end) for sign, end in ((-1, low), (1, high))))[::-1]
+        ends = _seen_to(node, variable, -1, low, high), _seen_to(node, variable, 1, high, low)
+        stack = cover(*ends)[::-1] or [(low, high)]
         span = max(right - left for left, right in stack)
         for _ in range(MOST_BOXES):
             if not stack:
@@ -79,12 +80,15 @@ def singularities(node: Node, variable: str, low: float, high: float) -> None:
     )
 
 
-def _seen_to(node: Node, variable: str, sign: int, end: float) -> float:
-    """The end, if it is finite; else the first power of two beyond which there is a tail, or that far."""
+def _seen_to(node: Node, variable: str, sign: int, end: float, other: float) -> float:
+    """The end, if it is finite; else the first power of two past the other end beyond which there is a tail, or that
+    far."""
+    if math.isfinite(end):
+        return end
     size = 1.0
-    while math.isinf(end) and size < FAR and tail(node, variable, sign, size) is None:
+    while size <= sign * other < math.inf or (size < FAR and tail(node, variable, sign, size) is None):
         size *= 2
-    return sign * size if math.isinf(end) else end
+    return sign * size
 
 
 def singularities_in_box(node: Node, ranges: Mapping[str, tuple[float, float]]) -> None:
