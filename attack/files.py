@@ -253,6 +253,13 @@ def _record(header: dict[str, Any], text: str) -> None:
     header["__metadata__"]["anchorhead"] = text
 
 
+def _encoded(data: bytes, encoding: str) -> bytes:
+    """The header in another encoding."""
+    (length,) = struct.unpack("<Q", data[:8])
+    header = data[8 : 8 + length].decode().encode(encoding)
+    return struct.pack("<Q", len(header)) + header + data[8 + length :]
+
+
 BENDS: dict[str, Callable[[dict[str, Any], str, random.Random], Any]] = {
     "offsets": lambda h, name, rng: h[name].update(
         data_offsets=rng.choice(([0, 8], [8, 0], [-8, 8], [0, 2**63], [0.0, 8.0], None, [0], [2**70, 2**71]))
@@ -271,6 +278,7 @@ BYTES: dict[str, Callable[[bytes, int, random.Random], bytes]] = {
     "cut": lambda data, at, rng: data[:at],
     "flip": lambda data, at, rng: data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :],
     "length": lambda data, at, rng: struct.pack("<Q", rng.choice((0, 1, 2**63, 2**64 - 1, len(data)))) + data[8:],
+    "encoding": lambda data, at, rng: _encoded(data, rng.choice(("utf-16", "utf-16-le", "utf-32", "utf-8-sig"))),
     "name": lambda data, at, rng: data.replace(b'"__metadata__"', b'"x"', 1),
 }
 

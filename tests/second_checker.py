@@ -14,7 +14,8 @@ A relative claim is one on 1 - head/target, by the same boxes; at a zero, which 
 c tanh(su) = csu(1 - θ) with 0 <= θ <= (su)²/3.
 
 *A far side*, x >= b (or -x >= b): sub-formulas are polynomials in x plus a rest <= r exp(-λ(x - b)) (`Tail`), the
-weights of all keys but the last likewise; x exp(-λ(x-b)) <= b exp(-(λ - 1/b)(x-b)) serves products. Slopes of target
+weights of all keys but the last likewise, and what divides by an exponential vanishes (`Grown`);
+x exp(-λ(x-b)) <= b exp(-(λ - 1/b)(x-b)) serves products. Slopes of target
 and end key differ by the rounding of the stored gain; times |x|, that is counted under the claimed rounding (1 + |x|).
 
 *A network.* Let z be the exact value of a wire, in an interval Z, and z' the model's, |z' - z| <= e. A stored row
@@ -441,12 +442,16 @@ class Tail(Arithmetic):
             raise NotChecked("a part of the formula does not vanish fast enough on an unbounded side")
         return sum((size for size, _ in live), arb(0)), min((rate for _, rate in live), default=INFINITE)
 
-    def __add__(self, other: Any) -> Tail:
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, Grown):
+            return other + self
         other = self.lift(other)
         terms = [a + b for a, b in itertools.zip_longest(self.terms, other.terms, fillvalue=arb(0))]
         return Tail(self.start, terms, *self.rests((self.size, self.rate), (other.size, other.rate)))
 
-    def __mul__(self, other: Any) -> Tail:
+    def __mul__(self, other: Any) -> Any:
+        if isinstance(other, Grown):
+            return other * self
         other = self.lift(other)
         terms = [arb(0)] * (len(self.terms) + len(other.terms) - 1)
         rests = [(self.size * other.size, self.rate + other.rate)]
@@ -464,6 +469,8 @@ class Tail(Arithmetic):
         return Tail(self.start, [outer(self.terms[0])], abs(slope).upper() * self.size, self.rate)
 
     def __truediv__(self, other: Any) -> Tail:
+        if isinstance(other, Grown):
+            return self * other.inverse()
         other = self.lift(other)
         if len(other.terms) > 1:
             raise NotChecked("a quotient with a divisor that grows, on an unbounded side")
@@ -493,11 +500,13 @@ class Tail(Arithmetic):
             raise NotChecked("a kink is not decided on an unbounded side")
         return sign
 
-    def apply(self, name: str) -> Tail:
+    def apply(self, name: str) -> Any:
         if len(self.terms) == 1:
             return self.smooth(lambda s: primitive(name, s))
         direction, u0, speed = self.leaves()
         far = direction * u0
+        if name == "exp" and direction > 0:
+            return Grown(self.start, u0.exp(), speed, 1)
         limits = {"sigmoid": (1, 0), "tanh": (1, -1), "erfc": (0, 2), "softplus1": (0, 0)}
         if name == "exp" and direction < 0:
             limit, size, rate = 0, u0.exp(), arb(1)
@@ -511,6 +520,56 @@ class Tail(Arithmetic):
             raise NotChecked(f"{name} of something unbounded, on an unbounded side")
         line = self if name == "softplus1" and direction > 0 else self.lift(limit)
         return line + Tail(self.start, [arb(0)], size, rate * speed)
+
+
+class Grown(Arithmetic):
+    """direction·f >= low·exp(rate (y - start)) for all y >= start, low and rate > 0: what is divided by it vanishes."""
+
+    def __init__(self, start: arb, low: arb, rate: arb, direction: int) -> None:
+        self.start, self.low, self.rate, self.direction = start, low.lower(), rate.lower(), direction
+        if not (self.low > 0 and self.rate > 0):
+            raise NotChecked("what grows on an unbounded side does so too late")
+
+    def __add__(self, other: Any) -> Grown:
+        if isinstance(other, Grown):
+            if other.direction != self.direction:
+                raise NotChecked("a difference of what grows, on an unbounded side")
+            return self if self.rate > other.rate else other
+        terms, size = (other.terms, other.size) if isinstance(other, Tail) else ([arb(other)], arb(0))
+        if not self.rate * self.start >= len(terms) - 1:  # (y/start)^i <= exp(i (y - start)/start)
+            raise NotChecked("a polynomial that outgrows an exponential, on an unbounded side")
+        most = sum((abs(a).upper() * self.start**i for i, a in enumerate(terms)), size)
+        return Grown(self.start, self.low - most, self.rate, self.direction)
+
+    def __mul__(self, other: Any) -> Grown:
+        if isinstance(other, Grown):
+            return Grown(self.start, self.low * other.low, self.rate + other.rate, self.direction * other.direction)
+        if isinstance(other, Tail) and len(other.terms) > 1:
+            raise NotChecked("a product of what grows, on an unbounded side")
+        factor = other.terms[0] + arb(0, other.size) if isinstance(other, Tail) else arb(other)
+        turned = self.direction * (1 if factor > 0 else -1)
+        return Grown(self.start, self.low * factor.abs_lower(), self.rate, turned)
+
+    def inverse(self) -> Tail:
+        return Tail(self.start, [arb(0)], 1 / self.low, self.rate)
+
+    def __rtruediv__(self, other: Any) -> Tail:
+        return self.inverse() * other
+
+    def __truediv__(self, other: Any) -> Grown:
+        if isinstance(other, (Tail, Grown)):
+            raise NotChecked("a quotient of what grows, on an unbounded side")
+        return self * (1 / arb(other))
+
+    def sign(self) -> arb:
+        return arb(self.direction)
+
+    def apply(self, name: str) -> Tail | Grown:
+        if name == "sqrt" and self.direction > 0:
+            return Grown(self.start, self.low.sqrt(), self.rate / 2, 1)
+        if name == "exp" and self.direction < 0:  # exp(rate t) >= 1 + rate t
+            return Tail(self.start, [arb(0)], (-self.low).exp(), self.low * self.rate)
+        raise NotChecked(f"{name} of what grows exponentially, on an unbounded side")
 
 
 # Bounding functions of one variable.
@@ -1719,6 +1778,38 @@ def polynomial(row: list[Fraction], at: Fraction = Fraction(0)) -> Callable[[Any
     return value
 
 
+def addends(tree: Tree, share: Fraction, into: dict[Tree, Fraction]) -> None:
+    """Adds the parts of which a formula is a sum, with their exact factors."""
+    value = rational(tree)
+    factors = [rational(part) for part in tree[1:]] if tree[0] in ("*", "/") else []
+    if value is not None:
+        into["number", Fraction(1)] = into.get(("number", Fraction(1)), Fraction(0)) + share * value
+    elif tree[0] in ("+", "-"):
+        addends(tree[1], share, into)
+        addends(tree[2], share if tree[0] == "+" else -share, into)
+    elif tree[0] == "*" and factors[0] is not None:
+        addends(tree[2], share * factors[0], into)
+    elif factors and factors[1]:
+        addends(tree[1], share * factors[1] if tree[0] == "*" else share / factors[1], into)
+    else:
+        into[tree] = into.get(tree, Fraction(0)) + share
+
+
+def uncancelled(curves: list[dict[str, Any]]) -> tuple[list[Any], list[Any]] | None:
+    """Two formulas as what their difference leaves when shared addends have cancelled, and zero."""
+    if any(part["kind"] != "formula" for part in curves) or curves[0]["variable"] != curves[1]["variable"]:
+        return None
+    name, left = curves[0]["variable"], dict[Tree, Fraction]()
+    for part, share in zip(curves, (1, -1), strict=True):
+        addends(parse(part["formula"], [name]), Fraction(share), left)
+    kept = [(tree, number(share)) for tree, share in left.items() if share]
+
+    def value(x: Any, choose: Branches) -> Any:
+        return sum((evaluate(tree, {name: x}, choose) * share for tree, share in kept), arb(0) * x)
+
+    return ([value], [lambda x, _: arb(0) * x]) if len(kept) < len(left) else None
+
+
 def check_distance(record: dict[str, Any], tensors: Tensors, verdict: Verdict) -> None:
     claim, curves = record["claim"], record["curves"]
     lower, upper = arb(claim["lower"]), arb(claim["upper"])
@@ -1732,6 +1823,8 @@ def check_distance(record: dict[str, Any], tensors: Tensors, verdict: Verdict) -
     (breaks_f, f, far_f), (breaks_g, g, far_g) = (
         curve_pieces(part, tensors, f"curves.{i}.") for i, part in enumerate(curves)
     )
+    if not relative:
+        f, g = uncancelled(curves) or (f, g)
     edges = [Fraction(e) for e in tensors["edges"]]
     for end, edge in ((low, edges[0]), (high, edges[-1])):
         if math.isfinite(end) and Fraction(end) != edge:
@@ -1806,8 +1899,11 @@ def read(path: str | Path) -> tuple[dict[str, Any], Tensors]:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or 8 + length > len(data):
         raise Refused("the file is shorter than its header says")
-    header = json.loads(data[8 : 8 + length], object_pairs_hook=unique, parse_constant=constant)
-    record = json.loads(header.pop("__metadata__")["anchorhead"], object_pairs_hook=unique, parse_constant=constant)
+    header = json.loads(data[8 : 8 + length].decode("utf-8"), object_pairs_hook=unique, parse_constant=constant)
+    metadata = header.pop("__metadata__")
+    if set(metadata) != {"anchorhead"}:
+        raise Refused("the metadata hold something beside the record")
+    record = json.loads(metadata["anchorhead"].encode().decode(), object_pairs_hook=unique, parse_constant=constant)
     body, tensors, place = data[8 + length :], Tensors(), 0
     digest = hashlib.sha256(json.dumps({k: v for k, v in record.items() if k != "digest"}, sort_keys=True).encode())
     types = {"float64": "F64", "float32": "F32"}

@@ -8,7 +8,9 @@ import sys
 
 import numpy as np
 import pytest
+import second_checker
 import torch
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 import anchorhead as ah
@@ -282,3 +284,29 @@ def test_what_is_loaded_with_verify_has_the_certificate_that_was_checked(tmp_pat
         ah.load(path, verify=True)
     with pytest.raises(ah.InputError):
         ah.load(path, verify="yes")
+
+
+HEADERS = {
+    "UTF-16": lambda text: text.encode("utf-16"),
+    "UTF-16 without a mark": lambda text: text.encode("utf-16-le"),
+    "UTF-32": lambda text: text.encode("utf-32"),
+    "a byte order mark": lambda text: text.encode("utf-8-sig"),
+    "metadata that are no texts": lambda text: text.replace('"__metadata__":{', '"__metadata__":{"count":1,').encode(),
+    "half a character": lambda text: text.replace('"__metadata__":{', '"__metadata__":{"note":"\\ud800",').encode(),
+    "half a character in the record": lambda text: text.replace('{"anchorhead":"{', '{"anchorhead":"{\\ud800').encode(),
+}
+
+
+@pytest.mark.parametrize("form", HEADERS)
+def test_a_header_that_safetensors_refuses_is_refused_by_both_checkers(saved, tmp_path, form):
+    path, data = tmp_path / "model.safetensors", saved[1].read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = HEADERS[form](data[8 : 8 + length].decode())
+    assert header != data[8 : 8 + length]
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data[8 + length :])
+    with pytest.raises(SafetensorError):
+        load_file(path)
+    for read in (ah.verify, ah.load):
+        with pytest.raises(ah.FileError):
+            read(path)
+    assert second_checker.check(path).status == "refused"

@@ -10,6 +10,7 @@ from fractions import Fraction
 import mpmath as mp
 import numpy as np
 import pytest
+import second_checker
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -384,7 +385,7 @@ def test_ends_that_are_further_apart_than_asked_say_so():
 
 @pytest.mark.parametrize("bits", [0, 4097, 106.0, [424], "424"])
 def test_bits_of_a_file_are_a_whole_number_within_limits(bits, tmp_path):
-    ah.distance("x", "x + 1e-40", (0, 1)).save(tmp_path / "a.distance")
+    ah.distance("exp(x)", "exp(x/2)**2 + 1e-40", (0, 1)).save(tmp_path / "a.distance")
     parts = attacked.read((tmp_path / "a.distance").read_bytes())
     assert parts.record["bits"] > 106
     parts.record["bits"] = bits
@@ -397,3 +398,27 @@ def test_the_end_of_an_arcsine_counts():
     found = ah.distance("asin(x/3)", "0*x", (-3, 3))
     assert found.lower <= np.pi / 2 <= found.upper
     assert abs(found.at) == 3
+
+
+WIDE = [
+    ("gelu_tanh(x)", "gelu(x)", (-1e4, 1e4), 4.7316357e-4),
+    ("gelu_tanh(x)", "gelu(x)", (-1e80, 1e6), 4.7316357e-4),
+    ("sqrt(x**2 + 1)", "abs(x)", (-1e4, 1e4), 1.0),
+    ("1/x", "1/x + 1e-20", (1e-5, 1), 1e-20),
+    ("1/x", "1/(x + 1e-3)", (1e-3, 1e6), 500.0),
+]
+
+
+@pytest.mark.parametrize(("f", "g", "domain", "distance"), WIDE)
+def test_a_domain_of_many_scales_takes_few_boxes_that_two_checkers_confirm(f, g, domain, distance, tmp_path):
+    found = ah.distance(f, g, domain)
+    assert found.lower * (1 - 1e-6) <= distance <= found.upper * (1 + 1e-6) <= 1.0011 * found.lower
+    assert found.boxes < 200
+    found.save(tmp_path / "a.distance")
+    assert ah.verify(tmp_path / "a.distance") == found
+    assert second_checker.check(tmp_path / "a.distance").ok
+
+
+def test_a_model_far_out_is_bounded_by_its_tails():
+    model, curve = ah.compile("gelu(x)", tol=1e-6), (-1e9, 1e9)
+    assert ah.distance(model.head.numbers, "gelu(x)", curve).boxes < 500

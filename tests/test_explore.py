@@ -125,7 +125,7 @@ def test_formula_that_no_head_follows_to_infinity_gets_a_window(few_heads: None)
     entry = formula_entry("x**2")
     assert entry["domain"] == [-4, 4]
     assert entry["notes"][0].startswith("This page takes [−4, 4]")
-    assert "no affine asymptote" in entry["notes"][0]
+    assert "not seen to approach a line" in entry["notes"][0]
 
 
 def test_heads_of_a_network_are_entries(saved_network: Path) -> None:

@@ -51,9 +51,19 @@ LINES = {
     "gelu(gelu(x))": ((0, 0), (1, 0), 1e-80),
     "(x + 1)*(x - 1) - x**2": ((0, -1), (0, -1), 0),
     "3*x - tanh(x)**2 + sqrt(2)": ((3, 0.41421356237309515), (3, 0.41421356237309515), 1e-16),
+    "1/cosh(x)": ((0, 0), (0, 0), 5e-9),
+    "x/cosh(x)": ((0, 0), (0, 0), 1e-7),
+    "1/(1 + exp(x))": ((0, 1), (0, 0), 3e-9),
+    "x**2/(exp(2*x) + exp(-x) - x)": ((0, 0), (0, 0), 1e-6),
+    "1/sqrt(1 + exp(2*x))": ((0, 1), (0, 0), 3e-9),
+    "2 - 3/sinh(x)": ((0, 2), (0, 2), 3e-8),
+    "exp(-exp(x))": ((0, 1), (0, 0), 3e-9),
+    "min(exp(x), 3 - x)": ((0, 0), (-1, 3), 3e-9),
+    "tanh(sinh(x))": ((0, -1), (0, 1), 1e-100),
     "sqrt(2 + sigmoid(x))": ((0, 2**0.5), (0, 3**0.5), 1e-9),
 }
-NO_LINE = ["x**2", "sin(x)", "softsign(x)", "x*sin(x)", "atan(x)", "sqrt(1 + x**2)", "1/(1 + x**2)", "cosh(x)", "x*y"]
+NO_LINE = ["x**2", "sin(x)", "softsign(x)", "x*sin(x)", "atan(x)", "sqrt(1 + x**2)", "1/(1 + x**2)", "cosh(x)",
+           "exp(x) - exp(-x)", "cosh(x) - cosh(2*x)", "sin(cosh(x))", "x*y"]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", LINES)

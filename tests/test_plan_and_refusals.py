@@ -328,3 +328,15 @@ def test_formulas_that_lose_more_digits_than_a_tolerance_leaves_are_refused_as_t
     with pytest.raises(ah.ToleranceError, match=r"as it is written: rounding .* whose large terms do not cancel"):
         ah.compile(cancels, domain, tol=1e-3)
     assert ah.compile("-y**2", (-1, 1), tol=1e-3).certificate.bound <= 1e-3
+
+
+def test_a_head_that_does_not_keep_what_it_promised_is_named_with_its_reason(monkeypatch):
+    def refuses(*_: object, **__: object) -> None:
+        refusal = ah.ToleranceError("no box near u = 1 has a bound.")
+        refusal.best = 4e-14
+        raise refusal
+
+    monkeypatch.setattr("anchorhead.compiler.compose.choose", refuses)
+    with pytest.raises(ah.ToleranceError, match=r"clip\(x \+ y, 0, 1\) dominates.* no box near u = 1") as refused:
+        ah.compile("clip(x + y, 0, 1)", (-10, 10), tol=1e-11, method="graph")
+    assert "inf " not in str(refused.value)

@@ -2,6 +2,7 @@
 
 import mpmath
 import pytest
+import second_checker
 import torch
 
 import anchorhead as ah
@@ -88,3 +89,28 @@ def test_gamma_heads_fitted_by_size_keep_an_absolute_error_over_decades():
 @pytest.mark.heavy
 def test_auto_finds_the_gamma_head_that_there_is():
     assert ah.compile("1/x", (1e-6, 1), tol=1).resources.keys <= 30
+
+
+BENT = {
+    "clip(x, 0, 6)": lambda x: min(max(x, 0), 6),
+    "hardtanh(x, -2, 0.1)": lambda x: min(max(x, -2), mpmath.mpf(1) / 10),
+    "max(x, 0.3*x - 2)": lambda x: max(x, x * 3 / 10 - 2),
+    "hardswish(x)": lambda x: x * min(max(x + 3, 0), 6) / 6,
+}
+
+
+@pytest.mark.parametrize("text", BENT)
+def test_kinks_away_from_zero_keep_a_tolerance_as_small_as_at_zero(text, tmp_path):
+    model = ah.compile(text, tol=1e-13)
+    model.save(tmp_path / "model.safetensors")
+    assert ah.verify(tmp_path / "model.safetensors").bound <= 1e-13
+    with mpmath.workprec(300):
+        kinks = (-3.0, -20 / 7, -2.0, 0.0, 0.1, 3.0, 6.0)
+        near = [kink + s * 10.0**k for kink in kinks for s in (-1, 1) for k in range(-17, 1)]
+        assert _kept(model, BENT[text], [*kinks, *near])
+
+
+def test_two_checkers_prove_a_kink_away_from_zero(tmp_path):
+    path = tmp_path / "model.safetensors"
+    ah.compile("clip(x, 0, 6)", (-10, 10), tol=1e-12).save(path)
+    assert second_checker.check(path).ok

@@ -72,5 +72,6 @@ def interval(ends: tuple[float, float]) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """1 norm, 2 norms."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
+    """1 norm, 2 norms, 3 boxes."""
+    several = f"{what}es" if what.endswith("x") else f"{what}s"
+    return f"{count:,} {what if count == 1 else several}"

@@ -85,6 +85,7 @@ def read_domain(parts: list[str] | None) -> dict[str, tuple[float, float]] | tup
     """--domain x=-1:1 as {"x": (-1.0, 1.0)}, and --domain=-1:1, for all variables, as (-1.0, 1.0)."""
     if not parts:
         return None
+    parts = [part.removeprefix("=") for part in parts]  # of -d=-1:1, which is --domain=-1:1
     if len(parts) == 1 and "=" not in parts[0]:
         return read_intervals([f"x={parts[0]}"])["x"]
     return read_intervals(parts)
@@ -103,7 +104,8 @@ def read_intervals(parts: list[str], option: str = "--domain") -> dict[str, tupl
         except ValueError:
             equals = ""
         if not (equals and colon and name.strip()):
-            raise InputError(f"{option} {part!r} must read NAME=LOW:HIGH, such as x=-1:1.")
+            one = ", or LOW:HIGH for all variables, as in --domain=-1:1" if option == "--domain" else ""
+            raise InputError(f"{option} {part!r} must read NAME=LOW:HIGH, such as x=-1:1{one}.")
         found[name.strip()] = ends
     return found
 

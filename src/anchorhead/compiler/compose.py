@@ -79,6 +79,8 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
             return work.spent(composed, sharpness)
         aim *= 0.9 * tol / max(composed.total)
         refusal = work.refusal(composed.contributions, max(composed.total))
+        if not aim > 0:
+            break
     raise refusal
 
 
@@ -126,15 +128,17 @@ class _Work:
         budget = aim - SPARE * self.rounding
         fixed: dict[int, float] = {}
         held: dict[int, Choice] = {}
+        refused = ToleranceError("")
         for _ in range(3 * len(self.wanted.requests) + 2):
             wanted = shares(self.arrives, self.costs, budget, fixed)
             if not wanted and fixed:
                 raise self.refusal(self._spending(fixed), aim - budget + max(self._spending(fixed), default=0.0))
             found = self._choose_all(wanted, fixed, held)
-            if found is not None:
+            if not isinstance(found, ToleranceError):
                 top = wanted.get(len(self.wanted.requests), math.inf)
                 return found, self._sharpness(top)
-        raise self.refusal(self._spending(fixed), math.inf)
+            refused = found
+        raise refused
 
     def inside(self, aim: float) -> float:
         """A smaller aim, at which errors as large as heads are asked to keep leave every argument where its head is
@@ -164,8 +168,8 @@ class _Work:
         flows(Tracker(self.circuit, self.dtype, self.wiring.sharpened(self.wanted.sharp, SHARPEST), facts), self.box)
 
     def _choose_all(self, wanted: dict[int, float], fixed: dict[int, float],
-                    held: dict[int, Choice]) -> list[Choice] | None:  # fmt: skip
-        """A head for every request; None where one could not keep its share, which is then fixed at what it can.
+                    held: dict[int, Choice]) -> list[Choice] | ToleranceError:  # fmt: skip
+        """A head for every request; why not, where one could not keep its share, which is then fixed at what it can.
 
         held: heads of such requests; what they do keep is what they are given.
         """
@@ -178,11 +182,11 @@ class _Work:
             try:
                 found.append(self._chosen(g, error))
             except ToleranceError as refusal:
-                best = refusal.best
+                best, why = refusal.best, self._unreachable(g, error, refusal)
                 if not math.isfinite(best):
-                    raise self._unreachable(g, error, refusal) from refusal
+                    raise why from refusal
                 fixed[g] = max(1.1 * best, 2 * fixed.get(g, 0.0))
-                return None
+                return why
             if g in fixed:
                 held[g], fixed[g] = found[-1], found[-1].error
         return found
@@ -293,7 +297,9 @@ class _Work:
     def refusal(self, contributions: Sequence[float], reached: float) -> ToleranceError:
         name, share = self._dominating(contributions)
         why = f"{name} dominates, with {share:.3g} of the {reached:.3g} that was reached"
-        if reached <= self.tol:
+        if not reached < math.inf:
+            why = f"the errors that arrive have no finite bound, and {name} adds most to them"
+        elif reached <= self.tol:
             why = f"what cannot be made smaller takes {reached:.3g} of it, {name} {share:.3g}, and heads need the rest"
         return ToleranceError(
             f"tol={self.tol:g} cannot be reached in {self.dtype} by composition: {why}. "

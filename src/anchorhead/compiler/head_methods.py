@@ -122,7 +122,7 @@ class Kinked(HeadMethod):
 
     def fit(self, target: Target) -> Fit:
         if not target.kinks:
-            raise InputError(f"{target.expression} has no kinks in the domain; use method='gated' or 'auto'.")
+            raise InputError(f"{target.name} has no kinks in the domain; use method='gated' or 'auto'.")
         most = len(target.pieces) if target.is_straight else MOST_KEYS
         return Joined(target, halving=False, most=most).fit(self.name)
 

@@ -147,7 +147,7 @@ class PieceFit:
     """A gated head for one smooth piece, fitted a little past its kinks, or to its asymptotes where it is infinite."""
 
     def __init__(self, target: Target, piece: Piece, *, pins: bool = True) -> None:
-        self.piece, self.relative = piece, target.relative
+        self.piece, self.relative, self.name = piece, target.relative, target.name
         self.unpinned: PieceFit | None = None
         self.f = target.function(piece.node)
         self.affine = affine_form(piece.node, target.variable, piece.low, piece.high)
@@ -177,8 +177,8 @@ class PieceFit:
         if found is None:
             side = "right" if sign > 0 else "left"
             raise InputError(
-                f"{local.expression} has no affine asymptote, approached exponentially, on the {side}, so no finite "
-                f"head can follow it to infinity{BOUNDED}"
+                f"{self.name} is not seen to approach a line exponentially on the {side}, as a head that "
+                f"follows it to infinity does{BOUNDED}"
             )
         if found[1] is not None:
             self.rates.append(found[1])

@@ -53,8 +53,9 @@ def _refusal(search: Search) -> ToleranceError:
     if search.unproved >= PATIENCE and search.stuck is not None:
         return BelowDtype(
             f"{what} could not be proved: heads keep it on samples, but boxes as small and many as there may be give "
-            f"no bound near {search.target.variable} = {search.stuck:.6g}. {best_so_far(search)} Use a larger "
-            "tol, a domain that keeps away from there, or another form of the formula."
+            f"no bound near {search.target.variable} = {search.stuck:.6g}. "
+            + (f"{best_so_far(search)} " if search.best_keys else "")
+            + "Use a larger tol, a domain that keeps away from there, or another form of the formula."
         )
     if search.unproved >= PATIENCE and search.rounds is not None:
         advice = wider if search.target.bounded and search.rounds < math.inf else "Use a smaller, bounded domain."

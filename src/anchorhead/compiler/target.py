@@ -21,7 +21,7 @@ from anchorhead.enclosure.precision import precision
 from anchorhead.enclosure.tails import tail
 from anchorhead.enclosure.zeros import zero
 from anchorhead.errors import ExpressionError, InputError
-from anchorhead.expression.domain import shown
+from anchorhead.expression.domain import ends, shown
 from anchorhead.expression.functions import check_names
 from anchorhead.expression.graph import Expression, Node, constant
 from anchorhead.expression.parse import parse
@@ -46,10 +46,17 @@ class Target:
     """Whether its error is measured in units of |f|, which then has no zero on the bounded domain."""
     evaluation: str = ""
     """Of which evaluation rounding is to be proved: `fast`, or both."""
+    written: Expression | None = None
+    """What was asked for, where this is that over a unit: what messages speak of."""
 
     @property
     def node(self) -> Node:
         return self.expression.outputs[0]
+
+    @property
+    def name(self) -> Expression:
+        """The target as it was asked for, for a sentence."""
+        return self.written or self.expression
 
     @property
     def variable(self) -> str:
@@ -89,7 +96,7 @@ class Target:
         if self.unit == 1:
             return self
         node = Node("mul", (constant(1 / Fraction(self.unit)), self.node))
-        return replace(self, expression=Expression((node,), (self.variable,)))
+        return replace(self, expression=Expression((node,), (self.variable,)), written=self.name)
 
     def function(self, node: Node | None = None) -> Callable[[Array], Array]:
         """The target, or one of its pieces, on arrays."""
@@ -277,7 +284,7 @@ def read_interval(domain: Domain, variable: str) -> tuple[float, float]:
     if isinstance(domain, set | frozenset | str | bytes):
         raise InputError(f"The domain {shown(domain)} has no lower and upper end; give a pair (low, high).")
     try:
-        low, high = (float(end) for end in domain)
+        low, high = ends(domain)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(
             f"The domain {shown(domain)} must be a pair (low, high), or None for the whole real line."

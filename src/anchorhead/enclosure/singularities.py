@@ -3,7 +3,8 @@
 The domain is bisected in balls. A box where the enclosure is finite is done; one that stays without a finite enclosure
 however small it gets is a singularity, and the innermost subexpression that fails there names it. A formula that is
 finite only as a limit, as sin(x)/x at 0, is refused too: it cannot be evaluated there. A finite enclosure of a formula
-without jumps, and jumps are refused where it is read, is that of a continuous function.
+without jumps, and jumps are refused where it is read, is that of a continuous function. On a side that is infinite
+boxes go to where the target is known to follow its tail, which is finite, or as far as is looked.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from decimal import Decimal
 from flint import arb, ctx
 
 from anchorhead.enclosure.balls import enclose
-from anchorhead.enclosure.boxes import box, cover
+from anchorhead.enclosure.boxes import FAR, box, cover
+from anchorhead.enclosure.tails import tail
 from anchorhead.errors import SingularityError
 from anchorhead.expression.graph import Node, ordered, variables_of
 
@@ -57,7 +59,8 @@ _WHERE = {
 def singularities(node: Node, variable: str, low: float, high: float) -> None:
     """Nothing when the target is finite on all of [low, high]; a SingularityError with the place when it is not."""
     with ctx.workprec(PRECISION):
-        stack = cover(low, high)[::-1] or [(low, high)]
+        ends = _seen_to(node, variable, -1, low, high), _seen_to(node, variable, 1, high, low)
+        stack = cover(*ends)[::-1] or [(low, high)]
         span = max(right - left for left, right in stack)
         for _ in range(MOST_BOXES):
             if not stack:
@@ -75,6 +78,17 @@ def singularities(node: Node, variable: str, low: float, high: float) -> None:
         f"{_short(node)} could not be shown to be finite for {variable} from {low:g} to {high:g} within {MOST_BOXES} "
         "boxes; give a smaller domain, or write the formula so that it cancels less."
     )
+
+
+def _seen_to(node: Node, variable: str, sign: int, end: float, other: float) -> float:
+    """The end, if it is finite; else the first power of two past the other end beyond which there is a tail, or that
+    far."""
+    if math.isfinite(end):
+        return end
+    size = 1.0
+    while size <= sign * other < math.inf or (size < FAR and tail(node, variable, sign, size) is None):
+        size *= 2
+    return sign * size
 
 
 def singularities_in_box(node: Node, ranges: Mapping[str, tuple[float, float]]) -> None:

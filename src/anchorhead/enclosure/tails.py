@@ -9,6 +9,7 @@ u >= c_0 + c_1 t, y = start + t, in the rising cases (falling ones mirrored):
                                softplus(u) = u + softplus(-u), softplus(-u) <= exp(-u);
                                erf(u) = 1 - erfc(u), erfc(u) <= exp(-u**2) <= exp(-c_0**2 - 2 c_0 c_1 t) for c_0 >= 0
     u falls                    exp(u) <= exp(c_0 - c_1 t), and sigmoid, softplus <= exp(u); erfc(u) = 2 - erfc(-u)
+    u grows exponentially      what divides by it vanishes (`growth.py`); exp(u) does, where u rises
     max, min, abs              the branch that is larger from start on, or both when they approach the same polynomial
 
 Anything else, and what does not approach a line, has no tail here.
@@ -23,10 +24,13 @@ from flint import arb, fmpq
 
 from anchorhead.enclosure import ranges
 from anchorhead.enclosure.asymptotes import NOTHING, Asymptote, Coefficient, Remainder, add_remainders, decaying
+from anchorhead.enclosure.growth import GROWING, Growth, growing
 from anchorhead.enclosure.taylor import TAYLOR, powers
 from anchorhead.errors import InputError
-from anchorhead.expression.graph import Node, ordered, value_of
+from anchorhead.expression.graph import Node, number_of, ordered, value_of
 from anchorhead.expression.primitives import primitive
+
+Known = Asymptote | Growth
 
 
 class Tail(NamedTuple):
@@ -57,18 +61,18 @@ def tail(node: Node, variable: str, sign: int, start: arb | float) -> Tail | Non
     if sign not in (1, -1) or not s >= 1:
         raise InputError(f"A tail has the sign 1 or -1 and starts at 1 or later; got {sign} and {start}.")
     lowered = primitive(node)
-    found: dict[Node, Asymptote | None] = {}
+    found: dict[Node, Known | None] = {}
     for part in ordered([lowered]):
         found[part] = _rule(part, found, variable, sign, s)
     result = found[lowered]
-    if result is None or result.degree > 1 or not all(arb(c).is_finite() for c in result.polynomial):
+    if not isinstance(result, Asymptote) or result.degree > 1 or not all(arb(c).is_finite() for c in result.polynomial):
         return None
     intercept, slope = (*result.polynomial, fmpq(0))[:2]
     scale, rate, power = result.remainder
     return Tail(slope, intercept, scale, rate, power, s, sign) if scale.is_finite() else None
 
 
-def _rule(part: Node, found: Mapping[Node, Asymptote | None], variable: str, sign: int, s: arb) -> Asymptote | None:
+def _rule(part: Node, found: Mapping[Node, Known | None], variable: str, sign: int, s: arb) -> Known | None:
     if part.op == "variable":
         return Asymptote((fmpq(0), fmpq(1)), NOTHING, sign, s) if part.value == variable else None
     if part.op == "constant":
@@ -84,9 +88,9 @@ def _rule(part: Node, found: Mapping[Node, Asymptote | None], variable: str, sig
     if part.op == "neg":
         return u.negated()
     if part.op == "add":
-        return u.plus(v)
+        return _sum(u, v)
     if part.op == "mul":
-        return u.times(v)
+        return _product(u, v)
     if part.op == "abs":
         return _larger(u, u.negated())
     if part.op == "max":
@@ -94,6 +98,8 @@ def _rule(part: Node, found: Mapping[Node, Asymptote | None], variable: str, sig
     if part.op == "min":
         largest = _larger(u.negated(), v.negated())
         return None if largest is None else largest.negated()
+    if isinstance(u, Growth):
+        return _of_growth(part, u)
     if u.degree == 0:
         return _of_constant(part, u)
     if part.op == "power":
@@ -138,7 +144,28 @@ def _whole_power(u: Asymptote, exponent: object) -> Asymptote | None:
     return result
 
 
-def _of_moving(op: str, u: Asymptote) -> Asymptote | None:
+def _sum(u: Known, v: Known) -> Known | None:
+    if isinstance(u, Growth):
+        return u.plus(v)
+    return v.plus(u) if isinstance(v, Growth) else u.plus(v)
+
+
+def _product(u: Known, v: Known) -> Known | None:
+    if isinstance(u, Growth):
+        return u.times(v)
+    return v.times(u) if isinstance(v, Growth) else u.times(v)
+
+
+def _of_growth(part: Node, u: Growth) -> Known | None:
+    """A function of an argument that grows exponentially."""
+    if part.op == "power":
+        return u.power(number_of(part))
+    if part.op == "softplus" and u.direction > 0:
+        return u  # which is less
+    return _saturated(part.op, u.nearly(fmpq(0)), u.direction > 0, *u.linear_bound())
+
+
+def _of_moving(op: str, u: Asymptote) -> Known | None:
     """A function of an argument that tends to plus or minus infinity."""
     for rising in (True, False):
         bound = (u if rising else u.negated()).linear_bound()
@@ -147,8 +174,10 @@ def _of_moving(op: str, u: Asymptote) -> Asymptote | None:
     return None
 
 
-def _saturated(op: str, u: Asymptote, rising: bool, low: arb, step: arb) -> Asymptote | None:
+def _saturated(op: str, u: Asymptote, rising: bool, low: arb, step: arb) -> Known | None:
     """|u| >= low + step*t; `small` is the bound exp(-|u|) of what the function still lacks."""
+    if op in GROWING[rising]:
+        return growing(op, rising, low, step, u.sign, u.start)
     small = decaying((-low).exp(), step, u.start)
     limit = {"exp": (None, 0), "expm1": (None, -1), "sigmoid": (1, 0), "tanh": (1, -1), "erf": (1, -1), "erfc": (0, 2)}
     if op == "softplus":
@@ -167,8 +196,12 @@ def _saturated(op: str, u: Asymptote, rising: bool, low: arb, step: arb) -> Asym
     return None if value is None else u.with_polynomial((fmpq(value),), small)
 
 
-def _larger(u: Asymptote, v: Asymptote) -> Asymptote | None:
-    difference = u.plus(v.negated())
+def _larger(u: Known, v: Known) -> Known | None:
+    difference = _sum(u, v.negated())
+    if isinstance(difference, Growth):
+        return u if difference.direction > 0 else v
+    if difference is None or isinstance(u, Growth) or isinstance(v, Growth):
+        return None
     if difference.positive():
         return u
     if difference.negated().positive():

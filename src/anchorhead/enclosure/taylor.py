@@ -94,14 +94,16 @@ def _convolution(left: Coefficients, right: Coefficients, n: int) -> arb:
 
 
 def sigmoid(v: arb, order: int) -> Coefficients:
-    """s' = s (1 - s), with 1 - s = sigmoid(-v), and on a wide ball s (1 - s) = 1/4 - (s - 1/2)^2, which is tighter.
+    """s' = s (1 - s), with 1 - s = sigmoid(-v), and on a wide ball s (1 - s) = 1/4 - (s - 1/2)^2, which is tighter but
+    where the last digits of s are all that is left of it.
 
     So (n+1) s_(n+1) = s_n (1 - 2 s_0) - sum of s_i s_(n-i) over 0 < i < n.
     """
     s, rest = [ranges.sigmoid(v)], ranges.sigmoid(-v)
     if order:
         wide = ranges.is_wide(v)
-        s.append(ranges.hull(ranges.ZERO, arb(0.25) - ranges.square(s[0] - arb(0.5))) if wide else s[0] * rest)
+        square = arb(0.25) - ranges.square(s[0] - arb(0.5))
+        s.append(ranges.hull(ranges.ZERO, square.upper().min((s[0] * rest).upper())) if wide else s[0] * rest)
     gap = rest - s[0]
     for n in range(1, order):
         # Of the products s_i s_(n-i) with 0 < i < n each but the middle one appears twice.

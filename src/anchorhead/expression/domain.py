@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Rational
 from typing import Any
 
 import numpy as np
@@ -96,9 +99,23 @@ def _pairs(pairs: Sequence[Any], names: Sequence[str]) -> tuple[Pair, ...]:
     return tuple(_pair(pair, name) for pair, name in zip(pairs, names, strict=True))
 
 
+def ends(pair: Any) -> Pair:
+    """The two ends as floats; exact numbers that are none are rounded outward, so that what was asked is inside."""
+    low, high = pair
+    return _outward(low, -math.inf), _outward(high, math.inf)
+
+
+def _outward(end: Any, towards: float) -> float:
+    found = float(end)
+    if not isinstance(end, Rational | Decimal) or not math.isfinite(found):
+        return found
+    short = Fraction(end) < found if towards < 0 else Fraction(end) > found
+    return math.nextafter(found, towards) if short else found
+
+
 def _pair(pair: Any, name: str) -> Pair:
     try:
-        low, high = (float(end) for end in pair)
+        low, high = ends(pair)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"The domain of {name}, {shown(pair)}, must be a pair (low, high) of numbers.") from None
     except OverflowError:

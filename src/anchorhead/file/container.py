@@ -89,6 +89,11 @@ def read(path: str | os.PathLike[str]) -> ModelFile:
 
 
 def _bytes(path: str | os.PathLike[str]) -> bytes:
+    if not isinstance(path, str | os.PathLike):
+        raise FileError(
+            f"The path of a file is wanted, and a {type(path).__name__} was given; save a model first, "
+            'model.save("model.safetensors"), and give that path.'
+        )
     try:
         found = Path(path).stat()
         if not stat.S_ISREG(found.st_mode):
@@ -107,8 +112,8 @@ def _bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def parsed(text: bytes | str) -> Any:
-    """JSON without what Python adds to it: NaN, infinities, numbers of any length, and names that occur twice, are
-    refused with a ValueError."""
+    """JSON without what Python adds to it: NaN, infinities, numbers of any length, names that occur twice, and bytes
+    that are not UTF-8 or begin with a byte order mark, are refused with a ValueError."""
 
     def refuse(name: str) -> NoReturn:
         raise ValueError(f"{name} is not a number")
@@ -128,6 +133,7 @@ def parsed(text: bytes | str) -> Any:
             raise ValueError("a name occurs twice")
         return found
 
+    text = text.decode("utf-8") if isinstance(text, bytes) else text
     return json.loads(text, object_pairs_hook=once, parse_constant=refuse, parse_int=whole, parse_float=real)
 
 
@@ -149,9 +155,9 @@ def _header(data: bytes, path: object) -> tuple[dict[str, Any], bytes]:
 
 def _record(header: dict[str, Any], path: object) -> dict[str, Any]:
     metadata = header.get("__metadata__")
-    text = metadata.get("anchorhead") if isinstance(metadata, dict) else None
+    text = metadata["anchorhead"] if isinstance(metadata, dict) and set(metadata) == {"anchorhead"} else None
     try:
-        record = parsed(text) if isinstance(text, str) else None
+        record = parsed(text.encode()) if isinstance(text, str) else None  # a surrogate by itself is no text
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):

@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from anchorhead.digits import Down, Up, above, exactly, interval
+from anchorhead.digits import Down, Up, above, counted, exactly, interval
 from anchorhead.dtypes import NAMES
 from anchorhead.enclosure.precision import PRECISION, precision
 from anchorhead.errors import AnchorheadError, FileError, InputError, VerificationError
@@ -97,7 +97,7 @@ class Distance:
         extra = f", rounding {Up(self.rounding):.2e}{scale}" if self.rounding else ""
         return (
             f"{self.level}: the largest {what} on {' x '.join(shown)} lies in [{Down(self.lower):.6g}, "
-            f"{Up(self.upper):.6g}], at {place} ({self.boxes} boxes{extra})"
+            f"{Up(self.upper):.6g}], at {place} ({counted(self.boxes, 'box')}{extra})"
             + (f"; {self.missed}" if self.missed else "")
         )
 

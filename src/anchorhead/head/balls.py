@@ -14,7 +14,10 @@ Of a head of many keys only those that are near on a box are summed (`near_keys.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flint import arb, arb_mat
@@ -114,6 +117,20 @@ class HeadBalls:
         denominator = [product[0, j] for j in range(order + 1)]
         numerator = [product[1, j] + (product[2, j - 1] if j else 0) for j in range(order + 1)]
         return denominator, numerator
+
+    def slope_apart(self, low: float, high: float, f: Sequence[arb], reference: int, keys: Sequence[int]) -> arb:
+        """Encloses (f·D - N)' on a box, piece by piece, f enclosed with its slope: see `proof/approximation.py`."""
+        x, total, ends = ball(low, high), arb(0), itertools.accumulate(self.head.sizes)
+        for _, piece in itertools.groupby(keys, partial(bisect.bisect_right, list(ends))):
+            own = list(piece)
+            top = self.leader((low + high) / 2, own)
+            parts = [(w, f[0] - self.constants[k] - self.gains[k] * x, k)
+                     for w, k in zip(self.weights(x, top, own), own, strict=True)]  # fmt: skip
+            blend = _sum([w * gap for w, gap, _ in parts])
+            turns = [w * (f[1] - self.gains[k] + (self.slopes[k] - self.slopes[top]) * gap) for w, gap, k in parts]
+            (gate,) = self.weights(x, reference, (top,))
+            total += gate * ((self.slopes[top] - self.slopes[reference]) * blend + _sum(turns))
+        return total
 
     def at(self, place: float) -> arb:
         """h at a point."""

@@ -263,7 +263,7 @@ class CompiledModel(Watched):
             ("approximation", f"{certificate.in_digits(certificate.approximation, '.3e')}{whole}"),
             ("rounding", f"{Up(certificate.rounding):.3e}{scale}"),
             ("bound", f"{certificate.in_digits(certificate.bound, '.3e')}{whole}"),
-            ("level", f"{certificate.level}, {certificate.boxes} boxes"),
+            ("level", f"{certificate.level}, {counted(certificate.boxes, 'box')}"),
         ]
         literal = f"{Up(self.literal_certificate().bound):.3e}"
         return found + [("bound of the literal form", literal)] * bool(certificate.evaluation)

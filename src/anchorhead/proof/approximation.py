@@ -8,9 +8,21 @@ On a box with midpoint m and radius r, with head N/D and D >= 1 (`head/balls.py`
 where g_j(m) is the j-th coefficient at m and G_J encloses the J-th coefficient at every point of the box.
 The terms of f·D and N cancel at m to their difference, which is what makes the form tight; intervals
 without it need a thousand times as many boxes. Where f has a kink inside the box only J = 1 is used, with
-generalised slopes, and where it has an infinite slope J = 0. There the same is said of c·D - N too, for every number c
-of the range F of f on the box: at a point x it is g(x) for c = f(x). So the coefficients are those of a constant, F,
-which leaves N and D their cancellation: large values of keys that crowd at an end of a square root need it.
+generalised slopes, and where it has an infinite slope J = 0.
+
+*Across a kink* nothing cancels in an enclosure of f·D' + f'·D - N' over the box, if it is summed as it stands: its
+terms are about |f| times the steepness β of the gate there. With l the key of piece p that leads in the middle, and
+`ref` of all, E_k = E_l e_k for the keys of the piece, d_l = slope_l - slope_ref and s_k = slope_k - slope_l, the sum is
+
+    g'  =  sum over p of  E_l ( d_l sum e_k (f - v_k)  +  sum e_k (f' - gain_k + s_k (f - v_k)) )
+
+where f - v_k is enclosed first, and e_k, being of one piece, hardly moves. So sum e_k (f - v_k), which is as small as f
+and the piece's head are near, is known to about the box's width, and g' to β times that: the box need only be small
+beside 1/β, however far from zero it is and however many keys a piece has.
+
+*At an infinite slope* the same is said of c·D - N too, for every number c of the range F of f on the box: at a point x
+it is g(x) for c = f(x). So the coefficients are those of a constant, F, which leaves N and D their cancellation: large
+values of keys that crowd at an end of a square root need it.
 
 *Many keys.* Of a large head N and D have the keys that are near on the box, and what all others add to the head is
 added to the bound (`head/near_keys.py`). The paper's head is a staircase of many keys: no polynomial follows it over a
@@ -132,7 +144,9 @@ def _series_error(
     middle, radius = (arb(low) + arb(high)) / 2, (arb(high) - arb(low)) / 2
     head, box, order = claim.head.balls, ball(low, high), len(near_f)
     wide_d, wide_n = head.taylor(box, leader, order, ctx.prec, keys)
-    total = abs(_coefficient(wide_f, wide_d, wide_n, order)) * radius**order
+    across = order == 1
+    last = head.slope_apart(low, high, wide_f, leader, keys) if across else _coefficient(wide_f, wide_d, wide_n, order)
+    total = abs(last) * radius**order
     if order > 0:
         near_d, near_n = head.taylor(middle, leader, order - 1, ctx.prec, keys)
         for j in range(order):

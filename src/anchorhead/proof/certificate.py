@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from anchorhead.digits import Up, interval
+from anchorhead.digits import Up, counted, interval
 from anchorhead.display import beside, facts, gauge, page, sentence
 
 
@@ -95,7 +95,7 @@ class Certificate:
         rows = [
             ("target", self.expression),
             ("domain", self._where()),
-            ("level", f"{self.level}, {self.boxes} boxes"),
+            ("level", f"{self.level}, {counted(self.boxes, 'box')}"),
             ("bound", self.in_digits(self.bound) + (scale if self.relative else "")),
             ("approximation", self.in_digits(self.approximation) + (scale if self.relative else "")),
             ("rounding", f"{Up(self.rounding):.3g}{scale}, {self.dtype}"),
@@ -138,7 +138,7 @@ class Certificate:
         return (
             f"{self.level}: {what} {claimed} {where}, {self.dtype} "
             f"(approximation {self.in_digits(self.approximation)}, rounding {Up(self.rounding):.3g}{extra}, "
-            f"{self.boxes} boxes" + (f", {self.evaluation} evaluation)" if self.evaluation else ")")
+            f"{counted(self.boxes, 'box')}" + (f", {self.evaluation} evaluation)" if self.evaluation else ")")
         )
 
 

@@ -6,26 +6,36 @@ gives
     |d(x)| <= sum over j < J of |d_j(m)| r^j + |D_J| r^J
 
 with D_J the J-th coefficient over the box; so does the range of f less that of g. Near the largest |d| the slope d_1
-is small, and so the bound is off by a multiple of r^2 only. Where g has a zero c in the box the quotient is no series;
-if f is zero there too, then (f - g)/g is the quotient of the slopes of f - g and of g towards c.
+is small, and so the bound is off by a multiple of r^2 only. Of two formulas that share addends, as 1/x and 1/x + 1e-20,
+the same is said of what is left when these have cancelled (`expression/collect.py`). Where g has a zero c in the box
+the quotient is no series; if f is zero there too, then (f - g)/g is the quotient of the slopes of f - g and of g
+towards c.
 
 Far out f and g are lines and what is left of them decays (`enclosure/tails.py`): if the lines are parallel, |f - g| is
-at most the distance of the lines and the two remainders, and tends to that distance. Otherwise it is unbounded.
+at most the distance of the lines and the two remainders, and tends to that distance. Otherwise it is unbounded. A box
+that reaches from one place far out to another of twice its distance or more, or further, is bounded so too.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from flint import arb
 
+from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.precision import ball, below, upper
 from anchorhead.enclosure.series import divide
+from anchorhead.enclosure.tails import Tail
 from anchorhead.errors import InputError
-from anchorhead.proof.curve import Curve, Part
+from anchorhead.expression.collect import difference as collected
+from anchorhead.expression.graph import ordered
+from anchorhead.expression.primitives import primitive
+from anchorhead.proof.curve import Curve, Formula, Part
 
 ORDER = 6
 
@@ -48,16 +58,27 @@ class Difference:
     def on_box(self, low: float, high: float) -> float:
         """An upper bound of its size on a box; infinity if none was found."""
         pairs = [(p, q) for p in self.f.parts(low, high) for q in self.g.parts(low, high)]
-        return max(self._bound(p, q, low, high) for p, q in pairs)
+        found = max(self._bound(p, q, low, high) for p, q in pairs)
+        least, most = sorted((abs(low), abs(high)))
+        if least < 1 or most < 2 * least or low < 0 < high:
+            return found
+        return min(found, self.settled(1 if low > 0 else -1, least))
+
+    @cached_property
+    def left(self) -> Part | None:
+        """What is left of f - g without the addends that the two share, if there are any; of formulas."""
+        if not (isinstance(self.f, Formula) and isinstance(self.g, Formula)) or self.f.variable != self.g.variable:
+            return None
+        node, variable = collected(self.f.node, self.g.node), self.f.variable
+        parts = [len(ordered(nodes)) for nodes in ([node], [primitive(self.f.node), primitive(self.g.node)])]
+        return Part(lambda x, order: jet(node, variable, x, order)) if parts[0] < parts[1] else None
 
     def near(self, low: float, high: float, place: float) -> float:
         """A lower bound of its size at a point of a box; 0 where the box lies across a break, and what is not known."""
         fs, gs = self.f.parts(low, high), self.g.parts(low, high)
         if len(fs) > 1 or len(gs) > 1:
             return 0.0
-        p, q, x = fs[0], gs[0], arb(place)
-        value, reference = _at(p, x), _at(q, x)
-        found = abs(value - reference) / abs(reference) if self.relative else abs(value - reference)
+        found = self._at(fs[0], gs[0], arb(place))
         return max(0.0, below(found)) if found.is_finite() else 0.0
 
     def at_end(self, place: float) -> tuple[float, float]:
@@ -65,11 +86,15 @@ class Difference:
         x, found = arb(place), []
         for p in self.f.parts(place, place):
             for q in self.g.parts(place, place):
-                value, reference = _at(p, x), _at(q, x)
-                found.append(abs(value - reference) / abs(reference) if self.relative else abs(value - reference))
+                found.append(self._at(p, q, x))
         if not all(value.is_finite() for value in found):  # g may be zero; of one pair the box beside it tells
             return 0.0, 0.0 if len(found) == 1 else math.inf
         return max(0.0, *map(below, found)), max(map(upper, found))
+
+    def _at(self, p: Part, q: Part, x: arb) -> arb:
+        """Its size at a point."""
+        apart = abs(_at(p, x) - _at(q, x) if self.left is None else _at(self.left, x))
+        return apart / abs(_at(q, x)) if self.relative else apart
 
     def size(self, place: float) -> float:
         """How large the two are at a point, about; 1 for what is measured in units of g."""
@@ -84,6 +109,8 @@ class Difference:
             return math.inf
         slack = p.slack + q.slack
         apart = abs(ranges[0] - ranges[1]) + slack
+        if self.left is not None:
+            apart = apart.upper().min(arb(self._of_left(self.left, box, middle, radius)))
         if not self.relative:
             return min(upper(apart), self._by_series(p, q, wide_p, wide_q, middle, radius, slack))
         least = ranges[1].abs_lower() - q.slack
@@ -97,20 +124,20 @@ class Difference:
         """The bound from Taylor coefficients."""
         wide = self._series(wide_p, wide_q)
         order = len(wide) - 1
-        total = abs(wide[order]) * radius**order + slack
-        if order:
-            here = self._series(p.jet(middle, order - 1), q.jet(middle, order - 1))
-            if len(here) < order:
-                return math.inf
-            for j, c in enumerate(here[:order]):
-                total += abs(c) * radius**j
-        return upper(total)
+        here = self._series(p.jet(middle, order - 1), q.jet(middle, order - 1)) if order else []
+        return _taylor_bound(wide, here, radius, slack)
 
     def _series(self, f: Sequence[arb], g: Sequence[arb]) -> list[arb]:
         """The coefficients of the difference, as many as are finite."""
         apart = [a - b for a, b in zip(f, g, strict=False)]
-        found = divide(apart, g) if self.relative else apart
-        return found[: next((j for j, c in enumerate(found) if not c.is_finite()), len(found))] or [arb("nan")]
+        return _finite(divide(apart, g) if self.relative else apart)
+
+    @staticmethod
+    def _of_left(left: Part, box: arb, middle: arb, radius: arb) -> float:
+        """A bound of what is left when shared addends have cancelled."""
+        wide = _finite(left.jet(box, ORDER))
+        here = _finite(left.jet(middle, len(wide) - 2)) if len(wide) > 1 else []
+        return min(upper(abs(wide[0])), _taylor_bound(wide, here, radius, arb(0)))
 
     def _towards_zero(self, p: Part, q: Part, wide_p: Sequence[arb], wide_q: Sequence[arb], low: float, high: float
                       ) -> float:  # fmt: skip
@@ -123,6 +150,13 @@ class Difference:
                 least = wide_q[1].abs_lower()
                 return upper(abs(wide_p[1] - wide_q[1]) / least) if least > 0 else math.inf
         return math.inf
+
+    def settled(self, sign: int, start: float) -> float:
+        """An upper bound on the side `sign` beyond |x| = start; infinity where none is known."""
+        f, g = self.f.tail(sign, start), self.g.tail(sign, start)
+        parallel = f is not None and g is not None and f.slope - g.slope == 0
+        known = self._beyond(f, g, start) if f is not None and g is not None and parallel else None
+        return math.inf if known is None else known.error
 
     def beyond(self, sign: int, start: float) -> Far | None:
         """What is known on the side `sign` beyond |x| = start; None where nothing is."""
@@ -137,8 +171,10 @@ class Difference:
                 f"{float(g.slope):.6g}, so that their distance is not bounded; give a bounded domain."
             )
         parallel = slope == 0  # of a ball around zero neither this nor its opposite is certain
-        if not parallel:
-            return None
+        return self._beyond(f, g, start) if parallel else None
+
+    def _beyond(self, f: Tail, g: Tail, start: float) -> Far | None:
+        """Of two that approach parallel lines."""
         apart, rest = abs(arb(f.intercept - g.intercept)), f.sup() + g.sup()
         if not self.relative:
             return Far(upper(apart + rest), max(0.0, below(apart)))
@@ -146,6 +182,23 @@ class Difference:
         least = rise * start - level - g.sup() if rise > 0 else level - g.sup()
         limit = apart / level if rise == 0 and least > 0 else arb(0)
         return Far(upper((apart + rest) / least), max(0.0, below(limit))) if least > 0 else None
+
+
+def _finite(coefficients: Sequence[arb]) -> list[arb]:
+    """The first ones, as many as are finite."""
+    found = list(itertools.takewhile(arb.is_finite, coefficients))
+    return found or [arb("nan")]
+
+
+def _taylor_bound(wide: Sequence[arb], here: Sequence[arb], radius: arb, slack: arb) -> float:
+    """The bound on a box from coefficients on all of it and in the middle."""
+    order = len(wide) - 1
+    if order and len(here) < order:
+        return math.inf
+    total = abs(wide[order]) * radius**order + slack
+    for j in range(order):
+        total += abs(here[j]) * radius**j
+    return upper(total)
 
 
 def _at(part: Part, x: arb) -> arb:

@@ -4,7 +4,9 @@ The box whose bound is largest is cut in the middle, and so on, until that bound
 difference that was seen at a point, or as small as balls of this precision can tell from zero. So boxes are small only
 where the difference is nearly largest, and a spike between any samples is found, since a box that holds it has a large
 bound until it is cut to the spike's own width. On an unbounded side the boxes end where the tails (`difference.py`)
-are below what was seen.
+are below what was seen, and on a bounded one that is as far out the last box begins there. Boxes double away from zero
+where the domain is wide, and are cut at the geometric mean while their ends are of different sizes: a domain of many
+scales has as many boxes.
 
 A head runs in floating point: what its rounding adds is bounded on the same boxes (`rounding_on.py`).
 """
@@ -17,7 +19,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from anchorhead.enclosure.boxes import cover
 from anchorhead.enclosure.precision import PRECISION, precision
 from anchorhead.errors import InputError, ToleranceError
 from anchorhead.proof.curve import Curve, Formula, HeadCurve
@@ -34,6 +35,11 @@ NOTHING = 2.0 ** (36 - PRECISION)
 """A difference that is smaller than this part of the functions' size is not told from zero."""
 MOST_BITS = 1 << 12
 """Of balls, where the functions cancel."""
+
+WIDE = 6
+"""A bounded domain is cut at powers of two from this one on."""
+SCALES = 4.0
+"""Ends of a box that are this many times apart are of different sizes."""
 
 Progress = Callable[[str], None]
 
@@ -85,6 +91,8 @@ class _Search:
         self.seen, self.at, self.far = 0.0, low if math.isfinite(low) else 0.0, 0.0
         self.heap: list[tuple[float, float, float]] = []
         self.size = 1.0
+        self.inner = low, high
+        """The part of the domain outside of which one box serves on each side, by tails."""
 
     def ends(self) -> tuple[float, float]:
         """Where the boxes end: at the domain's ends, or where tails take over; looks at some points on the way."""
@@ -97,8 +105,21 @@ class _Search:
                 self.far = max(self.far, most)
                 if least > self.seen:
                     self.seen, self.at = least, end
-        found = [self._end(-1, self.low), self._end(1, self.high)]
-        return found[0], found[1]
+        low, high = (self._end(-1, self.low), self._end(1, self.high))
+        self.inner = (self._settles(-1, low) if math.isfinite(self.low) else low,
+                      self._settles(1, high) if math.isfinite(self.high) else high)  # fmt: skip
+        return low, high
+
+    def _settles(self, sign: int, end: float) -> float:
+        """The first place from which on tails say as little as was seen, on a bounded side; the end, where none do."""
+        for start in STARTS:
+            if not start < sign * end:
+                break
+            if self.low < sign * start < self.high and self.difference.settled(sign, start) <= max(
+                self.seen * (1 + self.tol / 2), self.nothing
+            ):
+                return sign * start
+        return end
 
     @property
     def nothing(self) -> float:
@@ -132,10 +153,10 @@ class _Search:
         return sign * start
 
     def fill(self, low: float, high: float) -> None:
-        """The first boxes: cut at the marks, and at powers of two."""
+        """The first boxes: cut at the marks, and at powers of two, on a bounded domain at large ones only."""
         marks = {m for curve in (self.difference.f, self.difference.g) for m in curve.marks() if low < m < high}
-        pieces = cover(low, high, 0.0) if math.isfinite(self.low) and math.isfinite(self.high) else cover_out(low, high)
-        marks |= {end for pair in pieces for end in pair}
+        bounded = math.isfinite(self.low) and math.isfinite(self.high)
+        marks |= {low, high, *(end for pair in cover_out(*self.inner, WIDE if bounded else -1) for end in pair)}
         if len(marks) > MOST_MARKS:
             raise InputError(
                 f"The two have {len(marks):,} pieces together, above {MOST_MARKS:,}; give a smaller domain."
@@ -158,7 +179,7 @@ class _Search:
         kept: list[tuple[float, float, float]] = []
         for count in range(most):
             bound, a, b = self.heap[0]
-            middle = a / 2 + b / 2
+            middle = _middle(a, b)
             if -bound <= self.seen * (1 + self.tol) or -bound <= self.far or -bound <= self.nothing:
                 break
             heapq.heappop(self.heap)
@@ -199,16 +220,26 @@ def seen_at(difference: Difference, boxes: Sequence[tuple[float, float]], at: fl
     return max([*found, difference.at_end(at)[0] if at in (low, high) else 0.0])
 
 
-def cover_out(low: float, high: float) -> list[tuple[float, float]]:
-    """Boxes from low to high that double in size away from zero."""
-    points = {low, high, *(s * 2.0**k for s in (-1, 1) for k in range(-1, 60)), 0.0}
+def _middle(a: float, b: float) -> float:
+    """Where to cut a box: in its middle, or at the geometric mean of ends of different sizes."""
+    if a * b > 0 and max(abs(a), abs(b)) > SCALES * min(abs(a), abs(b)):
+        return math.copysign(math.sqrt(abs(a)) * math.sqrt(abs(b)), a)
+    return a / 2 + b / 2
+
+
+def cover_out(low: float, high: float, first: int) -> list[tuple[float, float]]:
+    """Boxes from low to high that double in size away from zero, from a power of two on."""
+    points = {low, high, *(s * 2.0**k for s in (-1, 1) for k in range(first, 1024)), 0.0}
     return list(itertools.pairwise(sorted(p for p in points if low <= p <= high)))
 
 
 def _sample(low: float, high: float) -> Sequence[float]:
     """Some points of the domain, to begin with."""
     if math.isfinite(low) and math.isfinite(high):
-        return [low + (high - low) * i / 64 for i in range(1, 64)]
+        even = [low + (high - low) * i / 64 for i in range(1, 64)]
+        if max(abs(low), abs(high)) <= 2.0**WIDE:
+            return even
+        return [*even, *(s * 1.3**k for s in (-1, 1) for k in range(-12, 20) if low < s * 1.3**k < high)]
     centre = low if math.isfinite(low) else high if math.isfinite(high) else 0.0
     reach = [centre + s * 1.3**k for s in (-1, 1) for k in range(-12, 14)]
     return [place for place in reach if low < place < high]
