@@ -116,7 +116,7 @@ def load_converted(
             raise _absent(entry)
         roles = {role: heads[index] for role, index in entry["heads"].items()}
         place = placed(model, site, roles, graphs.get(site.owner), outside)
-        place.module.to(getattr(torch, one_of(row, "dtype", list(UNIT))))
+        place.module.seen_in(getattr(torch, one_of(row, "dtype", list(UNIT))))
         if not computes(site.formula, place.module.bound.function):
             raise _absent(entry)
         places.append(place.seen({(site.place, path) for path in str(row.get("feeds")).split(", ")}))

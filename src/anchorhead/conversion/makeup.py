@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import types
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,14 @@ def makeup(model: nn.Module, places: list[Place]) -> Makeup:
             if _is_plain(value) and (unknown or name in state or name in (around or ())):
                 found[path].pop(name, None)
     return Makeup(found, configured(model), called(model), frozenset(state), frozenset(tensors(model)), _everywhere())
+
+
+def dtypes(model: nn.Module) -> dict[str, int]:
+    """How many parameters and places of heads compute in each dtype; heads keep theirs."""
+    placed = [m for m in model.modules() if isinstance(m, Placed)]
+    inside = {id(p) for m in placed for p in m.heads.parameters()}
+    held = [p for _, p in model.named_parameters(remove_duplicate=False) if id(p) not in inside]
+    return dict(Counter([str(p.dtype).removeprefix("torch.") for p in held] + [m.dtype for m in placed]))
 
 
 def _everywhere() -> dict[str, tuple[int, ...]]:

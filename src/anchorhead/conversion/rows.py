@@ -12,11 +12,12 @@ from anchorhead.model.activation import Placed
 from anchorhead.model.outside import WHOLE
 from anchorhead.proof.certificate import end_text
 from anchorhead.proof.composed import HeadOf, heads_of
+from anchorhead.proof.norm_heads import share_of
 
 MOST_ALIKE = 3
 """Rows of one kind that are printed one by one."""
 UNITS = {"gate": " for partners up to 1", "square": " for |x| up to 1"}
-CENTRED = ", but for what rounding of x - mean in float64 adds: (n + 2) 2^-53 mean|x| (1 + |y|)/σ, of n numbers"
+CENTRED = ", but for what rounding of x - mean in float64 adds: n 2^-52 |weight| mean|x| (1 + |y|)/σ, of n numbers"
 """What a norm that is centred adds (docs/mathematics.md, 3.10)."""
 UNCLAIMED = "no bound on its output is claimed, since something may stand between"
 BOUNDS = ("error", "rounding", "relative", "least")
@@ -31,9 +32,10 @@ class Replaced:
     (error + rounding (1 + |u|)) |v| + relative |phi(u) v| of phi(u) v, v = 1 where there is no partner, and `least`,
     for results that are no normal numbers: error is that of the heads' numbers as they are stored, rounding what
     evaluating them adds, relative the rounding of results to `dtype`,
-    which the model has. Of a norm, relative is a share of the result; where it is centred (layer_norm, group_norm) the
-    rounding of x - mean in float64 comes on top, at most (n + 2) 2^-53 mean|x| (1 + |y|)/σ of a result y, before the
-    weight, for n numbers with deviation σ. heads: each by its role. neurons: how many it serves, None if not known.
+    which the model has. Of a norm, weight·y + bias with y what is normalised, relative is a share of |weight y| + |bias|,
+    which without a bias is the result, and least is for weights up to 1, and else times |weight|; where it is centred
+    (layer_norm, group_norm) the rounding of x - mean in float64 comes on top, at most
+    n 2^-52 |weight| mean|x| (1 + |y|)/σ, for n numbers with deviation σ. heads: each by its role. neurons: how many it serves, None if not known.
     feeds: the linear layers that follow, as the forward says or the run showed, and output_bound: how far their output
     moves at most, the largest row sum of their weights times the error, rounding apart; for a gate for partners of size
     one, for a square for u of that size, and None where something other than dropout stands between.
@@ -133,8 +135,8 @@ def _after(r: Replaced) -> str:
     least = f", and {Up(r.least):.1e} where that underflows" if r.least > 0 else ""
     if r.kind == "norm":
         return (
-            f"{what}, proved to {Up(r.relative):.1e} of the result in {r.dtype}, mean squares in {where}, rounding "
-            f"included{least}{'' if r.formula.startswith('rms_norm') else CENTRED}"
+            f"{what}, proved to {Up(r.relative):.1e} of {share_of(r.formula)} in {r.dtype}, mean squares in {where}, "
+            f"rounding included{least} (times |weight| if above 1){'' if r.formula.startswith('rms_norm') else CENTRED}"
         )
     after = f"; {r.feeds} moves by at most {Up(r.output_bound):.2e}{unit}, rounding apart" if r.output_bound else ""
     if r.feeds and r.output_bound is None:
