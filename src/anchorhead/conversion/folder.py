@@ -29,6 +29,7 @@ from anchorhead.conversion.convert import convert, placed
 from anchorhead.conversion.held_functions import put_modules
 from anchorhead.conversion.holdings import grow, tensors
 from anchorhead.conversion.place_heads import put
+from anchorhead.conversion.plain_state import set_state
 from anchorhead.conversion.pretrained import forbid_saving, from_config, load_pretrained
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.conversion.save_folder import WEIGHTS, path_of, require_free, write
@@ -133,6 +134,7 @@ def load_converted(
         make_trainable(model)
     model.report.settle(model)
     model.report.made = replace(model.report.made, tensors=model.report.made.tensors - set(record.get("grown", {})))
+    set_state(model, record.get("state", {}))
     switch(model, record.get("switched", {}))
     found: nn.Module = model.eval()
     return found
