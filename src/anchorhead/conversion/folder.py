@@ -35,6 +35,7 @@ from anchorhead.conversion.report import ConversionReport
 from anchorhead.conversion.save_folder import WEIGHTS, path_of, require_free, write
 from anchorhead.conversion.sharing import share, shared
 from anchorhead.conversion.sites import find_sites
+from anchorhead.conversion.sloped_ramp import put_ramps
 from anchorhead.conversion.trainable import make_trainable
 from anchorhead.dtypes import UNIT
 from anchorhead.errors import FileError, InputError
@@ -103,6 +104,7 @@ def load_converted(
     model: Any = copied(module) if module is not None else _built(where, record)
     share(model, record.get("shared", shared(model)))
     code, alike = code_digests(model), shared(model)
+    model = put_ramps(model)
     put_modules(model)
     sites, _, graphs = find_sites(model, pure=True)
     kinds = {entry["place"]: entry["kind"] for entry in record["heads"]}

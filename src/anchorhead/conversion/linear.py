@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, fx, nn
 
 from anchorhead.conversion.activations import PASSIVE
 from anchorhead.conversion.sites import Site, below
+from anchorhead.conversion.sloped_ramp import SlopedRamp
 from anchorhead.conversion.traced_forward import traced
 
 VIEWS = ("view", "reshape", "contiguous", "flatten", "unflatten", "transpose", "permute", "squeeze", "unsqueeze", "to")
@@ -60,6 +61,9 @@ class Around:
 def around(model: nn.Module, site: Site, graph: fx.Graph | None) -> Around:
     """The linear layers around an activation."""
     owner = model.get_submodule(site.owner)
+    if isinstance(owner, SlopedRamp) and site.owner:
+        path, _, name = site.owner.rpartition(".")
+        return replace(around(model, replace(site, owner=path, name=name), None), direct=False)
     if isinstance(owner, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
         return Around(owner.linear2.in_features, ((below(site.owner, "linear2"), owner.linear2),), True)
     if isinstance(owner, nn.Sequential):
