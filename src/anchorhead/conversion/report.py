@@ -155,7 +155,7 @@ class ConversionReport:
     def unused(self) -> list[str]:
         """Places whose heads did not run when the model was watched."""
         idle = tuple(f"{name}." for name in self.idle) if self.watched else ()
-        return [r.place for r in self.replaced if f"{r.place}.".startswith(idle) or f"{r.place}_head." in idle]
+        return [r.place for r in self.replaced if f"{r.place}.".startswith(idle)]
 
     @property
     def keys(self) -> int:
@@ -239,7 +239,8 @@ class ConversionReport:
         what = " and ".join(counted(count, kind) for kind, count in counts.items() if count)
         of = f"{blocks} of {'the activations' if norms else 'them'} in feed-forward blocks"
         of = "in a feed-forward block" if len(rows) == 1 else of
-        ran = f" ({'it' if len(rows) == 1 else idle} did not run)" if idle else ""
+        none = "it did not run" if len(rows) == 1 else "none of them ran"
+        ran = f" ({none if idle == len(rows) else f'{idle} did not run'})" if idle else ""
         now = f"{what} {'is' if len(rows) == 1 else 'are'} attention now{ran}"
         now += f", {of} with {counted(self.neurons, 'neuron')}" if blocks else ""
         return f"{now}; at most {self.keys} keys; tol {self.tol:g}"
@@ -277,7 +278,7 @@ class ConversionReport:
         pure = (
             "nothing else that is nonlinear ran" if self.remaining else "nothing nonlinear ran but heads and attention"
         )
-        return [*found, f"  complete for what ran on {self.seen_on or 'these inputs'}: {pure}"]
+        return [*found, f"  complete for what ran on {self.seen_on or 'these inputs'} in evaluation mode: {pure}"]
 
     def _compared(self) -> str:
         """With the original, as it was then; of heads that were trained since that says nothing."""

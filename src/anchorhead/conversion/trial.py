@@ -277,10 +277,11 @@ def _rows(seen: Watched) -> list[tuple[str, str]]:
     return [(place, f"{kind} ({', '.join(map(str, events))})") for (place, kind), events in by_place.items()]
 
 
-def _idle(model: nn.Module, seen: Watched) -> list[str]:
-    """Modules of which nothing ran, each with all that it holds; parts of torch's attention run without a call, and
-    heads for other places, which share them."""
+def _idle(model: Any, seen: Watched) -> list[str]:
+    """Modules of which nothing ran, each with all that it holds, heads by their place; parts of torch's attention run
+    without a call, and heads for other places, which share them."""
     found: list[str] = []
+    places = {id(place.module): place.place for place in model.report.places}
     parts_of_heads = {id(p) for m in model.modules() if isinstance(m, Placed) for p in m.modules() if p is not m}
     ran = seen.ran - parts_of_heads
     for name, module in model.named_modules():
@@ -290,7 +291,7 @@ def _idle(model: nn.Module, seen: Watched) -> list[str]:
         around = (model.get_submodule(".".join(parts[:i])) for i in range(len(parts)))
         inside = any(isinstance(m, Placed | nn.MultiheadAttention) for m in around)
         if not inside and not any(name.startswith(f"{other}.") for other in found):
-            found.append(name)
+            found.append(places.get(id(module), name))
     return found
 
 
