@@ -1,4 +1,4 @@
-"""The slope of a PReLU is a parameter after a conversion as before it: named, trained, loaded, and one of each channel."""
+"""The slope of a PReLU is a parameter after a conversion as before it: named, trained, loaded, one of each channel."""
 
 import pytest
 import torch

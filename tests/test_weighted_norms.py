@@ -1,4 +1,4 @@
-"""What is claimed of a norm holds of its result, with its weight and its bias, in every dtype and on every way to it."""
+"""What is claimed of a norm holds of its result, with its weight and its bias, in every dtype and on both ways to it."""
 
 import pytest
 import torch
@@ -116,7 +116,9 @@ def test_what_is_said_of_a_norm_names_what_the_bound_is_a_share_of(name, tmp_pat
 
 
 def test_a_norm_that_rounds_its_weight_to_one_plus_it_counts_that():
-    once, plus = (ah.convert(nn.Sequential(drawn(n, torch.float32)[0]), pure=True) for n in ("rms norm", "one plus the weight"))
+    once, plus = (
+        ah.convert(nn.Sequential(drawn(n, torch.float32)[0]), pure=True) for n in ("rms norm", "one plus the weight")
+    )
     assert plus.report.replaced[0].relative > once.report.replaced[0].relative + 2.0**-25
 
 

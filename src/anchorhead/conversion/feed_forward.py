@@ -85,8 +85,8 @@ def feed_forward_as_attention(block: nn.Module, tol: float = 1e-6) -> FeedForwar
     unread = next((type(m).__name__ for m in linears if matrix(m) is None), None)
     if unread is not None:
         raise InputError(
-            f"The block's {unread} multiplies by something else than its weight, as a layer that is quantised or has an "
-            "adapter does; give the block with the weights that it was made of, adapters merged."
+            f"The block's {unread} multiplies by something else than its weight, as a layer does that is quantised, or "
+            "has an adapter; give the block with the weights that it was made of, adapters merged."
         )
     if len(linears) != 2:
         raise InputError(

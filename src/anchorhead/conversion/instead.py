@@ -31,15 +31,15 @@ REASONS: list[Advice] = [
     (lambda seen: seen & {"tanh", *SCORES} if "tanh" in seen and seen & SCORES else set(), PRODUCTS, "a softcap of "
      "scores, which pure=True converts, also where a function of the model's file computes it; the softmax counts as "
      "attention then"),
-    (lambda seen: seen & ELEMENTWISE, PRODUCTS - MATRICES, "left, since of calls in a forward only torch's activations are converted; where "
-     "the whole is a function of one argument and of numbers, compute it in a module of its own without parameters, "
-     "and use pure=True; what nears no straight line on some side, as sin(x), x*x and exp(x), and what has "
-     "parameters within, as a slope for each channel, has no head on all of R"),
+    (lambda seen: seen & ELEMENTWISE, PRODUCTS - MATRICES, "left, since of calls in a forward only torch's activations "
+     "are converted; where the whole is a function of one argument and of numbers, compute it in a module of its own "
+     "without parameters, and use pure=True; what nears no straight line on some side, as sin(x), x*x and exp(x), and "
+     "what has parameters within, as a slope for each channel, has no head on all of R"),
     (lambda seen: seen - PRODUCTS - ACTIVATIONS, set(), "left, since conversion has no head for it"),
-    (lambda seen: seen & ACTIVATIONS, PRODUCTS - MATRICES, "called where conversion does not look, as by another name, in a function that "
-     "is an attribute, or in a hook; make it a module"),
-    (lambda seen: seen, set(), "left, since a product of two signals is converted only as a gate, where one of them is an "
-     "activation"),
+    (lambda seen: seen & ACTIVATIONS, PRODUCTS - MATRICES, "called where conversion does not look, as by another name, "
+     "in a function that is an attribute, or in a hook; make it a module"),
+    (lambda seen: seen, set(), "left, since a product of two signals is converted only as a gate, where one of them is "
+     "an activation"),
 ]  # fmt: skip
 """Of which operations in a row something is said, which others that explains, and what is said; in turn, of those of
 which nothing was said yet."""

@@ -54,7 +54,7 @@ def require_there(before: Texts, now: Texts) -> None:
     gone = next((name for name in before if name not in now), None)
     if gone is not None:
         raise InputError(
-            f"{gone} is no plain value any more, and no folder holds that; set the state of the model back, or pickle it."
+            f"{gone} is no plain value any more, and no folder holds that; set the state of the model back."
         )
 
 

@@ -210,9 +210,9 @@ def _apart(first: list[Tensor], second: list[Tensor], model: nn.Module) -> list[
 
 
 def _take_what_ran(model: Any, item: Any) -> set[tuple[str, str]]:
-    """Claims at every place are of the dtype that was seen there, of arguments or results, the shortest where there were
-    several; a model that mixes dtypes has others there than its parameters near by. Returns places with layers that took what they made, of
-    those that were guessed to do so."""
+    """Claims at every place are of the dtype that was seen there, of arguments or results, the shortest where there
+    were several; a model that mixes dtypes has others there than its parameters near by. Returns places with layers
+    that took what they made, of those that were guessed to do so."""
     twin, seen, made, fed = _twin(model), dict[str, list[torch.dtype]](), dict[int, str](), set[tuple[str, str]]()
     kept = []  # so that no other tensor gets their memory
 

@@ -75,9 +75,7 @@ def share_of(formula: str) -> str:
     return "|weight y| + |bias|" if BIASED in formula else "the result"
 
 
-def norm_bound(
-    claims: Mapping[str, HeadClaim], dtype: str, formula: str
-) -> tuple[float, float, tuple[float, float]]:
+def norm_bound(claims: Mapping[str, HeadClaim], dtype: str, formula: str) -> tuple[float, float, tuple[float, float]]:
     """The error of a norm with these heads in a model of some dtype, as a share of what `share_of` says, what underflow
     may add to it for weights up to 1, and the interval of the mean square plus eps on which that holds."""
     square, coarse, fine = _checked(claims)
