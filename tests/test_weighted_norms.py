@@ -1,4 +1,4 @@
-"""What is claimed of a norm holds of its result, with its weight and its bias, in every dtype and on both ways to it."""
+"""What is claimed of a norm holds of its result, with its weight and its bias, in every dtype and on both its ways."""
 
 import pytest
 import torch

@@ -82,7 +82,7 @@ def makeup(model: nn.Module, places: list[Place]) -> Makeup:
 def plain_now(model: nn.Module, before: Makeup) -> Texts:
     """Plain values that may change, as they are now, for a folder to hold."""
     now = plain_state(model, before.modules, FREE)
-    require_there(before.plain, now)
+    require_there(before.plain, {*now, *tensors(model)})
     return now
 
 

@@ -49,8 +49,9 @@ def _is_plain(value: Any, deep: int = 0) -> bool:
     return type(value) in PLAIN
 
 
-def require_there(before: Texts, now: Texts) -> None:
-    """Whatever was a plain value when the model was converted and is none any more is refused by name."""
+def require_there(before: Texts, now: set[str]) -> None:
+    """Whatever was a plain value when the model was converted, and is nothing any more that a folder holds, is refused
+    by name."""
     gone = next((name for name in before if name not in now), None)
     if gone is not None:
         raise InputError(
