@@ -73,7 +73,7 @@ def test_norms_stay_what_they_are_when_heads_are_trained():
     model = ah.convert(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU()), pure=True, trainable=True)
     found = ah.recertify(model)
     assert found.proved
-    assert [head.formula for head in found.heads] == ["gelu(x)", "layer_norm(x, eps=1e-05)"]
+    assert [head.formula for head in found.heads] == ["gelu(x)", "layer_norm(x, eps=1e-05, bias)"]
 
 
 def test_a_hook_before_a_head_is_seen_and_the_head_is_still_one():

@@ -278,7 +278,7 @@ def test_heads_that_do_not_compose_are_refuted(folder, change, said):
 
 def test_a_float32_head_claims_nothing_in_a_float64_model():
     with pytest.raises(VerificationError, match="cannot keep its claim"):
-        composed("gate", gate("silu", torch.float32).claims, "float64")
+        composed("gate", gate("silu", torch.float32).claims, "float64", "")
 
 
 def test_bounds_of_a_gate_count_everything():
@@ -291,7 +291,7 @@ def test_bounds_of_a_gate_count_everything():
     assert bound.rounding >= head.rounding + 2 * product.approximation * gains
     assert bound.rounding <= 1.001 * (head.rounding + 2 * product.approximation * gains)
     assert math.isclose(bound.relative, 2.0**-24, rel_tol=1e-6)
-    assert composed("gate", placed.claims, "bfloat16").relative >= 2 * 2.0**-8
+    assert composed("gate", placed.claims, "bfloat16", "").relative >= 2 * 2.0**-8
 
 
 class Both(nn.Module):

@@ -37,7 +37,7 @@ def test_what_was_asked_for_is_proved():
     claims = {role: model.claim for role, model in norm_models(1024).items()}
     assert sum(claim.keys for claim in claims.values()) <= 60
     for dtype, most in (("float32", 1e-6), ("float64", 1e-9)):
-        relative, _, (low, high) = norm_bound(claims, dtype)
+        relative, _, (low, high) = norm_bound(claims, dtype, "")
         assert relative <= most
         assert low <= 1e-12
         assert high >= 1e10
@@ -104,9 +104,9 @@ def test_heads_that_do_not_fit_each_other_have_no_bound():
     claims = {role: model.claim for role, model in heads().items()}
     for wrong in ({"square": claims["fine"]}, {"fine": claims["square"]}, {"coarse": claims["square"]}):
         with pytest.raises(VerificationError):
-            norm_bound(claims | wrong, "float32")
+            norm_bound(claims | wrong, "float32", "")
     with pytest.raises(VerificationError, match="square"):
-        norm_bound({role: claims[role] for role in ("coarse", "fine")}, "float32")
+        norm_bound({role: claims[role] for role in ("coarse", "fine")}, "float32", "")
 
 
 @pytest.mark.parametrize(
@@ -186,12 +186,12 @@ class RMSNorm(nn.Module):
 
 
 NORMS = {
-    "layer norm": (lambda: nn.LayerNorm(12), NormForm(True, 1e-5)),
-    "over two axes": (lambda: nn.LayerNorm((3, 4), eps=1e-6), NormForm(True, 1e-6, axes=2)),
+    "layer norm": (lambda: nn.LayerNorm(12), NormForm(True, 1e-5, biased=True)),
+    "over two axes": (lambda: nn.LayerNorm((3, 4), eps=1e-6), NormForm(True, 1e-6, axes=2, biased=True)),
     "without a weight": (lambda: nn.LayerNorm(12, elementwise_affine=False), NormForm(True, 1e-5)),
     "rms norm": (lambda: nn.RMSNorm(12, eps=1e-4), NormForm(False, 1e-4)),
     "rms norm, eps of the dtype": (lambda: nn.RMSNorm(12), NormForm(False, torch.finfo(torch.float32).eps)),
-    "group norm": (lambda: nn.GroupNorm(3, 12), NormForm(True, 1e-5, groups=3)),
+    "group norm": (lambda: nn.GroupNorm(3, 12), NormForm(True, 1e-5, groups=3, biased=True)),
     "of nobody": (Centred, NormForm(True, 1e-4, shift=1.0)),
     "another power": (lambda: Centred(-0.4), None),
     "half centred": (lambda: Centred(before=0.5), None),

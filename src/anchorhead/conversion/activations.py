@@ -110,10 +110,10 @@ def _bends(module: nn.Module, *, alone: bool = False) -> bool:
 
 def formula_of(module: nn.Module) -> str | None:
     """The formula of an activation module, or None where it is not an elementwise function."""
-    if "forward" in vars(module):
+    if "forward" in vars(module) or any(True for _ in module.parameters()):
         return None
     known = BY_CLASS.get(type(module).__name__)
-    if known is not None and is_activation(module) and not list(module.parameters()):
+    if known is not None and is_activation(module):
         return known
     bare = copy.copy(module)
     bare._forward_hooks, bare._forward_pre_hooks = OrderedDict(), OrderedDict()  # which the head will have
@@ -126,6 +126,8 @@ def formula_of(module: nn.Module) -> str | None:
 def why_unread(module: nn.Module) -> str:
     """Why a module that has no formula has none."""
     said = type(module).__name__
+    if any(True for _ in module.parameters()):
+        return f"{said} has parameters of its own, which would be constants of a head"
     try:
         trace(module)
     except DiscontinuityError:

@@ -32,6 +32,7 @@ from anchorhead.conversion.report import ConversionReport
 from anchorhead.conversion.rows import Place, said
 from anchorhead.conversion.sharing import shared
 from anchorhead.conversion.sites import Site, find_sites
+from anchorhead.conversion.sloped_ramp import put_ramps
 from anchorhead.conversion.trainable import make_trainable
 from anchorhead.conversion.trial import try_out
 from anchorhead.errors import InputError, ToleranceError
@@ -105,7 +106,7 @@ def convert(
 def _converted(module: nn.Module, wished: list[float], tell: Progress, inputs: Any, outside: str, *, pure: bool,
                accept: bool) -> nn.Module:  # fmt: skip
     """The copy with heads in all places, tried out."""
-    model: Any = copied(module)
+    model: Any = put_ramps(copied(module))
     put_modules(model)
     sites, refused, graphs = find_sites(model, pure=pure)
     found = ConversionReport(wished[0], refused=list(refused), code=code_digests(module), shared=shared(module))

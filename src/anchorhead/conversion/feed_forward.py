@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.compiler.compile import compile_formula
-from anchorhead.conversion.linear import sizes
+from anchorhead.conversion.linear import matrix, sizes
 from anchorhead.conversion.sites import find_sites
 from anchorhead.errors import InputError
 from anchorhead.head.module import HeadModule
@@ -82,6 +82,12 @@ def feed_forward_as_attention(block: nn.Module, tol: float = 1e-6) -> FeedForwar
             "form as one attention over fixed keys. ah.convert converts it."
         )
     linears = [m for m in block.modules() if sizes(m) is not None]
+    unread = next((type(m).__name__ for m in linears if matrix(m) is None), None)
+    if unread is not None:
+        raise InputError(
+            f"The block's {unread} multiplies by something else than its weight, as a layer does that is quantised, or "
+            "has an adapter; give the block with the weights that it was made of, adapters merged."
+        )
     if len(linears) != 2:
         raise InputError(
             f"A feed-forward block has two linear layers around one activation, and this module has {len(linears)}; "
@@ -126,6 +132,5 @@ def _checked(block: nn.Module, shown: FeedForwardAttention, tol: float) -> FeedF
 
 def _weights(module: Any) -> tuple[Tensor, Tensor]:
     """(weight, bias) with the weight as (outputs, inputs)."""
-    weight = module.weight.detach()
-    weight = weight if isinstance(module, nn.Linear) else weight.T
+    weight: Any = matrix(module)
     return weight, weight.new_zeros(weight.shape[0]) if module.bias is None else module.bias.detach()

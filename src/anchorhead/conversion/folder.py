@@ -29,11 +29,13 @@ from anchorhead.conversion.convert import convert, placed
 from anchorhead.conversion.held_functions import put_modules
 from anchorhead.conversion.holdings import grow, tensors
 from anchorhead.conversion.place_heads import put
+from anchorhead.conversion.plain_state import set_state
 from anchorhead.conversion.pretrained import forbid_saving, from_config, load_pretrained
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.conversion.save_folder import WEIGHTS, path_of, require_free, write
 from anchorhead.conversion.sharing import share, shared
 from anchorhead.conversion.sites import find_sites
+from anchorhead.conversion.sloped_ramp import put_ramps
 from anchorhead.conversion.trainable import make_trainable
 from anchorhead.dtypes import UNIT
 from anchorhead.errors import FileError, InputError
@@ -102,6 +104,7 @@ def load_converted(
     model: Any = copied(module) if module is not None else _built(where, record)
     share(model, record.get("shared", shared(model)))
     code, alike = code_digests(model), shared(model)
+    model = put_ramps(model)
     put_modules(model)
     sites, _, graphs = find_sites(model, pure=True)
     kinds = {entry["place"]: entry["kind"] for entry in record["heads"]}
@@ -116,7 +119,7 @@ def load_converted(
             raise _absent(entry)
         roles = {role: heads[index] for role, index in entry["heads"].items()}
         place = placed(model, site, roles, graphs.get(site.owner), outside)
-        place.module.to(getattr(torch, one_of(row, "dtype", list(UNIT))))
+        place.module.seen_in(getattr(torch, one_of(row, "dtype", list(UNIT))))
         if not computes(site.formula, place.module.bound.function):
             raise _absent(entry)
         places.append(place.seen({(site.place, path) for path in str(row.get("feeds")).split(", ")}))
@@ -133,6 +136,7 @@ def load_converted(
         make_trainable(model)
     model.report.settle(model)
     model.report.made = replace(model.report.made, tensors=model.report.made.tensors - set(record.get("grown", {})))
+    set_state(model, record.get("state", {}))
     switch(model, record.get("switched", {}))
     found: nn.Module = model.eval()
     return found

@@ -19,24 +19,30 @@ ELEMENTWISE = set(
     "atanh exp exp2 expm1 log log2 log10 log1p pow square sqrt reciprocal".split()
 )
 """Operations of torch that may be part of an elementwise function."""
-PRODUCTS = set("mul div matmul mm bmm addcmul baddbmm addmm einsum".split())
+MATRICES = set("matmul mm bmm baddbmm addmm einsum".split())
+PRODUCTS = {"mul", "div", "addcmul", *MATRICES}
 ACTIVATIONS = {*FUNCTIONS.values(), "log_sigmoid_forward", "glu"}
 """Operations of torch that are activations, of which conversion has heads."""
-Advice = tuple[Callable[[set[str]], set[str]], str]
+SCORES = {"softmax", "_softmax"}
+Advice = tuple[Callable[[set[str]], set[str]], set[str], str]
 REASONS: list[Advice] = [
-    (lambda seen: seen & NORMS, "a norm, which pure=True converts where it is a module of its own, or a call with a "
-     "constant shape and eps in a forward that can be traced"),
-    (lambda seen: seen & ELEMENTWISE, "left, since of calls in a forward only torch's activations are converted; where "
-     "the whole is a function of one argument and of numbers, compute it in a module of its own without parameters, "
-     "and use pure=True; what nears no straight line on some side, as sin(x), x*x and exp(x), and what has "
-     "parameters within, as a slope for each channel, has no head on all of R"),
-    (lambda seen: seen - PRODUCTS - ACTIVATIONS, "left, since conversion has no head for it"),
-    (lambda seen: seen & ACTIVATIONS, "called where conversion does not look, as by another name, in a function that "
-     "is an attribute, or in a hook; make it a module"),
-    (lambda seen: seen, "left, since a product of two signals is converted only as a gate, where one of them is an "
-     "activation"),
+    (lambda seen: seen & NORMS, {"pow", "square", "sqrt", "reciprocal", *PRODUCTS}, "a norm, which pure=True converts "
+     "where it is a module of its own, or a call with a constant shape and eps in a forward that can be traced"),
+    (lambda seen: seen & {"tanh", *SCORES} if "tanh" in seen and seen & SCORES else set(), PRODUCTS, "a softcap of "
+     "scores, which pure=True converts, also where a function of the model's file computes it; the softmax counts as "
+     "attention then"),
+    (lambda seen: seen & ELEMENTWISE, PRODUCTS - MATRICES, "left, since of calls in a forward only torch's activations "
+     "are converted; where the whole is a function of one argument and of numbers, compute it in a module of its own "
+     "without parameters, and use pure=True; what nears no straight line on some side, as sin(x), x*x and exp(x), and "
+     "what has parameters within, as a slope for each channel, has no head on all of R"),
+    (lambda seen: seen - PRODUCTS - ACTIVATIONS, set(), "left, since conversion has no head for it"),
+    (lambda seen: seen & ACTIVATIONS, PRODUCTS - MATRICES, "called where conversion does not look, as by another name, "
+     "in a function that is an attribute, or in a hook; make it a module"),
+    (lambda seen: seen, set(), "left, since a product of two signals is converted only as a gate, where one of them is "
+     "an activation"),
 ]  # fmt: skip
-"""Of which operations in a row something is said, and what; the first that is of some is said of the row."""
+"""Of which operations in a row something is said, which others that explains, and what is said; in turn, of those of
+which nothing was said yet."""
 
 
 def instead(remaining: list[tuple[str, str]], known: set[str]) -> list[str]:
@@ -44,8 +50,10 @@ def instead(remaining: list[tuple[str, str]], known: set[str]) -> list[str]:
     found: dict[str, set[str]] = {}
     for place, what in remaining:
         seen = set() if place in known else _operations(what)
-        of, why = next(((of, why) for part, why in REASONS if (of := part(seen))), (set[str](), ""))
-        found.setdefault(why, set()).update(of)
+        for part, explained, why in REASONS:
+            of = part(seen)
+            seen = seen - of - explained if of else seen
+            found.setdefault(why, set()).update(of)
     return [f"  {', '.join(sorted(of))}: {why}" for why, of in found.items() if of]
 
 

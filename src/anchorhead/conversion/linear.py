@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, fx, nn
 
 from anchorhead.conversion.activations import PASSIVE
 from anchorhead.conversion.sites import Site, below
+from anchorhead.conversion.sloped_ramp import SlopedRamp
 from anchorhead.conversion.traced_forward import traced
 
 VIEWS = ("view", "reshape", "contiguous", "flatten", "unflatten", "transpose", "permute", "squeeze", "unsqueeze", "to")
@@ -28,20 +29,31 @@ MIXING = ("matmul", "bmm", operator.matmul, torch.matmul, torch.bmm, torch.einsu
 
 
 def sizes(module: nn.Module) -> tuple[int, int] | None:
-    """(inputs, outputs) of a linear layer, torch's or the Conv1D of GPT-2; None for anything else."""
-    if isinstance(module, nn.Linear):
-        return module.in_features, module.out_features
+    """(inputs, outputs) of a linear layer, torch's or the Conv1D of GPT-2, or one of others that says how many these
+    are, as a quantised one, or one with an adapter; None for anything else."""
     weight = getattr(module, "weight", None)
     if type(module).__name__ == "Conv1D" and isinstance(weight, Tensor) and weight.ndim == 2:
         return int(weight.shape[0]), int(weight.shape[1])
-    return None
+    named = (getattr(module, "in_features", None), getattr(module, "out_features", None))
+    return (named[0], named[1]) if isinstance(named[0], int) and isinstance(named[1], int) else None
 
 
-def row_sum(module: nn.Module) -> float:
-    """The largest sum of absolute weights into one output."""
-    weight: Any = module.weight
-    axis = 1 if isinstance(module, nn.Linear) else 0
-    return float(weight.detach().double().abs().sum(axis).max())
+def matrix(module: nn.Module) -> Tensor | None:
+    """The matrix (outputs, inputs) by which a linear layer multiplies; None where that is not its weight alone."""
+    weight: Any = getattr(module, "weight", None)
+    conv = type(module).__name__ == "Conv1D"
+    if not (conv or type(module).forward is nn.Linear.forward) or "forward" in vars(module):
+        return None
+    if not isinstance(weight, Tensor) or not weight.is_floating_point() or weight.ndim != 2:
+        return None
+    weight = weight.detach()
+    return weight.T if conv else weight
+
+
+def row_sum(module: nn.Module) -> float | None:
+    """The largest sum of absolute weights into one output; None where they cannot be read."""
+    held = matrix(module)
+    return None if held is None else float(held.double().abs().sum(1).max())
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,9 @@ class Around:
 def around(model: nn.Module, site: Site, graph: fx.Graph | None) -> Around:
     """The linear layers around an activation."""
     owner = model.get_submodule(site.owner)
+    if isinstance(owner, SlopedRamp) and site.owner:
+        path, _, name = site.owner.rpartition(".")
+        return replace(around(model, replace(site, owner=path, name=name), None), direct=False)
     if isinstance(owner, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
         return Around(owner.linear2.in_features, ((below(site.owner, "linear2"), owner.linear2),), True)
     if isinstance(owner, nn.Sequential):
@@ -165,7 +180,8 @@ def _outside(model: nn.Module, site: Site, width: int | None) -> Around:
         near = model.get_submodule(owner)
         if isinstance(near, nn.ModuleList):
             break
-        feeding = [(below(owner, name), m) for name, m in near.named_modules() if _inputs(m) == width]
+        fits = [(below(owner, name), m) for name, m in near.named_modules() if _inputs(m) == width]
+        feeding = [(path, m) for path, m in fits if not any(path.startswith(f"{other}.") for other, _ in fits)]
         if len(feeding) == 1:
             return Around(width, tuple(feeding), _comes_first(model, feeding[0][0]), guessed=True)
         if feeding:

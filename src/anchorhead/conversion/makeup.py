@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import types
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ from anchorhead.conversion.code_digest import ASIDE, PLAIN, function_text, hook_
 from anchorhead.conversion.configured import LONG, Configured, config_changes, configured
 from anchorhead.conversion.forward_source import assigned
 from anchorhead.conversion.holdings import tensors
+from anchorhead.conversion.plain_state import Texts, plain_state, require_there
 from anchorhead.conversion.rows import Place, said
 from anchorhead.model.activation import Placed
 
@@ -49,7 +51,7 @@ Modules = dict[str, dict[str, str]]
 @dataclass(frozen=True)
 class Makeup:
     """What is noted of a model; state: names of attributes that its forwards assign; tensors: those outside heads;
-    everywhere: which hooks all modules have, by kind."""
+    everywhere: which hooks all modules have, by kind; plain: values that may change, and were so (`plain_state.py`)."""
 
     modules: Modules = field(default_factory=dict)
     configured: Configured = field(default_factory=dict)
@@ -57,6 +59,7 @@ class Makeup:
     state: frozenset[str] = frozenset()
     tensors: frozenset[str] = frozenset()
     everywhere: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    plain: Texts = field(default_factory=dict)
 
 
 def makeup(model: nn.Module, places: list[Place]) -> Makeup:
@@ -70,7 +73,25 @@ def makeup(model: nn.Module, places: list[Place]) -> Makeup:
         for name, value in vars(module).items():
             if _is_plain(value) and (unknown or name in state or name in (around or ())):
                 found[path].pop(name, None)
-    return Makeup(found, configured(model), called(model), frozenset(state), frozenset(tensors(model)), _everywhere())
+    plain = plain_state(model, found, FREE)
+    return Makeup(
+        found, configured(model), called(model), frozenset(state), frozenset(tensors(model)), _everywhere(), plain
+    )
+
+
+def plain_now(model: nn.Module, before: Makeup) -> Texts:
+    """Plain values that may change, as they are now, for a folder to hold."""
+    now = plain_state(model, before.modules, FREE)
+    require_there(before.plain, {*now, *tensors(model)})
+    return now
+
+
+def dtypes(model: nn.Module) -> dict[str, int]:
+    """How many parameters and places of heads compute in each dtype; heads keep theirs."""
+    placed = [m for m in model.modules() if isinstance(m, Placed)]
+    inside = {id(p) for m in placed for p in m.heads.parameters()}
+    held = [p for _, p in model.named_parameters(remove_duplicate=False) if id(p) not in inside]
+    return dict(Counter([str(p.dtype).removeprefix("torch.") for p in held] + [m.dtype for m in placed]))
 
 
 def _everywhere() -> dict[str, tuple[int, ...]]:

@@ -16,6 +16,7 @@ import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -89,6 +90,7 @@ def norm_of(module: nn.Module) -> tuple[NormForm, int] | None:
             form = _as_rounded(form, bare, shape)
     except Exception:  # whatever a module does with numbers that are not its own
         return None
+    form = replace(form, biased=own.get("bias") is not None)
     sized = any(p is not None for p in own.values()) or hasattr(module, "normalized_shape")
     return form, GROUPED if form.groups else shape.numel() if sized else ANY
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from anchorhead.drawing import CYCLE, LISTED, NETWORK, SMALL, Drawing, dots, dress, label, legend, listed
 from anchorhead.errors import InputError
+from anchorhead.proof.norm_heads import share_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +24,7 @@ def portrait(report: ConversionReport) -> Drawing:
     above, below = figure.subplots(2, 1, height_ratios=[min(len(rows), 40) + 3, len(seen) + 2])
     dress(above)
     bounds = [r.relative if r.kind == "norm" else r.error for r in rows]
-    kinds = [f"{r.formula}, {r.kind}" + (", of the result" if r.kind == "norm" else "") for r in rows]
+    kinds = [f"{r.formula}, {r.kind}" + (f", of {share_of(r.formula)}" if r.kind == "norm" else "") for r in rows]
     dots(above, [r.place for r in rows], bounds, kinds, "proved error")
     above.axvline(report.tol, color=NETWORK, lw=1.1, ls="--", label=f"tol {report.tol:g}")
     legend(above, LISTED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -101,10 +102,25 @@ def _without_drawing() -> AbstractContextManager[None]:
 
 
 def forbid_saving(model: nn.Module) -> None:
-    """A converted model, or a part of one, is not written by its own library, which would leave out the heads."""
+    """A converted model, a part of one, or a model that it is a part of, is not written by its own library, which would
+    leave out the heads."""
+    model.register_state_dict_pre_hook(_refuse_around)
     for module in model.modules():
         if hasattr(module, "save_pretrained"):
             vars(module)["save_pretrained"] = _refuse
+
+
+def _refuse_around(module: nn.Module, *args: Any) -> None:
+    """Whatever saves a model asks for its tensors, from within a save_pretrained that is not the module's own."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        library = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if frame.f_code.co_name == "save_pretrained" and library == "transformers":
+            raise InputError(
+                f"save_pretrained would write this model without the heads of the {type(module).__name__} in it, which "
+                "was converted; convert the whole model, and write it with ah.save_converted(model, folder)."
+            )
+        frame = frame.f_back
 
 
 def _refuse(*args: Any, **kwargs: Any) -> NoReturn:

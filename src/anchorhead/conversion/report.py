@@ -11,10 +11,11 @@ from torch import nn
 
 from anchorhead.conversion.configured import computed, configured, functions_named
 from anchorhead.conversion.instead import instead
-from anchorhead.conversion.makeup import Makeup, changes, makeup, standing
+from anchorhead.conversion.makeup import Makeup, changes, dtypes, makeup, standing
 from anchorhead.conversion.rows import UNITS, Place, Replaced, lines, said, some
 from anchorhead.digits import Up, counted, exactly
 from anchorhead.display import gauge, page, sentence, table
+from anchorhead.proof.norm_heads import share_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,6 +59,8 @@ class ConversionReport:
     """What the model was made of when it was converted."""
     computed_by: dict[str, str] = field(default_factory=dict, repr=False)
     """Which functions its configurations named for attention and experts when it was watched."""
+    dtypes: dict[str, int] = field(default_factory=dict, repr=False)
+    """How many of its parameters and places were of each dtype then."""
     seen_on: str = ""
     """The inputs on which it was watched again, if these are others."""
     item: Any = field(default=None, repr=False)
@@ -68,9 +71,10 @@ class ConversionReport:
         self._model: ref[nn.Module] | None = ref(model)
         self.made = makeup(model, self.places)
         self.computed_by = self.computed_by or functions_named(self.made.configured)
+        self.dtypes = self.dtypes or dtypes(model)
 
     def watch(self, inputs: Any = None) -> ConversionReport:
-        """Watches the model again, as it computes attention now, and returns the report.
+        """Watches the model again, as it computes attention now and in its dtype now, and returns the report.
 
         inputs: as for `ah.convert`; without it those on which the model was watched, or others that it takes.
         """
@@ -119,11 +123,17 @@ class ConversionReport:
         return self.unwatched or self._computed_otherwise()
 
     def _computed_otherwise(self) -> str:
-        """That attention or experts are computed by other functions than when the model was watched."""
+        """That the model computes in another dtype than when it was watched, or attention or experts by others."""
         model = self.model
-        now = self.computed_by if model is None else functions_named(configured(model), once=False)
-        others = [f"{computed(name)} by {now[name]!r} now and was by {was!r} when it was watched"
-                  for name, was in self.computed_by.items() if now.get(name, was) != was]  # fmt: skip
+        found = self.dtypes if model is None else dtypes(model)
+        if found != self.dtypes:
+            same = set(found) == set(self.dtypes)
+            now, was = (" and ".join(f"{n} times {name}" if same else name for name, n in sorted(counts.items()))
+                        for counts in (found, self.dtypes))  # fmt: skip
+            return f"it computes in {now} now and did in {was} when it was watched"
+        named = self.computed_by if model is None else functions_named(configured(model), once=False)
+        others = [f"{computed(name)} by {named[name]!r} now and was by {before!r} when it was watched"
+                  for name, before in self.computed_by.items() if named.get(name, before) != before]  # fmt: skip
         return f"it computes {some(others)}" if others else ""
 
     @property
@@ -145,7 +155,7 @@ class ConversionReport:
     def unused(self) -> list[str]:
         """Places whose heads did not run when the model was watched."""
         idle = tuple(f"{name}." for name in self.idle) if self.watched else ()
-        return [r.place for r in self.replaced if f"{r.place}.".startswith(idle) or f"{r.place}_head." in idle]
+        return [r.place for r in self.replaced if f"{r.place}.".startswith(idle)]
 
     @property
     def keys(self) -> int:
@@ -159,7 +169,8 @@ class ConversionReport:
         measured = {name: v if math.isfinite(v := getattr(self, name)) else None for name in MEASURED}
         return {"tol": self.tol, "replaced": rows, **seen, "inputs": self.inputs, **measured,
                 "watched": self.watched, "unwatched": self._why_unwatched(), "pure": self.pure,
-                "seen": {"unwatched": self.unwatched, "computed_by": self.computed_by, "on": self.seen_on},
+                "seen": {"unwatched": self.unwatched, "computed_by": self.computed_by, "on": self.seen_on,
+                         "dtypes": self.dtypes},
                 "blocks": len(self.blocks), "neurons": self.neurons}  # fmt: skip
 
     @classmethod
@@ -168,9 +179,10 @@ class ConversionReport:
         seen: dict[str, Any] = {name: [(str(a), str(b)) for a, b in data[name]] for name in PAIRS}
         seen |= {name: [str(place) for place in data[name]] for name in NAMES}
         seen |= {name: math.nan if data[name] is None else float(data[name]) for name in MEASURED}
-        then = data.get("seen") or {"unwatched": data["unwatched"], "computed_by": {}, "on": ""}
+        then = data["seen"]
         seen |= {"unwatched": str(then["unwatched"]), "seen_on": str(then["on"])}
         seen |= {"computed_by": {str(k): str(v) for k, v in then["computed_by"].items()}}
+        seen |= {"dtypes": {str(k): int(v) for k, v in then["dtypes"].items()}}
         return cls(float(data["tol"]), places, inputs=str(data["inputs"]), **seen)
 
     def plot(self) -> Figure:
@@ -200,15 +212,17 @@ class ConversionReport:
     def _summary(self) -> list[str]:
         """What was replaced, the worst that is proved of it, and what is left, in a line each."""
         found = [self._first()]
-        norms = [row.relative for row in self.replaced if row.kind == "norm"]
+        norms = {share_of(row.formula): row.relative for row in
+                 sorted(self.replaced, key=lambda row: row.relative) if row.kind == "norm"}  # fmt: skip
         errors = {row.place: row.error for row in self.replaced if row.kind != "norm"}
         units = " and".join({UNITS[row.kind]: None for row in self.replaced if row.kind in UNITS})
-        if not all(map(math.isfinite, [*norms, *errors.values()])):
+        if not all(map(math.isfinite, [*norms.values(), *errors.values()])):
             found.append("numbers of heads were changed after their proof, so that not all of them is proved")
         elif norms or errors:
             worst = max(errors, key=errors.__getitem__, default="")
             parts = [f"{Up(errors[worst]):.2e}{units}, rounding apart, at {said(worst)}"] if errors else []
-            parts += [f"of norms {Up(max(norms)):.1e} of the result, as their lines say"] if norms else []
+            shares = " or ".join(f"{Up(most):.1e} of {what}" for what, most in norms.items())
+            parts += [f"of norms {shares}, as their lines say"] if norms else []
             found.append(f"largest proved error: {'; '.join(parts)}")
         kinds = list(dict.fromkeys(what.partition(" (")[0] for _, what in self.remaining))
         left = f"NOT pure: other nonlinear operations remain in {some(kinds)}, {counted(len(self.remaining), 'place')}"
@@ -225,7 +239,8 @@ class ConversionReport:
         what = " and ".join(counted(count, kind) for kind, count in counts.items() if count)
         of = f"{blocks} of {'the activations' if norms else 'them'} in feed-forward blocks"
         of = "in a feed-forward block" if len(rows) == 1 else of
-        ran = f" ({'it' if len(rows) == 1 else idle} did not run)" if idle else ""
+        none = "it did not run" if len(rows) == 1 else "none of them ran"
+        ran = f" ({none if idle == len(rows) else f'{idle} did not run'})" if idle else ""
         now = f"{what} {'is' if len(rows) == 1 else 'are'} attention now{ran}"
         now += f", {of} with {counted(self.neurons, 'neuron')}" if blocks else ""
         return f"{now}; at most {self.keys} keys; tol {self.tol:g}"
@@ -263,7 +278,7 @@ class ConversionReport:
         pure = (
             "nothing else that is nonlinear ran" if self.remaining else "nothing nonlinear ran but heads and attention"
         )
-        return [*found, f"  complete for what ran on {self.seen_on or 'these inputs'}: {pure}"]
+        return [*found, f"  complete for what ran on {self.seen_on or 'these inputs'} in evaluation mode: {pure}"]
 
     def _compared(self) -> str:
         """With the original, as it was then; of heads that were trained since that says nothing."""

@@ -12,13 +12,14 @@ from anchorhead.model.activation import Placed
 from anchorhead.model.outside import WHOLE
 from anchorhead.proof.certificate import end_text
 from anchorhead.proof.composed import HeadOf, heads_of
+from anchorhead.proof.norm_heads import share_of
 
 MOST_ALIKE = 3
 """Rows of one kind that are printed one by one."""
 UNITS = {"gate": " for partners up to 1", "square": " for |x| up to 1"}
-CENTRED = ", but for what rounding of x - mean in float64 adds: (n + 2) 2^-53 mean|x| (1 + |y|)/σ, of n numbers"
+CENTRED = ", but for what rounding of x - mean in float64 adds: n 2^-52 |weight| mean|x| (1 + |y|)/σ, of n numbers"
 """What a norm that is centred adds (docs/mathematics.md, 3.10)."""
-UNCLAIMED = "no bound on its output is claimed, since something may stand between"
+UNCLAIMED = "no bound on its output is claimed, since"
 BOUNDS = ("error", "rounding", "relative", "least")
 
 
@@ -30,13 +31,15 @@ class Replaced:
     partner v, or a square, the ramp of u times v = u. For every u in `domain` the result is within
     (error + rounding (1 + |u|)) |v| + relative |phi(u) v| of phi(u) v, v = 1 where there is no partner, and `least`,
     for results that are no normal numbers: error is that of the heads' numbers as they are stored, rounding what
-    evaluating them adds, relative the rounding of results to `dtype`,
-    which the model has. Of a norm, relative is a share of the result; where it is centred (layer_norm, group_norm) the
-    rounding of x - mean in float64 comes on top, at most (n + 2) 2^-53 mean|x| (1 + |y|)/σ of a result y, before the
-    weight, for n numbers with deviation σ. heads: each by its role. neurons: how many it serves, None if not known.
+    evaluating them adds, relative the rounding of results to `dtype`, which the model has. Of a norm, weight·y + bias
+    with y what is normalised, relative is a share of |weight y| + |bias|, which without a bias is the result, and least
+    is for weights up to 1, and else times |weight|; where it is centred (layer_norm, group_norm) the rounding of
+    x - mean in float64 comes on top, at most n 2^-52 |weight| mean|x| (1 + |y|)/σ, for n numbers with deviation σ.
+    heads: each by its role. neurons: how many it serves, None if not known.
     feeds: the linear layers that follow, as the forward says or the run showed, and output_bound: how far their output
     moves at most, the largest row sum of their weights times the error, rounding apart; for a gate for partners of size
-    one, for a square for u of that size, and None where something other than dropout stands between.
+    one, for a square for u of that size, and None where something other than dropout stands between, or where a layer
+    multiplies by something else than its weight, as one that is quantised or has an adapter: unread says which.
     """
 
     place: str
@@ -52,6 +55,7 @@ class Replaced:
     neurons: int | None
     feeds: str | None
     output_bound: float | None
+    unread: str = ""
 
     @property
     def gated(self) -> bool:
@@ -88,6 +92,9 @@ class Place:
         """The report's row, from the heads, weights and dtype that the model has now."""
         found, near = self.module.bound, self.near
         direct = near.direct and near.feeds and self.module.proved
+        sums = [row_sum(layer) for _, layer in near.feeds]
+        known = [most for most in sums if most is not None]
+        unread = [type(m).__name__ for (_, m), most in zip(near.feeds, sums, strict=True) if most is None]
         return Replaced(
             place=self.place,
             formula=self.module.formula,
@@ -97,16 +104,17 @@ class Place:
             heads=heads_of(self.module.claims),
             neurons=near.neurons,
             feeds=", ".join(path for path, _ in near.feeds) or None,
-            output_bound=max(row_sum(m) for _, m in near.feeds) * found.error if direct else None,
+            output_bound=max(known) * found.error if direct and not unread else None,
+            unread=", ".join(dict.fromkeys(unread)),
         )
 
 
 def lines(rows: list[Replaced]) -> list[str]:
     """Rows for people; those that differ in their places and outputs only in one line, where they are many."""
-    kinds: dict[tuple[str, bool], list[Replaced]] = {}
+    kinds: dict[tuple[str, str], list[Replaced]] = {}
     for row in rows:
         line = _after(replace(row, feeds=None, output_bound=None))
-        unclaimed = row.feeds is not None and row.output_bound is None
+        unclaimed = _unclaimed(row) if row.feeds is not None and row.output_bound is None else ""
         kinds.setdefault((line, unclaimed), []).append(row)
     found: list[str] = []
     for (line, unclaimed), alike in kinds.items():
@@ -116,7 +124,7 @@ def lines(rows: list[Replaced]) -> list[str]:
         bounds = [row.output_bound for row in alike if row.output_bound]
         after = f"; outputs of the layers that follow move by at most {Up(max(bounds)):.2e}" if bounds else ""
         after += f"{UNITS.get(alike[0].kind, '')}, rounding apart" if bounds else ""
-        after += f"; a layer follows each, {UNCLAIMED}" if unclaimed else ""
+        after += f"; a layer follows each, {unclaimed}" if unclaimed else ""
         found.append(f"{some([row.place for row in alike])}{line}{after}")
     return found
 
@@ -133,18 +141,26 @@ def _after(r: Replaced) -> str:
     least = f", and {Up(r.least):.1e} where that underflows" if r.least > 0 else ""
     if r.kind == "norm":
         return (
-            f"{what}, proved to {Up(r.relative):.1e} of the result in {r.dtype}, mean squares in {where}, rounding "
-            f"included{least}{'' if r.formula.startswith('rms_norm') else CENTRED}"
+            f"{what}, proved to {Up(r.relative):.1e} of {share_of(r.formula)} in {r.dtype}, mean squares in {where}, "
+            f"rounding included{least} (times |weight| if above 1){'' if r.formula.startswith('rms_norm') else CENTRED}"
         )
-    after = f"; {r.feeds} moves by at most {Up(r.output_bound):.2e}{unit}, rounding apart" if r.output_bound else ""
+    s = "" if ", " in (r.feeds or "") else "s"
+    after = f"; {r.feeds} move{s} by at most {Up(r.output_bound):.2e}{unit}, rounding apart" if r.output_bound else ""
     if r.feeds and r.output_bound is None:
-        after = f"; {r.feeds} follows, {UNCLAIMED}"
+        after = f"; {r.feeds} follow{s}, {_unclaimed(r)}"
     parts = [f"{Up(r.rounding):.1e} (1 + |x|)"] * (r.rounding > 0)
     parts += [f"{Up(r.relative):.1e} of the result{least}"] * (r.relative > 0)
     return (
         f"{what}, proved {Up(r.error):.2e} on {where} for the stored numbers{unit}, "
         f"{r.dtype} rounding adds at most {' and '.join(parts)}{after}"
     )
+
+
+def _unclaimed(r: Replaced) -> str:
+    """Why nothing is claimed of the layers that follow."""
+    if r.unread:
+        return f"{UNCLAIMED} {r.unread} multiplies by something else than a weight that can be read"
+    return f"{UNCLAIMED} something may stand between"
 
 
 def said(place: str) -> str:

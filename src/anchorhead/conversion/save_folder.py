@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from anchorhead.conversion.configured import as_converted, built_with, own_values, switched
 from anchorhead.conversion.holdings import grown, require_all_held, weights
-from anchorhead.conversion.makeup import changes
+from anchorhead.conversion.makeup import changes, plain_now
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.errors import FileError, InputError
 from anchorhead.file.folder import (
@@ -58,7 +58,8 @@ def write(model: Any, where: Path, beside: list[Path]) -> None:
     trainable = any(place.module.head.trains for place in model.report.places)
     record: dict[str, Any] = {"format": FORMAT, "report": model.report.as_dict(), "heads": entries, "same": same,
                               "trainable": trainable, "code": model.report.code, "shared": model.report.shared,
-                              "grown": grown(model, model.report.made.tensors), **_configured(model)}  # fmt: skip
+                              "grown": grown(model, model.report.made.tensors),
+                              "state": plain_now(model, model.report.made), **_configured(model)}  # fmt: skip
     require_free(where)
     try:
         where.mkdir(parents=True, exist_ok=True)

@@ -32,6 +32,7 @@ from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.head_core import HeadCore
 from anchorhead.progress import Progress, telling
 from anchorhead.proof.head_claim import HeadClaim
+from anchorhead.proof.norm_heads import share_of
 
 TRAINED = "activation"
 """The role of the head that is trained."""
@@ -41,7 +42,10 @@ ROOM = (1.5, 3.0, 6.0, 12.0, 50.0)
 
 @dataclass(frozen=True)
 class Recertified:
-    """A head after training: what was proved of it before, what is now; infinite, with the reason, where nothing is."""
+    """A head after training: what was proved of it before, what is now; infinite, with the reason, where nothing is.
+
+    share: of a norm, of what the errors are a share.
+    """
 
     place: str
     formula: str
@@ -50,12 +54,15 @@ class Recertified:
     rounding: float
     changed: bool
     problem: str = ""
+    share: str = ""
 
     def __str__(self) -> str:
         if self.problem:
             return f"{self.place}: {self.formula}, not proved: {self.problem}"
+        rounding = "included" if self.share else f"{Up(self.rounding):.3g}"
         before = f"before {Up(self.before):.3g}" if self.changed else "as it was"
-        return f"{self.place}: {self.formula}, error {Up(self.error):.3g}, rounding {Up(self.rounding):.3g}, {before}"
+        error = f"error {Up(self.error):.3g}{f' of {self.share}' if self.share else ''}"
+        return f"{self.place}: {self.formula}, {error}, rounding {rounding}, {before}"
 
     __repr__ = __str__
 
@@ -141,7 +148,8 @@ def _recertified(place: str, module: Placed) -> Recertified:
 def _of_norm(place: str, module: Placed) -> Recertified:
     """The heads of a norm are not trained: they are what they were, or nothing is known of them."""
     relative, changed = module.bound.relative, "" if module.proved else "numbers of a norm's heads were changed"
-    return Recertified(place, module.formula, relative, relative, 0.0, bool(changed), changed)
+    share = share_of(module.formula)
+    return Recertified(place, module.formula, relative, relative, 0.0, bool(changed), changed, share)
 
 
 def _unproved(place: str, claim: HeadClaim, problem: str) -> Recertified:

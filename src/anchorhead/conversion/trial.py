@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from anchorhead.conversion.activations import PASSIVE
 from anchorhead.conversion.configured import configured, functions_named
 from anchorhead.conversion.inputs import example, run, tried
+from anchorhead.conversion.makeup import dtypes
 from anchorhead.conversion.report import ConversionReport
 from anchorhead.conversion.rows import some
 from anchorhead.conversion.states import Event, storage_of, tensors_in
@@ -95,7 +96,7 @@ def watch_again(report: ConversionReport, inputs: Any) -> None:
     if report.unwatched:
         why, report.unwatched = report.unwatched, before
         raise InputError(f"The model was not watched, since {why}.")
-    report.computed_by = functions_named(configured(model))
+    report.computed_by, report.dtypes = functions_named(configured(model)), dtypes(model)
     report.item, said = _fresh(item), _described(item)
     report.seen_on = "" if said == report.inputs else said
 
@@ -209,15 +210,15 @@ def _apart(first: list[Tensor], second: list[Tensor], model: nn.Module) -> list[
 
 
 def _take_what_ran(model: Any, item: Any) -> set[tuple[str, str]]:
-    """Claims at every place are of the dtype that was seen there, the shortest where there were several; a model that
-    mixes dtypes has others there than its parameters near by. Returns places with layers that took what they made, of
-    those that were guessed to do so."""
+    """Claims at every place are of the dtype that was seen there, of arguments or results, the shortest where there
+    were several; a model that mixes dtypes has others there than its parameters near by. Returns places with layers
+    that took what they made, of those that were guessed to do so."""
     twin, seen, made, fed = _twin(model), dict[str, list[torch.dtype]](), dict[int, str](), set[tuple[str, str]]()
     kept = []  # so that no other tensor gets their memory
 
-    def note(place: str, out: Any) -> None:
+    def note(place: str, args: tuple[Any, ...], out: Any) -> None:
+        seen.setdefault(place, []).extend(t.dtype for t in tensors_in((args, out)) if t.is_floating_point())
         if isinstance(out, Tensor) and out.is_floating_point():
-            seen.setdefault(place, []).append(out.dtype)
             name, held = storage_of(out)
             made[name] = place
             kept.append(held)
@@ -226,14 +227,14 @@ def _take_what_ran(model: Any, item: Any) -> set[tuple[str, str]]:
         fed.update((made[name], path) for t in tensors_in(args) if (name := storage_of(t)[0]) in made)
 
     for place in twin.report.places:
-        place.module.register_forward_hook(lambda m, a, out, place=place.place: note(place, out))
+        place.module.register_forward_hook(lambda m, a, out, place=place.place: note(place, a, out))
         for path, layer in place.near.feeds if place.near.guessed else ():
             layer.register_forward_pre_hook(lambda m, args, path=path: take(path, args))
     with _same_numbers():
         run(twin, _fresh(item))
     for place in model.report.places:
         if found := seen.get(place.place):
-            place.module.to(max(found, key=lambda dtype: torch.finfo(dtype).eps))
+            place.module.seen_in(max(found, key=lambda dtype: torch.finfo(dtype).eps))
     return fed
 
 
@@ -255,7 +256,7 @@ def _allowed(model: nn.Module, item: Any, plain: list[Tensor]) -> list[float]:
     def disturb(row: Bound, head: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
         u, v = head.arguments(*args)
         own = row.relative + torch.finfo(out.dtype).eps
-        room = (row.error + row.rounding * (1 + u.abs())) * v.abs() + own * out.abs() + row.least
+        room = (row.error + row.rounding * (1 + u.abs())) * v.abs() + own * head.carried(out) + row.least
         moved = out + room * signs(out)
         return out.copy_(moved) if getattr(head, "in_place", False) else moved
 
@@ -276,10 +277,11 @@ def _rows(seen: Watched) -> list[tuple[str, str]]:
     return [(place, f"{kind} ({', '.join(map(str, events))})") for (place, kind), events in by_place.items()]
 
 
-def _idle(model: nn.Module, seen: Watched) -> list[str]:
-    """Modules of which nothing ran, each with all that it holds; parts of torch's attention run without a call, and
-    heads for other places, which share them."""
+def _idle(model: Any, seen: Watched) -> list[str]:
+    """Modules of which nothing ran, each with all that it holds, heads by their place; parts of torch's attention run
+    without a call, and heads for other places, which share them."""
     found: list[str] = []
+    places = {id(place.module): place.place for place in model.report.places}
     parts_of_heads = {id(p) for m in model.modules() if isinstance(m, Placed) for p in m.modules() if p is not m}
     ran = seen.ran - parts_of_heads
     for name, module in model.named_modules():
@@ -289,7 +291,7 @@ def _idle(model: nn.Module, seen: Watched) -> list[str]:
         around = (model.get_submodule(".".join(parts[:i])) for i in range(len(parts)))
         inside = any(isinstance(m, Placed | nn.MultiheadAttention) for m in around)
         if not inside and not any(name.startswith(f"{other}.") for other in found):
-            found.append(name)
+            found.append(places.get(id(module), name))
     return found
 
 

@@ -28,7 +28,7 @@ from anchorhead.proof.composed import composed, heads_of
 from anchorhead.proof.head_claim import HeadClaim
 
 RECORD, CARD = "anchorhead.json", "README.md"
-FORMAT = 3
+FORMAT = 4
 MOST_RECORD = 1 << 26
 MOST_ALIKE = 8
 """Places with the same head that are printed one by one."""
@@ -203,7 +203,7 @@ def _require_the_same(row: dict[str, Any], entry: dict[str, Any], claims: dict[s
     place, kind, dtype = entry["place"], entry["kind"], row.get("dtype")
     try:
         formula = str(row["formula"])
-        bound = composed(kind, claims, str(dtype))
+        bound = composed(kind, claims, str(dtype), formula)
     except (AnchorheadError, KeyError) as error:
         raise VerificationError(f"The report does not say what the heads at {place} keep: {error}") from error
     meant = asdict(bound) | {"domain": list(map(end_text, bound.domain)), "kind": kind,

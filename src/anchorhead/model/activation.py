@@ -80,7 +80,7 @@ class Placed(Watched):
     @property
     def bound(self) -> Bound:
         """What is proved of the heads together, as they are now; infinite where their numbers were changed."""
-        found = composed(self.kind, self.claims, self.dtype)
+        found = composed(self.kind, self.claims, self.dtype, self.formula)
         return found if self.proved else replace(found, error=math.inf, rounding=math.inf, relative=math.inf)
 
     def value(self, u: Tensor) -> Tensor:
@@ -110,17 +110,29 @@ class Placed(Watched):
         run = fused(_kernel(made, evaluation, head.dtype), lambda: (made, head.numbers), *flat)
         return made(head, head.dtype)(*args) if run is None else run(*flat).reshape(args[0].shape)
 
+    def carried(self, out: Tensor) -> Tensor:
+        """What a relative error is a share of, or more, where this is the result."""
+        return out.abs()
+
     def arguments(self, u: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """u and v, of what the forward takes; a partner may be a number, or a mask."""
         return u, torch.as_tensor(1.0 if v is None else v, dtype=u.dtype, device=u.device)
 
+    def seen_in(self, dtype: torch.dtype) -> None:
+        """The model computes in this dtype here, whatever that of its parameters is."""
+        self._like = self._like.to(dtype)
+        self._widen()
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Placed:
         """Heads keep their numbers; in a model that becomes float64 they are evaluated in that."""
         super()._apply(fn, recurse)
+        self._widen()
+        return self
+
+    def _widen(self) -> None:
         if self._like.dtype == torch.float64 and self.head.dtype != torch.float64:
             for model in self.compiled.values():
                 model.widen()
-        return self
 
     def warm(self) -> None:
         """Makes its kernel."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,7 +40,7 @@ class NormForm:
     """Which norm: over how many of the last axes, or in how many groups of channels; centred, as a layer norm is.
 
     shift: what is added to the weight, 1 in models whose weights are around zero. rounds: to the input's dtype before
-    the weight is multiplied.
+    the weight is multiplied. biased: whether a bias is added.
     """
 
     centred: bool
@@ -49,11 +49,12 @@ class NormForm:
     groups: int = 0
     shift: float = 0.0
     rounds: bool = False
+    biased: bool = False
 
     def __str__(self) -> str:
         name = "group_norm" if self.groups else "layer_norm" if self.centred else "rms_norm"
         more = [f"groups={self.groups}"] * bool(self.groups) + [f"axes={self.axes}"] * (self.axes > 1)
-        more += [f"weight + {self.shift:g}"] * bool(self.shift)
+        more += [f"weight + {self.shift:g}"] * bool(self.shift) + ["bias"] * self.biased
         return f"{name}({', '.join(['x', f'eps={self.eps!r}', *more])})"
 
     def rows(self, x: Tensor) -> Tensor:
@@ -91,12 +92,12 @@ class NormHead(Placed):
 
     def __init__(self, form: NormForm, compiled: Mapping[str, CompiledModel], dtype: torch.dtype,
                  weight: nn.Parameter | None = None, bias: nn.Parameter | None = None) -> None:  # fmt: skip
-        super().__init__(str(form), compiled, dtype)
-        self.form = form
+        self.form = replace(form, biased=bias is not None)
+        super().__init__(str(self.form), compiled, dtype)
         self.weight, self.bias = weight, bias
         self._width = norm_width(self.claims)
         self._evaluation: tuple[list[Any], Callable[..., Any]] | None = None
-        self.watch([self.bound.domain], f"mean square plus eps of {form}", ADVICE)
+        self.watch([self.bound.domain], f"mean square plus eps of {self.form}", ADVICE)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_evaluation"}
@@ -157,6 +158,10 @@ class NormHead(Placed):
         if biased:
             return lambda rows, bias: every(rows, None, bias)
         return lambda rows: every(rows, None, None)
+
+    def carried(self, out: Tensor) -> Tensor:
+        bias = self.form.beside(self.bias, out)  # |weight y| + |bias| is at most |weight y + bias| + 2 |bias|
+        return out.abs() if bias is None else (self.form.rows(out).abs() + 2 * bias.abs()).reshape(out.shape)
 
     def few(self) -> tuple[Tensor, ...]:
         """Two rows of its own shape, or a shape that it takes, of mean square 1."""

@@ -22,10 +22,14 @@ as h(u)·v, the fast evaluation of h once and a multiplication. That is away fro
 r(1 + |u|)|v| and by the multiplication's rounding, ρ|h(u)·v|. What is computed so is in fact near φ(u)·v for every u,
 also where |u| > R.
 
-*A norm* is three heads (`norm_heads.py`): φ(u) = u^(-1/2), u the mean square plus eps, v what is normalised.
+*A norm* is three heads (`norm_heads.py`): φ(u) = u^(-1/2), u the mean square plus eps, v what is normalised, times a
+weight w, plus a bias b, as the formula of the place says. error and rounding are 0, and
+
+    |computed - (φ(u)·v·w + b)| <= relative·(|φ(u)·v·w| + |b|) + least·max(1, |w|)
 
 *Casts.* In a model of a dtype with unit roundoff ρ' > ρ, as bfloat16, a head's result is rounded to it, ρ'|φ|, and then
-the product is, where torch rounds too. Numbers that are not normal err by ρ' times the least normal one.
+the product is, where torch rounds too. Numbers that are not normal err by ρ' times the least normal one, τ'; a head's
+result does so before it is multiplied by v, so that for a gate ρ'τ' counts as rounding, too.
 """
 
 from __future__ import annotations
@@ -90,21 +94,24 @@ def _text(claim: HeadClaim) -> str:
     return str(Expression((claim.function,), (claim.variable,)))
 
 
-def composed(kind: str, claims: Claims, dtype: str) -> Bound:
-    """The bound of the heads, by their role, that stand in a place of some kind in a model of some dtype."""
+def composed(kind: str, claims: Claims, dtype: str, formula: str) -> Bound:
+    """The bound of the heads, by their role, that stand in a place of some kind in a model of some dtype.
+
+    formula: what is computed there; of a norm it says whether there is a bias, and what is added to its weight.
+    """
     found = KINDS.get(kind)
     if found is None:
         raise VerificationError(f"{kind!r:.40} is no kind of place that heads stand in; there are {', '.join(KINDS)}.")
     with precision():
-        return found(claims, dtype)
+        return found(claims, dtype, formula)
 
 
-def _activation(claims: Claims, dtype: str) -> Bound:
+def _activation(claims: Claims, dtype: str, formula: str) -> Bound:
     head = _only(claims, {"activation"})["activation"]
     return _rounded(head, arb(head.rounding), dtype, WHOLE, 0)
 
 
-def _gate(claims: Claims, dtype: str) -> Bound:
+def _gate(claims: Claims, dtype: str, formula: str) -> Bound:
     head = _only(claims, {"activation"} if _straight(claims) else {"activation", "product"})["activation"]
     rounding, domain = arb(head.rounding), WHOLE
     if not _straight(claims):
@@ -116,9 +123,9 @@ def _gate(claims: Claims, dtype: str) -> Bound:
     return _rounded(head, rounding, dtype, domain, 1)
 
 
-def _square(claims: Claims, dtype: str) -> Bound:
+def _square(claims: Claims, dtype: str, formula: str) -> Bound:
     """relu(u)² is relu(u)·u."""
-    found = _gate(claims, dtype)
+    found = _gate(claims, dtype, formula)
     if found.function != RAMP:
         raise VerificationError(f"The square of {found.function} is not its product with x, as that of {RAMP} is.")
     return replace(found, function=f"{RAMP}**2")
@@ -132,6 +139,7 @@ def _rounded(head: HeadClaim, rounding: arb, dtype: str, domain: tuple[float, fl
     short = cast > unit
     relative = (1 + unit) ** products * (1 + cast) ** ((1 + products) * short) - 1
     least = 2 * arb(LEAST_NORMAL[dtype]) * (products if not short else cast * (1 + products))
+    rounding = rounding + products * short * cast * arb(LEAST_NORMAL[dtype])
     error, rounding = (1 + relative) * head.approximation, (1 + relative) * rounding
     return Bound(_text(head), _above(error), _above(rounding), _above(relative), _above(least), domain)
 
@@ -155,11 +163,11 @@ def _only(claims: Claims, roles: set[str]) -> Claims:
     return claims
 
 
-def _norm(claims: Claims, dtype: str) -> Bound:
-    relative, least, domain = norm_bound(claims, dtype)
+def _norm(claims: Claims, dtype: str, formula: str) -> Bound:
+    relative, least, domain = norm_bound(claims, dtype, formula)
     return Bound("norm", 0.0, 0.0, relative, least, domain)
 
 
-KINDS: dict[str, Callable[[Claims, str], Bound]] = {"activation": _activation, "gate": _gate, "square": _square,
+KINDS: dict[str, Callable[[Claims, str, str], Bound]] = {"activation": _activation, "gate": _gate, "square": _square,
                                                          "norm": _norm}  # fmt: skip
 """How the heads of each kind of place compose: the name stands in reports and folders."""

@@ -16,16 +16,27 @@ in [(1 - δ)², (1 + δ)²], where F is proved. S carries every v_i, and F carri
 are too small by a share of at most Θ; eps >= 0 makes it no more. The network errs by (1 + ε)(1 - Θ)^(-1/2) - 1 of y_i.
 If high·d <= R², then no |v_i| is beyond R where u is at most high: the interval of u is all that has to be looked at.
 
-*Evaluation* is in float64, of unit roundoff ρ. c·tanh(v/c) is v to within Θ, so v² is evaluated as v·v. Sums of what is
-not negative, in any order, over d or times 1/d, plus eps: u' is right to k = d + 3 factors 1 ± ρ. The computed S(u')
-is one number, used three times, and so cancels still; p is right to two factors, F(p) to its rounding; S·F and ·v_i are
-two more:
+*Evaluation* is in float64, of unit roundoff ρ. c·tanh(v/c) is v to within Θ, so v² is evaluated as v·v. Each v_i is
+rounded where x was centred, by a factor 1 ± ρ. Sums of what is not negative, in any order, over d or times 1/d, plus
+eps: u' is right to k = d + 3 factors 1 ± ρ, and two for v. The computed S(u') is one number, used three times, and so
+cancels still; p is right to two factors, F(p) to its rounding; S·F and ·v_i are two more:
 
-    |y_i/exact - 1|  <=  (1 + ε + rounding of F)(1 + ρ)²(1 - ρ)^(-k/2 - 1)(1 - Θ)^(-1/2) - 1
+    |y_i/exact - 1|  <=  η  =  (1 + ε + rounding of F)(1 + ρ)³(1 - ρ)^(-k/2 - 2)(1 - Θ)^(-1/2) - 1
 
-which holds with and without the Θ, so of the network and of what is computed. Results are rounded to the model's dtype,
-and once more where a weight is multiplied in that dtype. Where it is shorter than float32 they may first be rounded to
-that, twice, which is less. What is below the least normal number τ may become zero.
+which holds with and without the Θ, so of the network and of what is computed.
+
+*Weight and bias.* The result is w·y + b, w the weight or one plus that. In the model's dtype, of roundoff ρ', y is
+rounded, its product with w is, and w = 1 + weight if it is made there: n = 2 or 3 roundings, so that the computed z is
+within ((1 + η)(1 + ρ')^n - 1)|w·y| of w·y. Adding b rounds once more, by a factor 1 ± ρ':
+
+    |(z + b)(1 ± ρ') - (w·y + b)|  <=  (1 + ρ')|z - w·y| + ρ'|w·y + b|  <=  ((1 + η)(1 + ρ')^(n + 1) - 1)|w·y| + ρ'|b|
+
+So of a norm without a bias a share of the result is claimed, with n roundings, and of one with a bias that share, with
+n + 1, of |w·y| + |b|, which is larger than the result where the two cancel. Where the dtype is shorter than float32 all
+of this may be done in float32, and its result rounded once: up to four roundings of 2^-24 and one of ρ', which is less.
+
+*Underflow.* What is below the least normal number τ may become zero, and a cast to a dtype shorter than float32 rounds
+by ρ'τ' there: y by that, which w multiplies, the product, the sum, and the cast: 5 times that, and max(1, |w|).
 
 *Literally*, as softmaxes in float64, S and F keep their digits. Squares lose cρ|v_i| times a few, absolutely
 (`odd.py`): y moves by a share of a few cρ/sqrt(u), c about 2^15 R, and less where errors of many v_i average out.
@@ -48,6 +59,10 @@ from anchorhead.proof.odd import is_odd
 ROLES = ("square", "coarse", "fine")
 HEADS = "float64"
 """The dtype of the heads, whatever the model's is."""
+LONG = ("float64", "float32")
+"""Dtypes in which a norm is weighted whatever the model's is; others may do it in float32."""
+SHIFTED, BIASED = ", weight + ", ", bias"
+"""What the formula of a norm says of its weight and bias."""
 
 
 def norm_width(claims: Mapping[str, HeadClaim]) -> int:
@@ -55,20 +70,29 @@ def norm_width(claims: Mapping[str, HeadClaim]) -> int:
     return int(min(claims["square"].high ** 2 / claims["coarse"].high, 2.0**40))
 
 
-def norm_bound(claims: Mapping[str, HeadClaim], dtype: str) -> tuple[float, float, tuple[float, float]]:
-    """The relative error of a norm with these heads in a model of some dtype, what underflow may add to it, and the
-    interval of the mean square plus eps on which that holds."""
+def share_of(formula: str) -> str:
+    """Of what a share is claimed of a norm."""
+    return "|weight y| + |bias|" if BIASED in formula else "the result"
+
+
+def norm_bound(claims: Mapping[str, HeadClaim], dtype: str, formula: str) -> tuple[float, float, tuple[float, float]]:
+    """The error of a norm with these heads in a model of some dtype, as a share of what `share_of` says, what underflow
+    may add to it for weights up to 1, and the interval of the mean square plus eps on which that holds."""
     square, coarse, fine = _checked(claims)
+    roundings = 2 + (SHIFTED in formula) + (BIASED in formula)
     with precision():
         unit, cast = arb(UNIT[HEADS]), arb(UNIT[dtype])
         rough = arb(coarse.approximation) + coarse.rounding
         ends = (1 - rough) ** 2 * (1 - unit) ** 2, (1 + rough) ** 2 * (1 + unit) ** 2
         if not (ends[0] >= fine.low and ends[1] <= fine.high):
             raise VerificationError("The fine head of a norm is not proved where its coarse one may lead to.")
-        sums = (1 - unit) ** (-(arb(norm_width(claims)) + 3) / 2 - 1)
-        own = (1 + arb(fine.approximation) + fine.rounding) * (1 + unit) ** 2
-        relative = own * sums * (1 - arb(square.approximation)).rsqrt() * (1 + cast) ** 2 - 1
-        return upper(relative), upper(4 * arb(LEAST_NORMAL[dtype])), (coarse.low, coarse.high)
+        sums = (1 - unit) ** (-(arb(norm_width(claims)) + 3) / 2 - 2)
+        own = (1 + arb(fine.approximation) + fine.rounding) * (1 + unit) ** 3
+        relative = own * sums * (1 - arb(square.approximation)).rsqrt() * (1 + cast) ** roundings - 1
+        least = arb(LEAST_NORMAL[dtype])
+        if dtype not in LONG:
+            least = (cast * least).max(arb(LEAST_NORMAL["float32"]))
+        return upper(relative), upper(5 * least), (coarse.low, coarse.high)
 
 
 def _checked(claims: Mapping[str, HeadClaim]) -> tuple[HeadClaim, HeadClaim, HeadClaim]:

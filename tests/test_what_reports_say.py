@@ -1,0 +1,143 @@
+"""Reports name every reason for what is left, and every layer that follows, whether it can be read or not."""
+
+import pytest
+import torch
+from torch import nn
+
+import anchorhead as ah
+from anchorhead.conversion.instead import instead
+
+SIZES = dict(vocab_size=100, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4)
+
+
+class Adapted(nn.Module):
+    """A linear layer with two more matrices beside it."""
+
+    def __init__(self, base) -> None:
+        super().__init__()
+        self.base_layer, self.in_features, self.out_features = base, base.in_features, base.out_features
+        self.down, self.up = nn.Linear(base.in_features, 2, bias=False), nn.Linear(2, base.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base_layer(x) + self.up(self.down(x))
+
+
+class Scaled(nn.Linear):
+    """Multiplies by more than its weight."""
+
+    def forward(self, x):
+        return 100 * super().forward(x)
+
+
+def quantised():
+    block = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+    return torch.ao.quantization.quantize_dynamic(block, {nn.Linear})
+
+
+BLOCKS = {
+    "adapted": lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), Adapted(nn.Linear(16, 8))),
+    "scaled": lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), Scaled(16, 8)),
+    "quantised": quantised,
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_layer_whose_matrix_is_not_its_weight_is_named_without_a_bound(name):
+    block = BLOCKS[name]()
+    report = ah.convert(block, inputs=torch.randn(3, 8)).report
+    row = report.replaced[0]
+    assert (row.feeds, row.neurons, row.output_bound) == ("2", 16, None)
+    assert row.unread == type(block[2]).__name__
+    assert f"2 follows, no bound on its output is claimed, since {row.unread} multiplies by something else" in str(
+        report
+    )
+    assert len(report.blocks) == 1
+    with pytest.raises(ah.InputError, match=rf"{row.unread} multiplies|has 3"):
+        ah.feed_forward_as_attention(block)
+
+
+def test_an_adapter_in_a_gated_block_is_named():
+    transformers = pytest.importorskip("transformers")
+    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).eval()
+    llama.model.layers[0].mlp.down_proj = Adapted(llama.model.layers[0].mlp.down_proj)
+    row = ah.convert(llama).report.blocks[0]
+    assert (row.feeds, row.neurons, row.output_bound) == ("model.layers.0.mlp.down_proj", 64, None)
+
+
+def test_every_reason_that_applies_to_a_row_is_given():
+    row = "Mixer (silu at a.py:1, softplus at a.py:2, exp at a.py:3, mul at a.py:4, bmm at a.py:5, cumsum at a.py:6)"
+    lines = instead([("mixer", row)], set())
+    starts = {line.strip().partition(":")[0] for line in lines}
+    assert starts == {"silu, softplus", "exp", "bmm", "cumsum"}
+    assert instead([("norm", "Norm (pow at a.py:1, rsqrt at a.py:2, mul at a.py:3)")], set())[0].strip()[:6] == "rsqrt:"
+    assert len(instead([("norm", "Norm (pow at a.py:1, rsqrt at a.py:2, mul at a.py:3)")], set())) == 1
+    (softcap,) = instead([("attention", "Attention (bmm, tanh, softmax, bmm)")], set())
+    assert "pure=True converts" in softcap
+
+
+class Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.act = nn.Linear(4, 4), nn.GELU()
+
+    def forward(self, x):
+        return self.lin(x)
+
+
+class Branched(nn.Module):
+    """Calls tanh where tracing follows, and where this input does not go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.inner = nn.Linear(4, 4), Tanh()
+
+    def forward(self, x):
+        return self.inner(x) if x.shape[0] > 100 else self.lin(x)
+
+
+class Tanh(nn.Module):
+    def forward(self, x):
+        return torch.tanh(x)
+
+
+def test_the_first_line_says_that_no_head_ran():
+    both = nn.Sequential(Unused(), Unused())
+    report = ah.convert(both, inputs=torch.randn(2, 4)).report
+    assert str(report).startswith("2 activations are attention now (none of them ran)")
+    assert report.unused == ["0.act", "1.act"]
+
+
+def test_a_head_that_did_not_run_has_one_name():
+    report = ah.convert(nn.Sequential(Branched()), inputs=torch.randn(2, 4)).report
+    (row,) = report.replaced
+    assert report.unused == [row.place]
+    assert "_head" not in str(report)
+
+
+def test_several_layers_move_and_one_moves():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.d, self.act = nn.Linear(4, 8), nn.Linear(8, 4), nn.Linear(8, 4), nn.GELU()
+
+        def forward(self, x):
+            h = self.act(self.a(x))
+            return self.b(h) + self.d(h)
+
+    assert "b, d move by at most" in str(ah.convert(Two(), inputs=torch.randn(2, 4)).report)
+
+
+def test_a_report_says_that_it_is_of_evaluation_mode():
+    report = ah.convert(nn.Sequential(nn.GELU()), inputs=torch.randn(2, 4)).report
+    assert "complete for what ran on these inputs in evaluation mode" in str(report)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_model_that_holds_a_converted_one_is_not_written_without_its_heads(layers, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES | {"num_hidden_layers": layers})).eval()
+    llama.model = ah.convert(llama.model)
+    with pytest.raises(ah.InputError, match="without the heads of the LlamaModel in it"):
+        llama.save_pretrained(tmp_path)
+    assert any("heads." in name for name in llama.state_dict())
