@@ -19,6 +19,9 @@ terms are about |f| times the steepness β of the gate there. With l the key of 
 where f - v_k is enclosed first, and e_k, being of one piece, hardly moves. So sum e_k (f - v_k), which is as small as f
 and the piece's head are near, is known to about the box's width, and g' to β times that: the box need only be small
 beside 1/β, however far from zero it is and however many keys a piece has.
+This is g' at almost every point of the box, all of it taken at that point: f is Lipschitz where its slopes are finite,
+and their enclosure, Clarke's, holds f' wherever there is one. So |g(x) - g(m)|, the integral of g', is at most the
+largest |g'| times r.
 
 *At an infinite slope* the same is said of c·D - N too, for every number c of the range F of f on the box: at a point x
 it is g(x) for c = f(x). So the coefficients are those of a constant, F, which leaves N and D their cancellation: large
