@@ -169,7 +169,8 @@ def print_plan(found: Plan) -> None:
 
 def read_shown(file: Path) -> ah.CompiledModel | ah.theorems.Construction | ah.in_context.Universal | ah.Program:
     """What a file holds, a program too."""
-    return ah.Program.load(file) if read(file).record["kind"] == "program" else ah.load(file)
+    programs, models = ah.Program.load, ah.load  # first of all, so that it is said if torch is not there
+    return programs(file) if read(file).record["kind"] == "program" else models(file)
 
 
 def print_stated(model: ah.theorems.Construction | ah.in_context.Universal | ah.Program, as_json: bool,
