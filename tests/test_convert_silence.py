@@ -384,7 +384,7 @@ class CallsWhatCannotBeRewritten(Block):
 LEFT = {
     "Hardshrink(0.5) jumps": nn.Hardshrink(),
     "Softplus(beta=2, threshold=5) jumps": nn.Softplus(2, 5),
-    "no finite head can follow it to infinity": nn.Softsign(),
+    "not seen to approach a line exponentially on the left": nn.Softsign(),
     "calls softplus, which, with what it is given beside its argument, jumps": CallsWhatJumps(),
     "make them modules: nn.LeakyReLU(), nn.Sigmoid()": CallsWhatCannotBeRewritten(),
 }

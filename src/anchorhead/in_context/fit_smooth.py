@@ -116,7 +116,7 @@ class Objective:
         for halving in range(HALVINGS):
             tried = ahead if not halving else w + 0.5**halving * (ahead - w)
             found = self.value(tried)
-            if found < value or (found <= value + rounding and self.steepness(tried) < size):
+            if found < value - rounding or (found <= value + rounding and self.steepness(tried) < size):
                 return tried
         return None
 
