@@ -211,3 +211,17 @@ def test_what_other_theorems_have_and_this_has_not_is_a_sentence() -> None:
             getattr(model, name)
     assert f"{model.keys:,} lattice measures, the keys of the last head" in str(model)
     assert f"keys {model.resources.keys:,} in all of them" in str(model)
+
+
+@pytest.mark.parametrize(
+    "counting",
+    [
+        lambda points, weights: (weights * points[:, 0]).sum(-1) * len(points) / 4,
+        lambda points, weights: weights.square().sum(-1),
+        lambda points, weights: points[0, 0] + 0 * weights.sum(-1),
+        lambda points, weights: (weights * points[:, 0]).sum(-1) - (weights @ points[:, 0]).mean(),
+    ],
+)
+def test_a_function_of_more_than_the_weighted_points_is_refused(counting):
+    with pytest.raises(ah.InputError, match="weighted points alone"):
+        ah.in_context.universal(counting, {"x": (0, 1)}, 4, 4, lipschitz=10.0)

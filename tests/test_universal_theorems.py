@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -232,3 +233,25 @@ def test_inputs_outside_the_box_warn_once(build, tmp_path):
     model.save(tmp_path / "m.safetensors")
     with pytest.raises(ah.OutsideRangeError):
         ah.load(tmp_path / "m.safetensors", outside="error")(x)
+
+
+@pytest.mark.parametrize(
+    "mixed",
+    [
+        lambda X: X.mean() * torch.ones_like(X),
+        lambda X: X / X.norm(),
+        lambda X: X + X.amax(0),
+        lambda X: X.softmax(0),
+        torch.rand_like,
+    ],
+)
+@pytest.mark.parametrize("theorem", [ah.theorems.two_layer, ah.theorems.attention_then_softmax])
+def test_a_function_that_mixes_the_sequences_of_a_batch_is_refused(theorem, mixed):
+    with pytest.raises(ah.InputError, match="each sequence by itself"):
+        theorem(mixed, 2, 1, 4)
+
+
+@pytest.mark.parametrize("beta", [np.float32(30), np.float64(30), torch.tensor(30.0), 30])
+def test_a_beta_is_a_number_of_any_kind(beta):
+    ramps = ah.theorems.single_head([[1.0]], [0.0], -1, 1, anchors=8, beta=beta)
+    assert ramps.beta == 30

@@ -581,7 +581,7 @@ LEFT = {
     "sin: left, since of calls": lambda u, v: torch.sin(u),
     "erf: left, since of calls": lambda u, v: u * 0.5 * (1 + torch.erf(u / 2**0.5)),
     "mul: left, since a product of two signals is": lambda u, v: u * v,
-    "topk: left, since conversion has no head": lambda u, v: u * u.topk(1).values,
+    "topk: left, since conversion has no head": lambda u, v: u + u.topk(1).values,
     "native_layer_norm: a norm, which pure=True converts": lambda u, v: F.layer_norm(u, (4,)),
 }
 

@@ -45,6 +45,8 @@ BATCH = 4096
 MOST_CODES = 2**62
 ROOM = 1 + 1e-9
 """What the values' own rounding may take when the declared constant is held against them."""
+SAME = 2.0**-20
+"""Values of F of one measure that differ by this share may be the same but for rounding."""
 
 
 def universal(
@@ -127,11 +129,12 @@ class Universal(InContextNetwork):
 
     def __getattr__(self, name: str) -> Any:
         """What is not there; what theorems' networks of one sequence have says so in a sentence."""
-        if name in ("plot", "matrices"):
+        if name in ("plot", "matrices", "to_stock_attention"):
             raise MissingPartError(
-                f"A network for whole prompts has no {name}(): its first and last head are `cells` and `measures`, "
-                "with slopes, levels and constants of every key, `attention(tokens)` has the weights, and "
-                "`anchorhead explore` shows the first head."
+                f"A network for prompts of every length has no {name}(): its first and last head are `cells` and "
+                "`measures`, with slopes, levels and constants of every key, `attention(tokens)` has the weights, "
+                "`as_self_attention(n).matrices()` W_Q, W_K and W_V for n tokens, and `anchorhead explore` shows the "
+                "first head."
             )
         return super().__getattr__(name)
 
@@ -281,7 +284,23 @@ def lattice_values(F: Function, lattice: Lattice) -> Tensor:
     nodes, sums = torch.tensor(lattice.points()), torch.tensor(lattice.sums())
     ends = torch.nn.functional.pad(sums, (1, 0)), torch.nn.functional.pad(sums, (0, 1), value=lattice.masses)
     weights = (ends[1] - ends[0]).double() / lattice.masses
-    return torch.cat([_as_rows(F(nodes, part), len(part)) for part in weights.split(BATCH)])
+    found = torch.cat([_as_rows(F(nodes, part), len(part)) for part in weights.split(BATCH)])
+    for k in sorted({0, len(weights) // 2, len(weights) - 1}):
+        _require_of_measures(F, nodes, weights[k], found[k])
+    return found
+
+
+def _require_of_measures(F: Function, nodes: Tensor, weights: Tensor, value: Tensor) -> None:
+    """Refuses an F that depends on how many points there are, or on other measures that it is given at once: here the
+    points are given in reverse, each as two of half the weight."""
+    twice = _as_rows(F(nodes.flip(0).repeat(2, 1), weights.flip(0).repeat(2)[None] / 2), 1)[0]
+    off = float((twice - value).abs().max()) if twice.shape == value.shape else float("inf")
+    if not off <= SAME * (1 + float(value.abs().max())):
+        raise InputError(
+            f"F differs by {off:.3g} where every point is given as two of half its weight, in another order, and by "
+            "itself; it must depend on the weighted points alone, as (weights * points[:, 0]).sum(-1) does, not on "
+            "how many they are, nor on other rows of weights."
+        )
 
 
 def _as_rows(found: Any, rows: int) -> Tensor:

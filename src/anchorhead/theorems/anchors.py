@@ -43,11 +43,15 @@ def beta_for(selection_error: float, keys: int, spacing: float) -> float:
     return log_of(keys / selection_error) / (spacing * spacing)
 
 
-def check_beta(beta: float) -> float:
-    """A β given by the user, as a positive finite number."""
-    if not (isinstance(beta, int | float) and math.isfinite(beta) and beta > 0):
+def check_beta(beta: Any) -> float:
+    """A β given by the user, as a positive finite number: Python's, NumPy's, or a tensor of one."""
+    try:
+        found = math.nan if isinstance(beta, str) else float(beta)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        found = math.nan
+    if not 0 < found < math.inf:
         raise InputError(f"beta={beta} must be a positive finite number; leave it out to have it derived.")
-    return float(beta)
+    return found
 
 
 def selection_error_at(beta: float, keys: int, spacing: float) -> float:

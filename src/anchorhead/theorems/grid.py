@@ -208,7 +208,22 @@ def grid_values(f: Callable[[Tensor], Tensor], grid: Grid, output_features: int 
         found.append(_checked(_asked(f, inputs), inputs, grid, output_features, dtype))
         if len(found) == 1:
             require_memory(grid, found[0].shape[-1], dtype)
+            _require_apart(f, inputs, found[0], dtype)
     return torch.cat(found)
+
+
+def _require_apart(f: Callable[[Tensor], Tensor], inputs: Tensor, values: Tensor, dtype: torch.dtype) -> None:
+    """Refuses an f that mixes the sequences of a batch, as `X.mean()` does, or draws at random."""
+    room = torch.finfo(dtype).eps ** 0.5 * float(values.abs().max())
+    for k in sorted({0, len(inputs) // 2, len(inputs) - 1}):
+        alone = torch.as_tensor(_asked(f, inputs[k : k + 1])).to(values)
+        off = float((alone - values[k : k + 1]).abs().max()) if alone.shape == values[k : k + 1].shape else math.inf
+        if not off <= room:
+            raise InputError(
+                f"f of a grid point by itself is not what it is in a batch of {len(inputs):,} of them: they differ by "
+                f"{off:.3g}. f works on batches, (..., tokens, features) to (..., tokens, d_out), each sequence by "
+                "itself: write X.mean(-2, keepdim=True) in place of X.mean(), and draw nothing at random."
+            )
 
 
 def _asked(f: Callable[[Tensor], Tensor], inputs: Tensor) -> object:
