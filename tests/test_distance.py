@@ -422,3 +422,30 @@ def test_a_domain_of_many_scales_takes_few_boxes_that_two_checkers_confirm(f, g,
 def test_a_model_far_out_is_bounded_by_its_tails():
     model, curve = ah.compile("gelu(x)", tol=1e-6), (-1e9, 1e9)
     assert ah.distance(model.head.numbers, "gelu(x)", curve).boxes < 500
+
+
+def test_models_of_several_variables_have_distances_where_they_are_proved_alone():
+    narrow = ah.compile("sin(3*x*y)", (-1, 1), tol=1e-3)
+    wide = ah.compile("sin(3*x*y)", {"y": (-3, 3), "x": (-2, 2)}, tol=1e-2)
+    with pytest.raises(ah.InputError, match=r"of x goes beyond \[-1, 1\]"):
+        ah.distance(narrow, "sin(3*x*y)", (-2, 2))
+    with pytest.raises(ah.InputError, match=r"of x goes beyond \[-1, 1\]"):
+        ah.distance("sin(3*x*y) + 0*z", narrow, {"x": (-2, 2), "y": (0, 1), "z": (0, 1)})
+    assert ah.distance(wide, narrow).domain == ((-1, 1), (-1, 1))
+    with pytest.raises(ah.InputError, match="do not meet"):
+        ah.distance(narrow, ah.compile("x*y", {"x": (2, 3), "y": (0, 1)}, tol=1e-1))
+
+
+def test_the_intervals_of_a_model_are_those_of_its_variables_in_any_order():
+    model = ah.compile("x*y", {"x": (0, 1), "y": (50, 60)}, tol=1e-3)
+    found = ah.distance("2*y + x", model)
+    assert found.domain == ((50, 60), (0, 1))
+    assert found.variables == ("y", "x")
+    assert "for (y, x)" in str(found)
+    assert found.lower <= 120 <= found.upper  # at y = 60, where the difference is 120 - 59x
+
+
+def test_a_distance_that_rests_on_a_certificate_is_conditional_before_it_is_saved_too(tmp_path):
+    found = ah.distance(ah.compile("sin(2*x*y)", (-1, 1), tol=1e-2), "sin(2*x*y)")
+    found.save(tmp_path / "distance.safetensors")
+    assert found.level == ah.verify(tmp_path / "distance.safetensors").level == "conditional"

@@ -93,10 +93,11 @@ class Distance:
         places = self.at if isinstance(self.at, tuple) else (self.at,)
         place = ", ".join(f"{name} = {exactly(value)}" for name, value in zip(self.variables, places, strict=True))
         shown = [interval(pair) for pair in self.domain]
+        where = " x ".join(shown) + (f" for ({', '.join(self.variables)})" if len(shown) > 1 else "")
         scale = "" if self.bounded else " (1 + |x|)"
         extra = f", rounding {Up(self.rounding):.2e}{scale}" if self.rounding else ""
         return (
-            f"{self.level}: the largest {what} on {' x '.join(shown)} lies in [{Down(self.lower):.6g}, "
+            f"{self.level}: the largest {what} on {where} lies in [{Down(self.lower):.6g}, "
             f"{Up(self.upper):.6g}], at {place} ({counted(self.boxes, 'box')}{extra})"
             + (f"; {self.missed}" if self.missed else "")
         )

@@ -131,7 +131,8 @@ class KernelRidge(Kernel):
         bound, left = prediction_bounds(network, self._X, labels, self._b, self._rate, self._roots)
         off = 0.0 if bound < limit else self._off()
         if not (math.isfinite(left) and off <= UNKNOWN):
-            raise self._decided(f"at and between examples answers are off by up to {off:.1g} of the largest label")
+            far = f"off by up to {off:.1g} of the largest label" if math.isfinite(off) else "no numbers"
+            raise self._decided(f"at and between examples answers are {far}")
         if not left <= max(UNSETTLED, self.tol, bound / 2 if bound < limit else 0.0):
             warn_caller(
                 f"The weights leave an error of {Up(left):.1e} of the largest label; increase alpha={self.alpha!r}.",

@@ -186,7 +186,7 @@ class HuberRegressor(LinearRegressor):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> HuberRegressor:
         """Fits y, (n,), by networks; sample_weight is one number for each example."""
         X, y, weights = self._read(X, y, sample_weight, y_numeric=True)
-        if not self.epsilon >= 1:
+        if not (isinstance(self.epsilon, int | float | np.number) and self.epsilon >= 1):
             raise InputError(f"epsilon={self.epsilon!r} must be at least 1.")
         whole, labels = X, y.astype(np.float64)
         X, y, weights = counting(X, labels, weights)

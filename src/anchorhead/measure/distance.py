@@ -155,6 +155,7 @@ def _of_curves(first: Given, second: Given, domain: Any, relative: bool, tol: fl
     arrays["edges"] = np.array(found.edges)
     return Distance(f.name, g.name, ((low, high),), *widened(found.lower, found.upper, added), found.at, relative,
                     sum_above(apart, rounding), len(found.edges) - 1, variable_of(f, g), (*assumed(f, g), *rests),
+                    "conditional" if apart else "proved",
                     missed=_missed(found.lower, found.upper, tol, len(found.edges) - 1, found.bits),
                     payload=(record, arrays))  # fmt: skip
 
@@ -184,8 +185,7 @@ def _of_boxes(first: Given, second: Given, domain: Any, relative: bool, tol: flo
               rests: tuple[str, ...], progress: Progress) -> Distance:  # fmt: skip
     names = tuple(dict.fromkeys(n for given in (first, second) for n in _names(given.what)))
     f, g = (_node(given.what) for given in (first, second))
-    known = next((given.domain for given in (first, second) if given.domain), None)
-    box = known if domain is None and known and len(known) == len(names) else read_box(domain, names)
+    box = _box(first, second, names, domain)
     found = enclose_box_distance(BoxDifference(f, g, names, relative), box, tol, progress)
     texts = [str(Expression((node,), names)) for node in (f, g)]
     said = [f"the model of {text}" if given.apart else text for text, given in zip(texts, (first, second), strict=True)]
@@ -193,9 +193,29 @@ def _of_boxes(first: Given, second: Given, domain: Any, relative: bool, tol: flo
               "curves": [{"kind": "formulas", "formula": text} for text in texts]}  # fmt: skip
     arrays = {"cuts": np.array(found.cuts, np.int32)}
     return Distance(said[0], said[1], box, *widened(found.lower, found.upper, apart), found.at, relative, apart,
-                    found.cuts.count(LEAF), names, rests,
+                    found.cuts.count(LEAF), names, rests, "conditional" if apart else "proved",
                     missed=_missed(found.lower, found.upper, tol, found.cuts.count(LEAF), PRECISION),
                     payload=(record, arrays))  # fmt: skip
+
+
+def _box(first: Given, second: Given, names: tuple[str, ...], domain: Any) -> tuple[tuple[float, float], ...]:
+    """The domain that was given, once every model is proved there; or where they all are, variable by variable."""
+    own = [dict(zip(_names(given.what), given.domain, strict=True)) for given in (first, second) if given.domain]
+    known = {n: (max(o[n][0] for o in own if n in o), min(o[n][1] for o in own if n in o))
+             for n in names if any(n in o for o in own)}  # fmt: skip
+    box = tuple(known[n] for n in names) if domain is None and len(known) == len(names) else read_box(domain, names)
+    for name, (low, high) in zip(names, box, strict=True):
+        least, most = known.get(name, (-math.inf, math.inf))
+        if not least < most:
+            raise InputError(
+                f"The models are proved on intervals of {name} that do not meet; compile one of them anew."
+            )
+        if not least <= low <= high <= most:
+            raise InputError(
+                f"The domain [{low:g}, {high:g}] of {name} goes beyond [{least:g}, {most:g}], where the model is "
+                "proved; give a smaller one."
+            )
+    return box
 
 
 def _missed(lower: float, upper: float, tol: float, boxes: int, bits: int) -> str:
