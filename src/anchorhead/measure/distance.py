@@ -207,9 +207,7 @@ def _box(first: Given, second: Given, names: tuple[str, ...], domain: Any) -> tu
     for name, (low, high) in zip(names, box, strict=True):
         least, most = known.get(name, (-math.inf, math.inf))
         if not least < most:
-            raise InputError(
-                f"The models are proved on intervals of {name} that do not meet; compile one of them anew."
-            )
+            raise InputError(f"The models are proved on intervals of {name} that do not meet; compile one anew.")
         if not least <= low <= high <= most:
             raise InputError(
                 f"The domain [{low:g}, {high:g}] of {name} goes beyond [{least:g}, {most:g}], where the model is "
