@@ -42,8 +42,8 @@ class Distance:
     rounding: what the two ends owe to rounding, and to the certificates of models that are more than one head; on an
         unbounded domain what rounding may add over 1 + |x|, which the ends then leave out.
     boxes: of the proof. assumptions: what it rests on. level: `proved`, or `conditional` where it rests on the
-        certificate of a model, which its file does not hold. missed: where the two ends are further apart than was asked, by
-        more than rounding, after how much work; a file does not hold it.
+        certificate of a model, which its file does not hold. missed: where the two ends are further apart than was
+        asked, by more than rounding, after how much work; a file does not hold it.
     """
 
     f: str
