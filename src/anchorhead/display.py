@@ -16,6 +16,8 @@ FOLDED = 12
 """Tables with more rows are folded away."""
 BLUE, RED, GREY = "#3d85c6", "#d9534f", "#8a8f98"
 WIDTH, HEIGHT, EDGE = 320, 90, 4
+SENTENCE = 40
+"""Longer texts of a table are sentences."""
 CELL = "padding:.15em .8em .15em 0;text-align:{};vertical-align:top;border:0;background:none"
 
 
@@ -56,8 +58,8 @@ def facts(rows: Iterable[tuple[str, object]]) -> str:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], said: str = "") -> str:
     """A table, words to the left and numbers to the right; folded away under what is `said` if it is long. Numbers stay
     on one line, names of modules may be broken behind a dot."""
-    right = [all(_number(row[i]) for row in rows) for i in range(len(rows[0]))] if rows and header else []
-    cell = lambda tag, i, text: f'<{tag} style="{_cell(right, i)}">{_broken(_text(text))}</{tag}>'
+    styles = [_cell([row[i] for row in rows]) if header else CELL.format("left") for i in range(len((*rows, header)[0]))]
+    cell = lambda tag, i, text: f'<{tag} style="{styles[i]}">{_broken(_text(text))}</{tag}>'
     head = "".join(cell("th", i, name) for i, name in enumerate(header))
     lines = ("".join(cell("td", i, text) for i, text in enumerate(row)) for row in rows)
     body = "".join(f'<tr style="background:none">{line}</tr>' for line in lines)
@@ -139,8 +141,11 @@ def _label(x: float, y: float, text: str, colour: str = "currentColor", anchor: 
     return f'<text x="{x:.1f}" y="{y}" font-size="11" text-anchor="{anchor}" fill="{colour}">{_text(text)}</text>'
 
 
-def _cell(right: Sequence[bool], i: int) -> str:
-    return CELL.format("right;white-space:nowrap" if right and right[i] else "left")
+def _cell(texts: Sequence[str]) -> str:
+    """The style of a column with these texts. A sentence is as wide as can be read, on a phone too: tables scroll."""
+    if texts and all(map(_number, texts)):
+        return CELL.format("right;white-space:nowrap")
+    return CELL.format("left;min-width:14em" if any(len(text) > SENTENCE for text in texts) else "left")
 
 
 def _broken(text: str) -> str:
