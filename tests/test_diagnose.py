@@ -243,6 +243,61 @@ def test_a_beta_is_advised_only_if_it_restores_the_bound(factor: float, tmp_path
     assert diagnose(edited(model, slopes=0.3 * said, intercepts=0.3 * said), points(model)).healthy
 
 
+@pytest.mark.parametrize("many_heads", [False, True])
+@pytest.mark.parametrize(("name", "factor"), [("stages.0.0.gain", f) for f in (-1.0, 0.5, 1.01, 1.05, 1.2, 2.0)]
+                         + [("stages.1.query", f) for f in (-1.0, 0.1, 1.2)] + [("stages.1.value", 1.1)])  # fmt: skip
+def test_of_an_edited_theorem_too_a_beta_is_advised_only_if_it_restores_the_bound(name, factor, many_heads: bool):
+    w, t, x = at(torch.linspace(-1.5, 1.5, 301, dtype=torch.float64), 3)
+    model = multi_head(w, t, -1, 1, 40) if many_heads else single_head(w, t, -1, 1, 40)
+    with torch.no_grad():
+        model.get_parameter(name).mul_(factor)
+    found = diagnose(model, x)
+    assert found.edited
+    assert "its numbers are not those that were built" in str(found)
+    for finding in found.findings:
+        if "Multiply the scores" in finding.advice:
+            assert name == "stages.1.query"
+            said = float(finding.advice.split(" by ")[1].split(":")[0])
+            assert diagnose(model, x, score_factor=said).healthy
+        else:
+            assert "the stored numbers are not those built" in finding.evidence
+
+
+def test_numbers_that_are_those_built_are_not_said_to_be_others():
+    """u = w·x + t is a sum of terms so large that they leave nothing of it."""
+    model = single_head([[1.0, 1.0]], [0.0], -1, 1, 64, dtype=torch.float64)
+    x = torch.linspace(-1, 1, 301, dtype=torch.float64).reshape(-1, 1, 1) + torch.tensor([1e15, -1e15]).double()
+    found = diagnose(model, x)
+    assert not found.edited
+    assert found.findings
+    assert all("the stored numbers are those built" in finding.evidence for finding in found.findings)
+    assert diagnose(model, x * (0.4 * model.summand_limit / 1e15)).healthy
+
+
+@pytest.mark.parametrize(
+    ("make", "choice"),
+    [(two_layer, {}), (two_layer, {"columns": "own"}), (two_layer, {"columns": "own", "shifts": 2}),
+     (attention_then_softmax, {}), (attention_then_softmax, {"columns": "own"})],
+)  # fmt: skip
+def test_values_of_a_known_function_that_were_changed_are_found(make, choice):
+    model = make(["x1*x2", "x3", "x1"], 3, 1, levels=3, **choice)
+    x = torch.rand(100, 3, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert diagnose(model, x).healthy
+    with torch.no_grad():
+        (model.layer2.value if choice and make is two_layer else model.lookup.values).mul_(1.5)
+    (finding,) = diagnose(model, x).findings
+    assert "the stored numbers are not those built" in finding.evidence
+
+
+def test_what_an_edited_model_keeps_is_not_called_proved():
+    model = edited(compiled("smooth"), constants=1 + 1e-9)
+    found = diagnose(model, points(model))
+    assert found.healthy
+    assert found.edited
+    assert "not proved" in str(found)
+    assert not diagnose(compiled("smooth"), points(model)).edited
+
+
 # boundary artefacts
 
 

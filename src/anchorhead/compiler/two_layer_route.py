@@ -73,6 +73,7 @@ def stored_two_layer(
     nothing = torch.zeros(1, outputs, dtype=dtype)
     network = two_layer(lambda t: nothing.expand(*t.shape[:-2], 1, outputs), tokens=1, features=features,
                         levels=levels, dtype=dtype)  # fmt: skip
+    network.f = None
     core = TwoLayerCore(network, certificate.domain, *shapes)
     found = core.state_dict()
     if [v.numel() for v in found.values()] != [len(numbers) for numbers in state]:

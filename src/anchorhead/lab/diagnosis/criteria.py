@@ -28,7 +28,8 @@ from zero and with many anchors.
 those that were proved, are multiplied by what undoes `score_factor`, by powers of two, and between the best of those by
 golden section; if with a factor, as it is printed, no query errs beyond the bound, scores were too small (a factor
 above 1: uniform attention) or too large (below 1: one key takes over from the next in steps, drift). A factor that
-only lessens the error explains nothing: other numbers were changed.
+only lessens the error explains nothing: other numbers were changed. Of a head that selects β is a formula: what is
+tried is Λ*/Λ, and what undoes `score_factor`, and as a last resort others if all stored numbers are those built.
 
 **Precision.** The same numbers are run in float64. Where an output is not finite, or errs beyond the bound that the run
 in float64 keeps, the dtype is the cause. Logits of size S are rounded by ρS, ρ the unit roundoff; against the gap
@@ -83,40 +84,53 @@ def selecting(head: Examined, snap: Snap, run: Run) -> Finding | None:
         return blending(head, run)
     # Λ as the run has it, at least that where a weight underflows
     gap = float(((run.top / run.second.clamp_min(1e-300)).log() / snap.z)[should].median())
-    advice = head.rescale(float(f"{snap.gap / gap:.6g}") if gap > 0 else math.inf)
+    factor = derived_factor(head, snap, gap, should)
+    advice = "" if factor is None else head.rescale(factor)
     keys = float(run.effective[should].median())
     blurred = f"the gap of scores between neighbouring keys is {gap:.3g} where {snap.gap:.3g} is derived"
-    if (keys - 1) / max(head.keys - 1, 1) > HALF:
+    if factor is not None and (keys - 1) / max(head.keys - 1, 1) > HALF:
         evidence = f"The weight is spread over {keys:.3g} of {head.keys} keys at the median query: {blurred}."
         return _found("uniform attention", head, run, evidence, advice)
     concentrated = at_boundary(head, run, advice) if failing else None
     if concentrated is not None:
         return concentrated
+    glided = (
+        f"The output glides where it should snap: {glides:.0%} of the queries that one key should hold have no "
+        f"key with {SNAPPED:.0%} of the weight, and {keys:.2g} keys share it at the median"
+    )
+    if factor is None:
+        return unexplained(head, run, _error(head, run) if failing else glided)
     if glides > HALF:
-        evidence = (
-            f"The output glides where it should snap: {glides:.0%} of the queries that one key should hold have no "
-            f"key with {SNAPPED:.0%} of the weight, and {keys:.2g} keys share it at the median; {blurred}."
-        )
+        evidence = f"{glided}; {blurred}."
         if not failing:
             advice += f" The error keeps the {head.standard} all the same: keep β if a blend is what you want."
-    elif gap < SHARE * snap.gap:
+    elif gap < snap.gap:
         evidence = f"{_error(head, run)}, from weight that further keys keep: {blurred}."
-    elif gap > snap.gap / SHARE:
-        evidence = f"{_error(head, run)}: the output jumps halfway between two keys, since {blurred}."
     else:
-        return unexplained(head, run)
+        evidence = f"{_error(head, run)}: the output jumps halfway between two keys, since {blurred}."
     return _found("interpolation drift", head, run, evidence, advice)
+
+
+def derived_factor(head: Examined, snap: Snap, gap: float, should: Tensor) -> float | None:
+    """The factor that makes a measured gap the derived one, or undoes `score_factor`, or of numbers that are those
+    built any other, with which every query keeps its bound and those that should snap do; None if none has."""
+    tried = ([float(f"{snap.gap / gap:.6g}")] if gap > 0 else []) + [1 / head.score_factor] * (head.score_factor != 1)
+    for factor in tried:
+        mended = head.run(torch.float64, head.score_factor * factor)
+        if (mended.error <= head.bound).all() and share(mended.top[should] < SNAPPED) <= HALF:
+            return factor
+    return restoring_factor(head) if head.intact else None
 
 
 def blending(head: Examined, run: Run) -> Finding | None:
     """A head that is meant to blend: failing at ends or seams, at a wrong β, or for no such reason."""
     if not (run.error > head.bound).any():
         return None
-    factor = restoring_factor(head, run)
+    factor = restoring_factor(head)
     advice = "" if factor is None else head.rescale(factor)
     found = at_boundary(head, run, advice)
     if found is not None or factor is None:
-        return found or unexplained(head, run)
+        return found or unexplained(head, run, _error(head, run))
     mended = head.run(torch.float64, head.score_factor * factor)
     now, meant = float(run.effective.median()), float(mended.effective.median())
     if factor > 1:
@@ -162,16 +176,15 @@ def concentrated(error: Tensor, bound: Tensor, band: Tensor) -> bool:
     return bool(held) and bool(error[band].mean() > CONCENTRATED * error[~band].mean())
 
 
-def unexplained(head: Examined, run: Run) -> Finding:
-    """The error is there, and neither the dtype nor β nor the ends explain it: values were changed."""
-    tried = "its scores are those built, other" if head.scores_kept else "no β that was tried mends it: the"
-    evidence = f"{_error(head, run)}, and {tried} stored numbers are not{'' if head.scores_kept else ' those built'}."
-    return _found("interpolation drift", head, run, evidence, "Build, compile or load the model again.")
+def unexplained(head: Examined, run: Run, seen: str) -> Finding:
+    """What is seen is there, and neither the dtype nor β nor the ends explain it: values were changed."""
+    why, advice = head.otherwise()
+    return _found("interpolation drift", head, run, f"{seen}, {why}.", advice)
 
 
-def restoring_factor(head: Examined, run: Run) -> float | None:
+def restoring_factor(head: Examined) -> float | None:
     """The factor for the scores, nearest to 1, with which every query keeps its bound; None if none was found."""
-    stride = max(1, len(run.error) * head.keys // SEARCH)
+    stride = max(1, len(head.plain.error) * head.keys // SEARCH)
 
     def ratio(scale: float, stride: int = 1) -> float:
         error = head.run(torch.float64, scale, stride).error

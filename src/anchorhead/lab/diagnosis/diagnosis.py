@@ -76,16 +76,17 @@ def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, score_factor: fl
     _check_inputs(x)
     run_in, scale = _read_dtype(dtype, part.dtype), _read_factor(score_factor)
     findings: list[Finding] = []
-    error, bound, inside = 0.0, math.nan, x
+    error, bound, inside, edited = 0.0, math.nan, x, getattr(part, "edited", False)
     if isinstance(model, CompiledModel):
-        bound, (inside, outside) = model.claimed.bound, _apart(model, x)
+        edited, bound = model.certificate.level == "unproved", model.claimed.bound
+        inside, outside = _apart(model, x)
         if len(outside):
             findings, error = _beyond(model, outside, scale)
     if len(inside):
         within, worst, bound = _seen(kind(model, inside, run_in, scale))
         findings, error = findings + within, worst if math.isnan(worst) else max(error, worst)
     name = str(run_in).removeprefix("torch.")
-    return Diagnosis(tuple(findings), error, bound, part.count(x), name, scale, kind.against(part))
+    return Diagnosis(tuple(findings), error, bound, part.count(x), name, scale, kind.against(part), edited)
 
 
 def diagnose_file(

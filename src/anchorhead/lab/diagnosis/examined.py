@@ -87,7 +87,7 @@ class Examined(ABC):
     where it is not the network's own bound. ends, seams: the queries next to an end of the range, and next to a place
     where heads or pieces meet. logits: the largest absolute score at β = 1. keys: of one head. per_row: weights that
     one row of x takes. snap: of a head that selects. numbers: of a head, as they are, and as they were proved; None
-    where that is not known.
+    where that is not known. intact: whether all stored numbers are known to be those that were built.
     """
 
     bound: Tensor
@@ -98,6 +98,7 @@ class Examined(ABC):
     per_row: int
     snap: Snap | None = None
     numbers: tuple[Head, Head] | None = None
+    intact = False
     name = "the head"
     standard = "bound"
 
@@ -164,6 +165,15 @@ class Examined(ABC):
             f"Multiply the scores (slopes, intercepts and gates) by {factor:.12g}, or compile it again: its values "
             "belong to the scores that it was compiled with."
         )
+
+    def otherwise(self) -> tuple[str, str]:
+        """What an error is from that neither the dtype nor β nor the ends explain, and advice."""
+        if self.intact:
+            why = "and no β that was tried mends it, while the stored numbers are those built: what is left is rounding"
+            return why, "Keep the inputs inside what it was built for, or build it in a wider dtype."
+        tried = "its scores are those built, other" if self.scores_kept else "no β that was tried mends it: the"
+        why = f"and {tried} stored numbers are not{'' if self.scores_kept else ' those built'}"
+        return why, "Build, compile or load the model again."
 
     def smaller(self, dtype: torch.dtype) -> str:
         """Advice for a dtype that cannot hold it, or nothing; here for compiled models."""

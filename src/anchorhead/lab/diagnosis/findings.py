@@ -33,7 +33,8 @@ class Diagnosis:
     """What was found on some inputs.
 
     error: the largest distance from the target, NaN or infinite where an output is; where there is no target to look
-    into, from what `against` says. bound: what was promised there: the network's own bound.
+    into, from what `against` says. bound: what was promised there: the network's own bound. edited: whether its
+    stored numbers are not those that were built or proved, so that the bound is not proved of them.
     examined: how many inputs were looked at. dtype, score_factor: how the network was run, and what its
     scores were multiplied by.
 
@@ -49,6 +50,7 @@ class Diagnosis:
     dtype: str
     score_factor: float
     against: str = "the target"
+    edited: bool = False
 
     @property
     def healthy(self) -> bool:
@@ -65,6 +67,7 @@ class Diagnosis:
             "dtype": self.dtype,
             "score_factor": self.score_factor,
             "against": self.against,
+            "edited": self.edited,
             "findings": [asdict(finding) for finding in self.findings],
         }
 
@@ -80,6 +83,8 @@ class Diagnosis:
         figures = f"error {self.error:.3g}, bound {Up(self.bound):.3g}, {self.examined:,} inputs, {how}"
         if self.against != "the target":
             figures += f"; compared with {self.against}"
+        if self.edited:
+            figures += "; its numbers are not those that were built, so that the bound is not proved of them"
         if self.healthy:
             return f"healthy: {figures}"
         count = "1 finding" if len(self.findings) == 1 else f"{len(self.findings)} findings"

@@ -8,6 +8,9 @@ Two layers on own columns run through the numbers between two cells on a slope, 
 the least and the largest of all values; the mean of several grids between the means of these ends, those in which x is
 inside a cell having that cell's value (`theorems/own_columns.py`, whose ε and ε' are what is allowed beyond). What is
 looked at is the first grid, in the head whose keys hold the number of x's cell.
+
+The values are those that are stored, or of an edited network those of f where f is known: it is not held to what was
+changed.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from anchorhead.theorems.grid import WIDENED, Grid, saturation
 from anchorhead.theorems.grid_network import GridNetwork
 from anchorhead.theorems.lookup import SoftmaxReadOut
 from anchorhead.theorems.own_columns import OwnLookup, head_count, own_beta, stray
+from anchorhead.theorems.two_layer import tabulated
 
 
 class ExaminedLookup(Examined):
@@ -39,9 +43,10 @@ class ExaminedLookup(Examined):
     def __init__(self, model: GridNetwork, x: Tensor, dtype: torch.dtype, score_factor: float) -> None:
         super().__init__(x.detach().reshape(-1, *x.shape[-2:]), dtype, score_factor)
         self.model, self.grid, lookup = model, model.grid, model.lookup
+        self.intact = not model.edited
         self.own = lookup if isinstance(lookup, OwnLookup) else None
         self.grids = self.own.grids if self.own else [model.grid]
-        self.values = lookup.values.detach().double().unflatten(0, (len(self.grids), -1))
+        self.values = self._meant()
         flat = self.values.flatten(0, 1)
         promised = self._astray() * (flat.amax(0) - flat.amin(0)).max().item() + model.rounding
         self.bound = torch.full((len(self.x),), promised, dtype=torch.float64)
@@ -52,6 +57,14 @@ class ExaminedLookup(Examined):
         if self.own:
             self.keys, self.per_row = self.grid.tokens, self.own.second.heads * self.grid.tokens**2
         self.snap = Snap(torch.ones_like(self.bound), ~sloped[0], self.derived)
+
+    def _meant(self) -> Tensor:
+        """The values that it should look up, (grids, points, entries): of an edited network those of f, if f is known,
+        else its own."""
+        model = self.model
+        if self.intact or model.f is None:
+            return model.lookup.values.detach().double().unflatten(0, (len(self.grids), -1))
+        return tabulated(model.f, model.grid, self.grids, model.dtype).double().flatten(2)
 
     @property
     def derived(self) -> float:
@@ -111,7 +124,8 @@ class ExaminedLookup(Examined):
 
     @staticmethod
     def against(part: Any) -> str:
-        return "the values of the cells around each input, not with the function between them"
+        whose = "the" if getattr(part, "network", part).f else "its own"
+        return f"{whose} values of the cells around each input, not with the function between them"
 
 
 class ExaminedTwoLayer(ExaminedLookup):

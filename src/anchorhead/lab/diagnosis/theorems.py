@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor
 
+from anchorhead.digits import Down
 from anchorhead.lab.diagnosis.examined import SELECTION_ERROR, Examined, Snap, derived
 from anchorhead.model.network import Network
 from anchorhead.theorems.anchors import beta_for
@@ -25,7 +26,7 @@ class ExaminedRamps(Examined):
 
     def __init__(self, model: Ramps, x: Tensor, dtype: torch.dtype, score_factor: float) -> None:
         super().__init__(x.detach().reshape(-1, *x.shape[-2:]), dtype, score_factor)
-        self.model, low, high = model, model.low, model.high
+        self.model, self.intact, low, high = model, not model.edited, model.low, model.high
         self.points = len(model.anchors) + 2 * model.sentinels
         """Anchors on the range, with the two sentinels that carry its ends."""
         self.keys = model.keys
@@ -105,6 +106,18 @@ class ExaminedRamps(Examined):
 
     def rescale(self, factor: float) -> str:
         return derived(factor, self.derived, "")
+
+    def otherwise(self) -> tuple[str, str]:
+        if not self.intact:
+            return super().otherwise()
+        model, middle = self.model, (self.model.low + self.model.high) / 2
+        terms = (self.x.double() * model.weights.double()).abs().sum(-1) + (model.bias.double() - middle).abs()
+        limit = model.precision.summand_limit(torch.float64, model.features)
+        why = (
+            f"and the stored numbers are those built: |w_1 x_1| + ... + |t - middle| is up to {float(terms.max()):.3g}"
+            f" here, and up to {Down(limit):.3g} the rounding of that sum stays below the bound"
+        )
+        return why, "Keep the inputs within that, or build it with fewer anchors."
 
     def smaller(self, dtype: torch.dtype) -> str:
         """The most anchors, in halvings, that a dtype holds at the derived β."""
