@@ -1,5 +1,10 @@
 """Every way anchorhead says no. Each message says what was asked, why it cannot be, and what to do."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
+Answer = TypeVar("Answer")
+
 
 class AnchorheadError(Exception):
     """Base of every error that anchorhead raises on purpose.
@@ -170,3 +175,16 @@ class Stopped(AnchorheadError):
 
 class DependencyError(AnchorheadError, ImportError):
     """A package that this needs is not installed; the message names it."""
+
+
+def asked(call: Callable[..., Answer], *given: object, name: str, at: str, advice: str) -> Answer:
+    """What a callable of the user's returns. What it raises becomes an InputError that names it, `at` what it was
+    called for, and what it should be."""
+    try:
+        return call(*given)
+    except AnchorheadError:
+        raise
+    except Exception as error:  # whatever the caller's own code raises
+        said = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+        why = f": {said}" if said else ""
+        raise InputError(f"{name} raised {type(error).__name__} for {at}{why}. {advice}") from error

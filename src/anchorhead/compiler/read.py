@@ -21,6 +21,7 @@ from anchorhead.compiler.target import Target, expression_of, read_target
 from anchorhead.compiler.target import relative as in_relative_units
 from anchorhead.errors import ExpressionError, InputError
 from anchorhead.expression.graph import Expression
+from anchorhead.tracing.calling import require_instance
 from anchorhead.tracing.opaque import Opaque, read_opaque
 
 
@@ -33,6 +34,7 @@ def read(
     """
     if relative:
         return in_relative_units(read(target, domain, shape, method, sampled=sampled))
+    require_instance(target)
     function = callable(target) and not isinstance(target, Expression)
     if sampled and not function:
         raise InputError(

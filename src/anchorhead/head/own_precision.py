@@ -25,7 +25,7 @@ def in_own_precision(method: Method) -> Method:
     @functools.wraps(method)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         x = next((value for value in (*args, *kwargs.values())), None)
-        if not isinstance(x, Tensor):
+        if not isinstance(x, Tensor) or x.is_meta:
             return method(self, *args, **kwargs)
         kind = x.device.type
         if torch.is_autocast_enabled(kind):

@@ -96,8 +96,10 @@ def _formulas(target: Any, box: dict[str, Pair], tokens: int) -> CircuitTarget:
 
 
 def _module(target: Callable[..., Any], own: dict[str, Pair], asked: dict[str, Pair]) -> CircuitTarget:
+    from anchorhead.tracing.calling import require_instance
     from anchorhead.tracing.prompt import TokenFunction
 
+    require_instance(target)
     if asked:
         raise InputError("A module or function is of tokens alone; leave query= out, or give a formula.")
     called = TokenFunction(target, tuple(own))

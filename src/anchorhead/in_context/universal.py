@@ -26,7 +26,7 @@ from torch import Tensor
 
 from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.precision import precision, upper
-from anchorhead.errors import AnchorheadError, InputError, MissingPartError, OutsideRangeError, ShapeError
+from anchorhead.errors import AnchorheadError, InputError, MissingPartError, OutsideRangeError, ShapeError, asked
 from anchorhead.file.save import write
 from anchorhead.head.parameters import check_tensor
 from anchorhead.in_context import bounds as limits
@@ -177,7 +177,7 @@ class Universal(InContextNetwork):
             )
         shares = limits.mean_weights(tokens, mask)
         flat = zip(tokens.reshape(-1, *tokens.shape[-2:]), shares.reshape(-1, shares.shape[-1]), strict=True)
-        found = [_as_rows(self.F(points, weights[None]), 1) for points, weights in flat]
+        found = [_values(self.F, points, weights[None]) for points, weights in flat]
         return torch.cat(found).reshape(*tokens.shape[:-2], -1)
 
     def checked(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Any, ...]:
@@ -284,7 +284,7 @@ def lattice_values(F: Function, lattice: Lattice) -> Tensor:
     nodes, sums = torch.tensor(lattice.points()), torch.tensor(lattice.sums())
     ends = torch.nn.functional.pad(sums, (1, 0)), torch.nn.functional.pad(sums, (0, 1), value=lattice.masses)
     weights = (ends[1] - ends[0]).double() / lattice.masses
-    found = torch.cat([_as_rows(F(nodes, part), len(part)) for part in weights.split(BATCH)])
+    found = torch.cat([_values(F, nodes, part) for part in weights.split(BATCH)])
     for k in sorted({0, len(weights) // 2, len(weights) - 1}):
         _require_of_measures(F, nodes, weights[k], found[k])
     return found
@@ -293,7 +293,7 @@ def lattice_values(F: Function, lattice: Lattice) -> Tensor:
 def _require_of_measures(F: Function, nodes: Tensor, weights: Tensor, value: Tensor) -> None:
     """Refuses an F that depends on how many points there are, or on other measures that it is given at once: here the
     points are given in reverse, each as two of half the weight."""
-    twice = _as_rows(F(nodes.flip(0).repeat(2, 1), weights.flip(0).repeat(2)[None] / 2), 1)[0]
+    twice = _values(F, nodes.flip(0).repeat(2, 1), weights.flip(0).repeat(2)[None] / 2)[0]
     off = float((twice - value).abs().max()) if twice.shape == value.shape else float("inf")
     if not off <= SAME * (1 + float(value.abs().max())):
         raise InputError(
@@ -303,8 +303,14 @@ def _require_of_measures(F: Function, nodes: Tensor, weights: Tensor, value: Ten
         )
 
 
-def _as_rows(found: Any, rows: int) -> Tensor:
-    """What F returned for so many measures, (rows, outputs)."""
+def _values(F: Function, points: Tensor, weights: Tensor) -> Tensor:
+    """F of some measures, (rows, outputs); weights: (rows, points)."""
+    rows = len(weights)
+    found: Any = asked(
+        F, points, weights, name="F", at=f"points {tuple(points.shape)} and weights {tuple(weights.shape)}",
+        advice="F is called with points (p, t) and weights (..., p), tensors, and must return a tensor (...) or "
+        "(..., outputs).",
+    )  # fmt: skip
     if not isinstance(found, Tensor) or found.ndim not in (1, 2) or len(found) != rows or not found.numel():
         given = tuple(found.shape) if isinstance(found, Tensor) else f"a {type(found).__name__}"
         raise ShapeError(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from anchorhead.arithmetic import log_of
-from anchorhead.errors import InputError, SizeError
+from anchorhead.errors import InputError, SizeError, asked
 
 LEAST_ERROR = 1e-200
 """Of selection errors, over which counts are divided."""
@@ -127,14 +127,15 @@ def output_rows(output_row: Any, anchors: int, output_features: int) -> Tensor:
         if output_row is None:
             rows = [0] * anchors
         elif callable(output_row):
-            rows = [operator.index(output_row(k)) for k in range(anchors)]
+            rows = [_row(output_row, k) for k in range(anchors)]
         elif hasattr(output_row, "__index__") and not isinstance(output_row, Tensor):
             rows = [operator.index(output_row)] * anchors
         else:
             rows = [operator.index(r) for r in output_row]
     except TypeError:
         raise InputError(
-            f"output_row={output_row!r} must be a row number, a sequence of them, or a callable from anchor index."
+            f"output_row={output_row!r:.60} must be a row number, a sequence of them, or a callable from the index of "
+            "an anchor to a row number: whole numbers, such as 0."
         ) from None
     if len(rows) != anchors:
         raise InputError(f"output_row has {len(rows)} entries for {anchors} anchors; give one row for each anchor.")
@@ -145,3 +146,13 @@ def output_rows(output_row: Any, anchors: int, output_features: int) -> Tensor:
             f"0 to {output_features - 1}; raise output_features or change the map."
         )
     return torch.tensor(rows)
+
+
+def _row(output_row: Any, k: int) -> int:
+    """The row of an anchor that a callable names."""
+    advice = "It is called with the index of an anchor and must return a row number, as lambda k: k % 2 does."
+    found = asked(output_row, k, name="output_row", at=f"anchor {k}", advice=advice)
+    try:
+        return operator.index(found)
+    except TypeError:
+        raise InputError(f"output_row({k}) returned {found!r:.40}, which is no whole number. {advice}") from None

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from anchorhead.digits import Up
 from anchorhead.display import beside, facts, page, sentence
-from anchorhead.errors import AnchorheadError, InputError, MissingPartError, PrecisionError
+from anchorhead.errors import InputError, MissingPartError, PrecisionError
 from anchorhead.file.save import write
 from anchorhead.head.head import Head
 from anchorhead.head.parameters import AsBuilt, check_tensor
 from anchorhead.model.attention import Attention
 from anchorhead.model.network import Network, Resources
 from anchorhead.model.stock import to_stock_attention
+from anchorhead.theorems.precision import require_held
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,11 +44,6 @@ class Construction(Network, AsBuilt, ABC):
     @abstractmethod
     def size(self) -> tuple[int, int]:
         """Tokens and features."""
-
-    @property
-    @abstractmethod
-    def bound(self) -> float:
-        """What the theorem says of its error, or why no number follows."""
 
     @property
     @abstractmethod
@@ -117,13 +113,18 @@ class Construction(Network, AsBuilt, ABC):
     def require_built(self) -> None:
         """Refuses to speak for numbers that are not the construction's."""
         if self.edited:
-            raise AnchorheadError(EDITED)
+            raise MissingPartError(EDITED)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """`.to(dtype)` and the like: refused where the new dtype cannot hold the network."""
-        after = fn(self.attention.value[:0]).dtype
-        if after != self.dtype:
-            self.require(after)
+        after = fn(self.attention.value[:0])
+        if after.is_meta:
+            raise InputError(
+                f"On the meta device the network of {self.theorem} would have no numbers, and there would be nothing "
+                "to bound. Keep it on a device with memory; its sizes are in .resources and .shapes()."
+            )
+        if after.dtype != self.dtype:
+            self.require(after.dtype)
         super()._apply(fn, recurse)
         return self
 
@@ -163,12 +164,18 @@ class Construction(Network, AsBuilt, ABC):
         return {"beta": self.resources.beta}
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("certificate", "report"):
-            raise MissingPartError(
-                f"A theorem's network has no {name}: what is known of it is proved on paper. Its bound is .bound, or "
-                ".bound_for(lipschitz=L) of a look-up, and print(network) says what it is."
-            )
+        if name in ("certificate", "report", "bound", "sum_bound", "bound_for") and name in self.without:
+            raise MissingPartError(self.without[name])
         return super().__getattr__(name)
+
+    @property
+    def without(self) -> dict[str, str]:
+        """What other models or networks have and this one has not, by name, and why."""
+        why = (
+            "what is known of it is proved on paper. Its bound is .bound, or .bound_for(lipschitz=L) of a look-up, and "
+            "print(network) says what it is."
+        )
+        return {name: f"A theorem's network has no {name}: {why}" for name in ("certificate", "report")}
 
     def with_row_map(self, row_map: Any) -> NoReturn:
         """Refuses: the theorems are of softmax. Says which heads take other row maps."""
@@ -235,7 +242,7 @@ def _named(dtype: Any) -> str:
 
 
 def check_dtype(dtype: Any) -> torch.dtype:
-    """A floating dtype."""
+    """A floating dtype that a head can be built in."""
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise PrecisionError(f"dtype={dtype!r} must be a floating dtype of torch: write dtype=torch.{_named(dtype)}.")
-    return dtype
+    return require_held(dtype)

@@ -15,13 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anchorhead.errors import InputError
+from anchorhead.errors import InputError, asked
 from anchorhead.theorems.grid import Modulus
 
 MOST_COMPARED = 20_000_000
 """Numbers that are compared in all directions."""
 ROUNDED = 64
 """Units in the last place of the largest value that the values' own rounding may take."""
+STEADY = 1e-12
+"""By what share a modulus that is constant may fall by its rounding."""
 
 
 def declared_modulus(lipschitz: float | Modulus, metric: str, coordinates: int) -> Modulus:
@@ -31,7 +33,7 @@ def declared_modulus(lipschitz: float | Modulus, metric: str, coordinates: int) 
     stretch = math.sqrt(coordinates) if metric == "euclidean" else 1.0
     if callable(lipschitz):
         declared = lipschitz
-        return lambda r: _checked_modulus(declared(stretch * r))
+        return lambda r: _modulus_at(declared, stretch * r)
     try:
         constant = math.nan if isinstance(lipschitz, str) else float(lipschitz)
     except (TypeError, ValueError):
@@ -43,11 +45,27 @@ def declared_modulus(lipschitz: float | Modulus, metric: str, coordinates: int) 
     return lambda r: constant * stretch * r
 
 
-def _checked_modulus(value: Any) -> float:
-    """What a modulus returned, as a number."""
+def _modulus_at(declared: Modulus, r: float) -> float:
+    """A modulus at a distance; refused where it falls on the way there, since it is to hold for all smaller ones."""
+    places = [r * quarters / 4 for quarters in (1, 2, 3, 4)]
+    found = [_checked_modulus(declared, place) for place in places]
+    for k in range(3):
+        if not found[k + 1] >= found[k] * (1 - STEADY):
+            raise InputError(
+                f"The modulus of continuity falls from {found[k]:.6g} at {places[k]:.4g} to {found[k + 1]:.6g} at "
+                f"{places[k + 1]:.4g}. It says how far f varies over any distance up to r, so that it never falls: "
+                "lambda r: L * r ** a is one, with a from 0 to 1."
+            )
+    return found[-1]
+
+
+def _checked_modulus(declared: Modulus, r: float) -> float:
+    """What a modulus returns at a distance, as a number."""
+    advice = "It is called with a distance, a Python float, and must return a number, as lambda r: r**0.5 does."
+    value: Any = asked(declared, r, name="The modulus of continuity", at=f"the distance {r:.4g}", advice=advice)
     try:
         number = math.nan if isinstance(value, str) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         number = math.nan
     if not (math.isfinite(number) and number >= 0):
         raise InputError(f"The modulus of continuity returned {value!r:.40}; it must be a finite number, zero or more.")

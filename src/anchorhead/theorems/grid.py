@@ -38,7 +38,7 @@ from torch import Tensor
 
 from anchorhead.arithmetic import log_of
 from anchorhead.digits import Down, Up
-from anchorhead.errors import AnchorheadError, InputError, PrecisionError, ShapeError, SizeError
+from anchorhead.errors import InputError, PrecisionError, ShapeError, SizeError, asked
 from anchorhead.theorems.anchors import check_count, check_range, check_selection_error
 
 Modulus = Callable[[float], float]
@@ -228,16 +228,10 @@ def _require_apart(f: Callable[[Tensor], Tensor], inputs: Tensor, values: Tensor
 
 def _asked(f: Callable[[Tensor], Tensor], inputs: Tensor) -> object:
     """What f returns for a batch of grid points."""
-    try:
-        return f(inputs)
-    except AnchorheadError:
-        raise
-    except Exception as error:  # whatever the caller's own code raises
-        said = (str(error).strip().splitlines() or [""])[0].rstrip(".")
-        raise InputError(
-            f"f raised {type(error).__name__} for a batch of grid points of shape {tuple(inputs.shape)}: {said}. f "
-            "works on batches, (..., tokens, features) to (..., tokens, d_out)."
-        ) from error
+    return asked(
+        f, inputs, name="f", at=f"a batch of grid points of shape {tuple(inputs.shape)}",
+        advice="f works on batches, (..., tokens, features) to (..., tokens, d_out).",
+    )  # fmt: skip
 
 
 def _checked(values: object, inputs: Tensor, grid: Grid, features: int | None, dtype: torch.dtype) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorhead.digits import Down, interval
-from anchorhead.errors import AnchorheadError, InputError
+from anchorhead.errors import AnchorheadError, InputError, asked
 from anchorhead.head.head import Head
 from anchorhead.model.affine import AppendColumns, AppendRows
 from anchorhead.model.attention import Attention
@@ -120,15 +120,20 @@ class GridNetwork(Watched, Construction):
                 "This network is from a file, which holds the values of f on the grid and not f itself, a Python "
                 "function; compare with the function. Where f is given as formulas, files hold them."
             )
-        return self.f(x)
+        found: Tensor = asked(
+            self.f, x, name="f", at=f"inputs of shape {tuple(x.shape)}",
+            advice="f works on batches, (..., tokens, features) to (..., tokens, d_out).",
+        )  # fmt: skip
+        return found
 
     @property
-    def bound(self) -> float:
-        """There is no number without knowing f: raises, and says to call `bound_for`."""
-        raise AnchorheadError(
+    def without(self) -> dict[str, str]:
+        """There is no bound that is a number without knowing f."""
+        why = (
             "The theorem's bound depends on how fast f varies, which its values on the grid do not show. Declare it: "
             "bound_for(lipschitz=L), or a modulus of continuity as a callable."
         )
+        return super().without | {"bound": why}
 
     def bound_for(
         self,

@@ -32,6 +32,14 @@ from anchorhead.theorems.anchors import selection_error_at, two_point_error
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
+def require_held(dtype: torch.dtype) -> torch.dtype:
+    """Refuses a dtype that no head can be built in."""
+    if dtype not in DTYPES:
+        names = ", ".join(str(d) for d in DTYPES)
+        raise PrecisionError(f"dtype={dtype} is not a floating dtype that a head can be built in; choose from {names}.")
+    return dtype
+
+
 @dataclass(frozen=True)
 class AnchorHead:
     """The numbers that decide precision: a uniform head on [low, high] whose resolution the theorem states.
@@ -105,12 +113,7 @@ class AnchorHead:
 
     def require(self, dtype: torch.dtype) -> None:
         """Refuses a dtype that cannot hold this head, with the logit range and the way out."""
-        if dtype not in DTYPES:
-            names = ", ".join(str(d) for d in DTYPES)
-            raise PrecisionError(
-                f"dtype={dtype} is not a floating dtype that a head can be built in; choose from {names}."
-            )
-        if self.holds(dtype):
+        if self.holds(require_held(dtype)):
             return
         wider = [d for d in DTYPES if torch.finfo(d).eps < torch.finfo(dtype).eps and self.holds(d)]
         first = f"Use dtype={wider[-1]}, or take" if wider else "No wider dtype holds it either; take"

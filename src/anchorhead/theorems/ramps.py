@@ -35,16 +35,19 @@ def read_ramps(weights: Any, bias: Any, dtype: torch.dtype | None) -> tuple[Tens
     weights = _as_tensor(weights, "weights")
     bias = _as_tensor(bias, "bias")
     if weights.ndim != 2 or 0 in weights.shape:
-        raise ShapeError(f"weights has shape {tuple(weights.shape)}; it must be (tokens, features), one row a token.")
+        raise ShapeError(
+            f"weights has shape {tuple(weights.shape)}; it must be (tokens, features), one row a token, with at least "
+            "one token and one feature."
+        )
     if tuple(bias.shape) != (weights.shape[0],):
         raise ShapeError(
             f"bias has shape {tuple(bias.shape)}; weights has {weights.shape[0]} rows, so bias must be "
             f"({weights.shape[0]},), one number a token."
         )
     for name, value in (("weights", weights), ("bias", bias)):
-        if not value.isfinite().all():
+        if not value.double().isfinite().all():
             raise InputError(f"{name} holds a value that is not finite; replace NaN and infinity before building.")
-    dtype = weights.dtype if dtype is None else check_dtype(dtype)
+    dtype = check_dtype(weights.dtype if dtype is None else dtype)
     cast = weights.detach().to(dtype), bias.detach().to(dtype)
     if not all(value.isfinite().all() for value in cast):
         raise PrecisionError(f"weights or bias overflow in {dtype}; use a wider dtype, or rescale them.")
@@ -177,6 +180,12 @@ class Ramps(Construction):
 
     def known_bound(self) -> float | None:
         return None if self.edited else self.bound
+
+    @property
+    def without(self) -> dict[str, str]:
+        """Of an edited network its bounds, too."""
+        lost = dict.fromkeys(("bound", "sum_bound"), EDITED) if self.edited else {}
+        return super().without | {"bound_for": "The bound of ramps needs nothing to be declared: it is .bound."} | lost
 
     @abstractmethod
     def fast(self, x: Tensor) -> Tensor:

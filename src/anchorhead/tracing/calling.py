@@ -77,6 +77,14 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
+def require_instance(target: Any) -> None:
+    """Refuses a class, which is called to make something and is no function of numbers."""
+    if isinstance(target, type):
+        name = target.__name__
+        what = f"an instance of it, {name}(...)" if issubclass(target, nn.Module) else "a function"
+        raise ExpressionError(f"The target is the class {name}, and no function of numbers; give {what}.")
+
+
 def check_calls(
     function: Callable[..., Any], module: nn.Module, inputs: Sequence[Sequence[Tensor]], close: float
 ) -> None:
