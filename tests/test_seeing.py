@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from torch import nn
@@ -26,6 +27,7 @@ from anchorhead.drawing import write
 from anchorhead.errors import FileError, InputError
 from anchorhead.model.portrait import view as model_view
 from anchorhead.theorems.portrait import view as theorem_view
+from anchorhead.view import MOST_HEADS
 
 SOURCE = Path(ah.__file__).parent
 HOSTILE = '<script>alert("&")</script> $x$ \x1b[2K'
@@ -175,6 +177,21 @@ def test_figures_say_what_is_zero_and_what_is_left_out() -> None:
     assert any(text.endswith("the first 8 of 9 inputs, from end to end, others resting") for text in said(wide.plot()))
     many = ah.compile("sin(3*x)", (-1, 1), method="nearest", keys=200)
     assert any(text.startswith("key (128 of 200)") for text in said(many.plot()))
+
+
+def test_the_figure_of_a_look_up_has_its_function_and_the_head_that_looks_up() -> None:
+    network = ah.theorems.two_layer("x1*x2", 1, 2, levels=8)
+    assert network.resources.heads > MOST_HEADS
+    axes = network.plot().axes
+    (values,) = (panel for panel in axes if panel.get_title(loc="left").startswith("the network, with lines of"))
+    (lines,) = (drawn for drawn in values.collections if isinstance(drawn, ContourSet))
+    places = np.concatenate([path.vertices for path in lines.get_paths() if len(path.vertices)])
+    off = np.abs(places.prod(1)[:, None] - lines.levels).min(1)
+    assert off.max() < 1e-3, "those of the function, and not of its look-up"
+    named = [tick.get_text() for panel in axes for tick in panel.get_yticklabels()]
+    assert "look-up" in named
+    assert "ramp of x1, 0.125" in named
+    assert any(panel.get_ylabel() == "keys of 12 of 15 heads" for panel in axes)
 
 
 def test_several_output_rows_are_drawn_as_their_sum_under_the_bound_of_the_sum() -> None:

@@ -129,10 +129,13 @@ def errors(axes: Axes, x: np.ndarray, error: np.ndarray, allowed: np.ndarray | N
 
 
 def image(figure: Figure, axes: Axes, x: np.ndarray, y: np.ndarray, values: np.ndarray, said: str, *,
-          colours: str = "viridis", most: float | None = None) -> None:  # fmt: skip
-    """Numbers (y, x) as colours, with a scale below that says what they are; up to `most`, from zero, if given."""
+          colours: str = "viridis", most: float | None = None, over: np.ndarray | None = None) -> None:  # fmt: skip
+    """Numbers (y, x) as colours, with a scale below that says what they are; up to `most`, from zero, if given. over:
+    others, as lines on top, unless they are all the same."""
     ends: dict[str, Any] = {} if most is None else {"vmin": 0.0, "vmax": most}
     drawn = axes.pcolormesh(_edges(x), _edges(y), values, cmap=colours, rasterized=True, **ends)
+    if over is not None and np.ptp(over) > 0:
+        axes.contour(x, y, over, 9, colors="white", linewidths=0.7, linestyles="solid")
     scale = figure.colorbar(drawn, ax=axes, location="bottom", aspect=30, pad=0.02)
     scale.set_label(said, fontsize=SMALL)
     scale.ax.tick_params(labelsize=SMALL)

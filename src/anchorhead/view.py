@@ -43,7 +43,7 @@ MOST_WEIGHTS = 2e7
 SPAN = 16.0
 """How much of an unbounded domain is drawn."""
 MOST_INPUTS, MOST_OUTPUTS, MOST_HEADS, MOST_KEYS = 8, 4, 12, 128
-"""How many are drawn, the first ones; of more the labels say how many there are."""
+"""How many are drawn, the first ones, of heads evenly chosen ones; of more the labels say how many there are."""
 MOST_KINKS = 24
 """On one line that are looked at closely; of more, evenly chosen ones."""
 ACROSS = "a line through the box on which every input moves"
@@ -213,9 +213,11 @@ class View:
         for panel in axes.values():
             panel.locator_params(nbins=5)
         several = f", {_output(line, 1)}" if line.values.shape[1] > 1 else ""
-        dress(axes["values"], label(self.title, 40) + several, **sides)
+        target = np.zeros(SIDE) if line.exact is None else line.exact[:, 0]
+        named = "the network, with lines of\n" if np.ptp(target) > 0 else "the network for "
+        dress(axes["values"], named + label(self.title, 40) + several, **sides)
         image(figure, axes["values"], x, y, line.values[:, 0].reshape(SIDE, SIDE),
-              f"the network: {_output(line, 1)}")  # fmt: skip
+              f"the network: {_output(line, 1)}", over=target.reshape(-1, SIDE))  # fmt: skip
         if "error" not in axes:
             return
         bound = "" if line.allowed is None else "\n" + self.bound(line.allowed.max())
@@ -292,7 +294,8 @@ def _attention(figure: Drawing, axes: Axes, x: Array, heads: list[Array], names:
     """Keys in the order in which the query meets them, head above head, with lines between."""
     rows: list[Array] = []
     most = 0
-    for weights in heads[:MOST_HEADS]:
+    chosen = np.unique(np.linspace(0, len(heads) - 1, MOST_HEADS).astype(int))
+    for weights in [heads[k] for k in chosen]:
         own = weights[:, weights.max(axis=0) > 0]  # of heads side by side some have fewer keys
         met = np.where(own.max(axis=0) > 1e-3, own.argmax(axis=0), len(x))
         rows.append(own[:, np.argsort(met, kind="stable")[:MOST_KEYS]].T)
@@ -304,13 +307,13 @@ def _attention(figure: Drawing, axes: Axes, x: Array, heads: list[Array], names:
         axes.axhline(edge - 0.5, color="0.6", lw=0.8)
     if names and len(heads) > 1:
         middles = np.cumsum(sizes) - sizes / 2 - 0.5
-        axes.set_yticks(middles, [label(name, 24) for name in names[:MOST_HEADS]], fontsize=SMALL - 2)
+        axes.set_yticks(middles, [label(names[k], 24) for k in chosen], fontsize=SMALL - 2)
     else:
         axes.set_yticks(range(0, len(shown), max(1, math.ceil(len(shown) / 6))))
     part = "" if most <= MOST_KEYS else f" ({MOST_KEYS} of {'up to ' * (len(heads) > 1)}{most:,})"
     axes.set_ylabel(f"key{part}")
     if len(heads) > 1:
-        said = f"{len(heads)} heads" if len(heads) <= MOST_HEADS else f"the first {MOST_HEADS} of {len(heads)} heads"
+        said = f"{len(heads)} heads" if len(heads) == len(chosen) else f"{len(chosen)} of {len(heads)} heads"
         axes.set_ylabel(f"keys{part} of {said}", fontsize=SMALL)
 
 

@@ -17,6 +17,7 @@ from anchorhead.digits import exactly
 from anchorhead.errors import AnchorheadError, InputError
 from anchorhead.theorems.construction import Construction
 from anchorhead.theorems.grid import Modulus
+from anchorhead.theorems.own_columns import OwnLookup
 from anchorhead.theorems.ramps import Ramps
 from anchorhead.theorems.two_layer import GridNetwork
 from anchorhead.view import ATTENDED, MOST_WEIGHTS, Array, View
@@ -79,9 +80,10 @@ def _grid(network: GridNetwork, lipschitz: float | Modulus | None) -> View:
     bound = None if lipschitz is None else network.bound_for(lipschitz=lipschitz)
     inputs = lambda x: network.lookup.values.new_tensor(x).unflatten(-1, network.size)
     both = tokens > 1 and features > 1
+    names = [f"x{i + 1},{j + 1}" if both else f"x{i + j + 1}" for i in range(tokens) for j in range(features)]
     return View(
         title="f",
-        names=[f"x{i + 1},{j + 1}" if both else f"x{i + j + 1}" for i in range(tokens) for j in range(features)],
+        names=names,
         box=[(network.grid.low, network.grid.high)] * network.grid.coordinates,
         network=lambda x: _in_parts(network, inputs, x, network),
         target=None if network.f is None else lambda x: _in_parts(network.exact, inputs, x, network),
@@ -89,7 +91,17 @@ def _grid(network: GridNetwork, lipschitz: float | Modulus | None) -> View:
         condition="" if lipschitz is None else _condition(lipschitz),
         label=f"{network.grid.levels} levels, {network.resources.keys:,} keys",
         attention=(lambda x: _weights(network, inputs, x, 0)) if _few(network) else None,
+        heads=_heads(network, names[:features]),
     )
+
+
+def _heads(network: GridNetwork, names: list[str]) -> list[str]:
+    """What the heads are called: the ramps of the first token, of every grid, feature and edge, and the look-up's."""
+    lookup, last = network.lookup, network.layer2
+    grids = lookup.grids if isinstance(lookup, OwnLookup) else [network.grid]
+    ramps = [f"ramp of {name}, {edge:.3g}" for grid in grids for name in names for edge in grid.edges().tolist()]
+    count = 0 if last is None else last.heads
+    return ramps + [f"look-up, head {k}" if count > 1 else "look-up" for k in range(count)]
 
 
 def _condition(lipschitz: float | Modulus) -> str:
