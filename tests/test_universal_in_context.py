@@ -166,6 +166,15 @@ def test_a_plan_is_what_is_built():
         ic.universal(waves, tokens, fine.cells, fine.masses, lipschitz=1.0)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 12), st.integers(1, 12), st.floats(1e-3, 1e3))
+def test_the_beta_that_is_taken_leaves_a_small_part_of_the_bound(cells: int, masses: int, side: float):
+    lattice = Lattice(((0.0, side),), (cells,), masses)
+    placed, counted = side / (2 * cells), (side - side / cells) / (2 * masses)
+    found = float(lattice.error(lattice.beta(), 1000, 2**-53))
+    assert placed + counted <= found <= (placed + counted * (1 + 1 / 32)) * (1 + 1e-6)
+
+
 def test_what_is_wrong_is_refused_with_a_sentence():
     model = network("variance", examples=100)
     x = torch.rand(5, 1, dtype=D)

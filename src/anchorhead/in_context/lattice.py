@@ -53,7 +53,8 @@ from anchorhead.in_context.stability import gamma
 CHOICE = 40.0
 """Λ."""
 SHARE = 64
-"""β is so large that what softmax adds is this many times smaller than P/(2M)."""
+"""β is so large that what softmax adds is half this many times smaller than P/(2M). A larger one would leave less, and
+let the rounding of S move more of an output halfway between two lattice measures, by as many times as it is larger."""
 MOST_KEYS = 4_000_000
 MOST_NODES = 100_000
 
@@ -215,7 +216,8 @@ class UniversalPlan:
 def plan_universal(
     tol: float, tokens: Mapping[str, tuple[float, float]], *, lipschitz: float, examples: int = 1_000_000
 ) -> UniversalPlan:
-    """The network of `universal` with the fewest keys whose bound is at most `tol`; nothing is built.
+    """The network of `universal` with the fewest keys whose bound, at the β that it takes, is at most `tol`; nothing is
+    built.
 
     lipschitz: L with |F(μ) - F(ν)| <= L W_1(μ, ν). examples: the longest prompt.
 
