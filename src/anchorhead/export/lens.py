@@ -71,7 +71,8 @@ class HookedAttention(nn.Module):
         self.hook_attn_scores, self.hook_pattern, self.hook_z = Point(), Point(), Point()
 
     def forward(self, x: Tensor, keep: slice | None = None, forbidden: Tensor | None = None) -> Tensor:
-        """keep, forbidden: the positions that ask and the keys that they may not see, where the call says so."""
+        """keep, forbidden: the positions that ask and the keys that they may not see, where the call says so, as of a
+        prompt. Of such a softmax, which may be over many tokens, sums are in float64 (`circuit/pool.py`)."""
         mask = self.mask if forbidden is None else forbidden
         q = self.hook_q(torch.einsum("bne,hes->bnhs", x[:, self.keep if keep is None else keep], self.W_Q))
         k = self.hook_k(torch.einsum("bne,hes->bnhs", x, self.W_K))
@@ -79,8 +80,9 @@ class HookedAttention(nn.Module):
         scores = torch.einsum("bqhs,bkhs->bhqk", q, k) / math.sqrt(self.size)
         if isinstance(mask, Tensor):
             scores = scores.masked_fill(mask, -math.inf)
-        pattern = self.hook_pattern(self.hook_attn_scores(scores).softmax(-1))
-        z = self.hook_z(torch.einsum("bhqk,bkhs->bqhs", pattern, v))
+        scores, wide = self.hook_attn_scores(scores), scores.dtype if forbidden is None else torch.float64
+        pattern = self.hook_pattern(scores.softmax(-1, dtype=wide).to(scores.dtype))
+        z = self.hook_z(torch.einsum("bhqk,bkhs->bqhs", pattern.to(wide), v.to(wide)).to(v.dtype))
         return torch.einsum("bqhs,hse->bqe", z, self.W_O)
 
 
