@@ -73,7 +73,9 @@ def test_a_prompts_mechanism_takes_tokens_and_queries_and_says_so():
     with pytest.raises(ah.ShapeError, match=r"query must be \(\.\.\., m, 1\)"):
         model.mechanism.run(tokens, torch.rand(2))
     assert torch.allclose(model.mechanism.run(tokens, query).outputs, model.exact(tokens, query))
-    alone = ah.in_context.compile("mean(x)", {"x": (-1, 1)}, tol=1e-3)
+    alone = ah.in_context.compile(["var(x)", "mean(x)"], {"x": (-1, 1)}, tol=1e-3)
+    assert torch.allclose(alone.mechanism.run(tokens).outputs, alone.exact(tokens))
+    assert alone.mechanism.run(tokens).outputs.shape == alone(tokens).shape == (2, 2)
     with pytest.raises(ah.InputError, match="takes no query"):
         alone.mechanism.run(tokens, query)
 

@@ -31,13 +31,30 @@ ROUNDED = 2.0**-40
 Patches = Mapping[str | tuple[str, int], float | Tensor]
 
 
+class ByHead(dict[tuple[str, int], Tensor]):
+    """Something of heads, by name and layer. A name may be written otherwise, and alone it is the head that computes;
+    where a head writes minus what the name says, its number is that of the name."""
+
+    def __init__(self, mechanism: Mechanism, found: Mapping[tuple[str, int], Tensor]) -> None:
+        super().__init__(found)
+        self._mechanism = mechanism
+
+    def __missing__(self, where: Any) -> Tensor:
+        head, sign = _asked(self._mechanism, where)
+        found = self.get((head.name, head.layer))
+        if found is None:
+            raise InputError(f"There is nothing here of the head called {head.name!r:.80} in layer {head.layer}: no "
+                             "line that it reads left its range.")  # fmt: skip
+        return found if sign > 0 or found.dtype == torch.bool else -found
+
+
 class Run(NamedTuple):
-    """outputs (..., outputs), of a prompt (..., m, outputs); written: what each head wrote, by its name and layer,
-    (...), of a prompt (..., positions); outside: of each head for which a line left its range, where it did."""
+    """outputs (..., outputs), of a prompt with queries (..., m, outputs); written: what each head wrote, by its name
+    and layer, (...), of a prompt (..., positions); outside: of each head for which a line left its range, where."""
 
     outputs: Tensor
-    written: dict[tuple[str, int], Tensor]
-    outside: dict[tuple[str, int], Tensor]
+    written: ByHead
+    outside: ByHead
 
 
 class Positions(NamedTuple):
@@ -70,8 +87,10 @@ def run(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | No
                                  f"or one for each of {tuple(like.shape)}, is needed.{positions_said(head)}"
                                  ) from None  # fmt: skip
     outputs = torch.stack([_line(stated, wires) for stated in mechanism.outputs], -1)
+    if at is not None:
+        outputs = outputs[..., -1, :] if query is None else outputs[..., at.tokens :, :]
     left = {name: where for name, where in outside.items() if where.any()}
-    return Run(outputs if at is None else outputs[..., at.tokens :, :], written, left)
+    return Run(outputs, ByHead(mechanism, written), ByHead(mechanism, left))
 
 
 def positions_said(head: HeadMechanism) -> str:
@@ -134,9 +153,7 @@ def _put(mechanism: Mechanism, patched: Patches) -> dict[tuple[int, int], Any]:
             f"patched= takes numbers by the names of heads, such as {{'x*y': 0.5}}, and is {patched!r:.60}."
         )
     for where, value in patched.items():
-        if not isinstance(where, str) and not (isinstance(where, tuple) and len(where) == 2):
-            raise InputError(f"A patch is called by a name, or a name and a layer, and {where!r:.60} is neither.")
-        found, sign = mechanism.signed(where) if isinstance(where, str) else mechanism.signed(*where)
+        found, sign = _asked(mechanism, where)
         try:
             numbers = torch.as_tensor(value, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError):
@@ -147,6 +164,13 @@ def _put(mechanism: Mechanism, patched: Patches) -> dict[tuple[int, int], Any]:
                              "give one for each head.")  # fmt: skip
         put[found.layer, found.head] = sign * numbers
     return put
+
+
+def _asked(mechanism: Mechanism, where: Any) -> tuple[HeadMechanism, int]:
+    """The head that a name means, or a name and a layer, and the sign of what it writes."""
+    if not isinstance(where, str) and not (isinstance(where, tuple) and len(where) == 2):
+        raise InputError(f"A head is called by a name, or a name and a layer, and {where!r:.60} is neither.")
+    return mechanism.signed(where) if isinstance(where, str) else mechanism.signed(*where)
 
 
 def _reads(head: HeadMechanism, wires: Mapping[str, Tensor]) -> dict[str, Tensor]:
