@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -170,7 +170,8 @@ class HookedNetwork(Hooked):
             )
         self._look(x)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, **other: Any) -> Tensor:
+        refuse_options(other)
         return self.run(x)
 
     def run(self, *given: Any) -> Tensor:
@@ -198,6 +199,15 @@ def hooked(model: nn.Module, tokens: int | None = None) -> Hooked:
     named = isinstance(model, CompiledModel) and isinstance(model.network, HeadCore | LayeredCore)
     mechanism = model.literal_mechanism() if named and isinstance(model, CompiledModel) else None
     return HookedNetwork(blocks, last, stock, mechanism, model.look if isinstance(model, Watched) else _anywhere)
+
+
+def refuse_options(given: Mapping[str, Any]) -> None:
+    """Refuses what TransformerLens' own models take beside their inputs."""
+    if given:
+        raise InputError(
+            f"A network with hook points takes no {', '.join(given)}: it runs to its outputs and returns them, and "
+            "run_with_cache a plain dict beside them. What a block makes is at its hook points."
+        )
 
 
 def require_dtype(network: nn.Module, fn: Any) -> None:

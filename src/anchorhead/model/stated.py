@@ -9,7 +9,7 @@ that the mask hides stands wherever it is, and no attention sees it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,6 +80,7 @@ def run(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | No
             if head.ranges and (layer, head.head) not in put:
                 outside[head.name, layer] = _left(head, before, at)
             found = torch.as_tensor(found, dtype=torch.float64, device=like.device)
+            found = found if at is None else at_positions(head, found, at.tokens, like.shape)
             try:
                 wires[head.name] = written[head.name, layer] = found.expand(like.shape)
             except RuntimeError:
@@ -95,9 +96,20 @@ def run(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | No
 
 def positions_said(head: HeadMechanism) -> str:
     """Of a head of a prompt, what its positions are."""
-    return head.place and (" Positions are the tokens and, behind them, the queries, or one where the model answers: "
-                           "torch.nn.functional.pad(value, (0, m)) is the numbers of n tokens, and zero at m queries, "
-                           "and value[:, None].expand(-1, n + m) one number of each prompt.")  # fmt: skip
+    shapes = {Place.TOKEN.value: "(..., n) of its tokens", Place.PROMPT.value: "(..., 1) of each prompt",
+              Place.QUERY.value: "(..., m) of its queries"}  # fmt: skip
+    return head.place and (" Positions are the n tokens and, behind them, the m queries, or one where the model "
+                           f"answers; for this head {shapes[head.place]} are enough.")  # fmt: skip
+
+
+def at_positions(head: HeadMechanism, value: Tensor, tokens: int, shape: Sequence[int]) -> Tensor:
+    """A value at all positions, (..., n + m), where it is given for those of the head's place alone; else as it is."""
+    *batch, positions = shape
+    if head.place == Place.TOKEN.value and value.shape == (*batch, tokens):
+        return torch.nn.functional.pad(value, (0, positions - tokens))
+    if head.place == Place.QUERY.value and value.shape == (*batch, positions - tokens):
+        return torch.nn.functional.pad(value, (tokens, 0))
+    return value.expand(*shape) if head.place == Place.PROMPT.value and value.shape == (*batch, 1) else value
 
 
 def _tensor(given: Any) -> Tensor:
