@@ -31,6 +31,7 @@ SQUEEZES = tuple(2.0**-k for k in range(12, 52, 4))
 SHARPEST = 2.0**60
 SPARE = 1.05
 """What rounding in affine maps is taken for, since heads are not yet known that add to it."""
+FAST = ', or leave evaluation="literal" out'
 LARGEST_ERROR = 1e3
 """No head is asked for less than this, however large the tolerance is."""
 
@@ -222,22 +223,23 @@ class _Work:
 
     def _rounding(self, *, literal: bool) -> float:
         """What the affine maps and sums over tokens alone round at most, and what squeezing costs."""
-        facts = [HeadFacts(-math.inf, math.inf, 0.0, 0.0)] * len(self.wanted.requests)
-        tracker = self._tracker(facts, literal=literal)
-        errors = worst([flow.output_errors for flow in flows(tracker, self.box)])
-        if not max(errors, default=0.0) < math.inf:
+        exact = HeadFacts(-math.inf, math.inf, 0.0, 0.0)
+        tracker = self._tracker([exact] * len(self.wanted.requests), literal=literal)
+        largest = max(worst([flow.output_errors for flow in flows(tracker, self.box)]), default=0.0)
+        if not largest < math.inf:
             raise self._unbounded(tracker)
-        return max(errors, default=0.0)
+        return largest
 
     def check_rounding(self) -> None:
         """Refuses what rounding alone may exceed."""
         if SPARE * self.rounding >= self.tol:
             written = f" ({MOST_LITERAL:,} where softmax is written out)" if self.literal else ""
             sums = f" and sums over tokens{written}" if self.circuit.tokens else ""
+            other = self.literal and SPARE * self._rounding(literal=False) < self.tol
+            first = "Use a larger tol, a smaller domain, or a form whose large terms do not cancel" + FAST * other
             raise ToleranceError(
                 f"tol={self.tol:g} is below what {self.dtype} can hold for this target as it is written: rounding in "
-                f"its affine maps{sums} alone may reach {Up(self.rounding):.3g}. "
-                + self._advice("Use a larger tol, a smaller domain, or a form whose large terms do not cancel")
+                f"its affine maps{sums} alone may reach {Up(self.rounding):.3g}. " + self._advice(first)
             )
 
     def _unbounded(self, tracker: Tracker) -> ToleranceError:
@@ -254,8 +256,6 @@ class _Work:
     def _advice(self, first: str) -> str:
         """What to do: first that, then a dtype that is wider, where there is one, and what helps norms."""
         wider = "" if self.dtype == "float64" else ", or dtype=torch.float64"
-        if self.literal and SPARE * self._rounding(literal=False) < self.tol:
-            wider += ', or leave evaluation="literal" out'
         if not any(getattr(step, "function", None) in INVERSE_ROOTS for step in self.circuit.steps):
             return f"{first}{wider}."
         return (
@@ -320,7 +320,7 @@ class _Work:
             why = f"what cannot be made smaller takes {reached:.3g} of it, {name} {share:.3g}, and heads need the rest"
         return ToleranceError(
             f"tol={self.tol:g} cannot be reached in {self.dtype} by composition: {why}. "
-            + self._advice("Use a larger tol or a smaller domain")
+            + self._advice(f"Use a larger tol or a smaller domain{FAST * self.literal}")
         )
 
     def _dominating(self, contributions: Sequence[float]) -> tuple[str, float]:
