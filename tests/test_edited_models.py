@@ -62,7 +62,7 @@ def test_what_is_patched_under_a_minus_keeps_its_digits(value):
     assert float(written) == -float(value)
 
 
-def test_a_prompts_mechanism_takes_tokens_and_queries_and_says_so():
+def test_a_prompts_mechanism_takes_tokens_and_queries_and_says_so(tmp_path):
     model = ah.in_context.compile("mean(x)*q", {"x": (-1, 1)}, {"q": (-1, 1)}, tol=1e-3)
     tokens, query = torch.rand(2, 3, 1, dtype=torch.float64), torch.rand(2, 1, 1, dtype=torch.float64)
     for given in (tokens, torch.rand(3, 2)):  # the second has as many numbers as there are inputs
@@ -73,9 +73,15 @@ def test_a_prompts_mechanism_takes_tokens_and_queries_and_says_so():
     with pytest.raises(ah.ShapeError, match=r"query must be \(\.\.\., m, 1\)"):
         model.mechanism.run(tokens, torch.rand(2))
     assert torch.allclose(model.mechanism.run(tokens, query).outputs, model.exact(tokens, query))
-    alone = ah.in_context.compile("mean(x)", {"x": (-1, 1)}, tol=1e-3)
+    alone = ah.in_context.compile(["var(x)", "mean(x)"], {"x": (-1, 1)}, tol=1e-3)
+    assert torch.allclose(alone.mechanism.run(tokens).outputs, alone.exact(tokens))
+    assert alone.mechanism.run(tokens).outputs.shape == alone(tokens).shape == (2, 2)
     with pytest.raises(ah.InputError, match="takes no query"):
         alone.mechanism.run(tokens, query)
+    model.save(tmp_path / "prompt.safetensors")
+    said = shown(tmp_path / "prompt.safetensors")
+    assert "mean(x), of the prompt: computes" in said
+    assert "q*mean(x), of each query: computes" in said
 
 
 def test_an_algorithm_says_that_it_has_no_mechanism():

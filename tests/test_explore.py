@@ -289,11 +289,15 @@ def test_loads_without_errors_or_requests(
         write_page(str(saved), saved.with_suffix(".html"))
     for path in (presets_page, formula_page, saved_head.with_suffix(".html"), saved_network.with_suffix(".html")):
         page = Page(browser, path)
-        names = page.run("return anchorhead.functions.map(e => e.name)")
+        names = page.run("return anchorhead.functions.map(e => e.of || e.name)")
         for i, name in enumerate(names):
             page.choose(function=i)
             assert page.element("h1").text == f"{name} as attention"
             assert page.curve.startswith("M")
+            added = [float(row.split()[-1].replace("−", "-")) for row in page.element("#keys").text.splitlines()[1:]
+                     if "·" not in row]  # fmt: skip
+            if len(added) == 3:  # two keys and their sum, however they cancel
+                assert added[0] + added[1] == pytest.approx(added[2], rel=1e-2, abs=1e-12)
         assert page.run("return performance.getEntriesByType('resource').length") == 0
         assert browser.get_log("browser") == []
 

@@ -95,21 +95,53 @@ def test_patches_are_numbers_lists_or_tensors() -> None:
         assert found.tolist() == (torch.ones(2, dtype=DOUBLE) * torch.as_tensor(value)).tolist()
 
 
-def test_a_patch_of_a_prompt_that_lacks_positions_says_how_to_pad_it() -> None:
-    hooked, (tokens, query) = given("prompt")
-    name = "(x - mean(x))*(y - mean(y))"
-    numbers = torch.rand(2, 5, dtype=DOUBLE)
-    for value in (numbers, numbers[:, 0]):
-        with pytest.raises(ah.ShapeError, match=r"behind them, the queries.*torch\.nn\.functional\.pad"):
-            hooked.run_with_hooks(tokens, query, fwd_hooks=[hooked.ablation(name, value)])
-    with pytest.raises(ah.ShapeError, match=r"torch\.nn\.functional\.pad"):
-        slope().mechanism.run(tokens, query, patched={name: numbers})
-    padded = torch.nn.functional.pad(numbers, (0, 3))
-    found = hooked.run_with_hooks(tokens, query, fwd_hooks=[hooked.ablation(name, padded)])
-    assert (found[..., 0] - query[..., 0] * numbers.mean(-1, keepdim=True)).abs().max() < 1e-2
-    one = numbers[:, 0][:, None].expand(-1, 8)
-    found = hooked.run_with_hooks(tokens, query, fwd_hooks=[hooked.ablation("cov(x, y)", one)])
-    assert (found[..., 0] - query[..., 0] * one[:, :1]).abs().max() < 1e-2
+@pytest.mark.parametrize("make", [ah.to_hooked, ah.to_bridge])
+def test_a_patch_of_a_prompt_is_of_all_positions_or_of_those_of_its_head(make: Any) -> None:
+    hooked, (tokens, query) = make(slope()), given("prompt")[1]
+    queries = {"query": query} if make is ah.to_bridge else {}
+    run = lambda hooks: hooked.run_with_hooks(*(tokens, query)[: 2 - len(queries)], **queries, fwd_hooks=hooks)
+    of_tokens, of_queries = torch.rand(2, 5, dtype=DOUBLE), torch.rand(2, 3, dtype=DOUBLE)
+    pad = torch.nn.functional.pad
+    for name, value, everywhere in (
+        ("(x - mean(x))*(y - mean(y))", of_tokens, pad(of_tokens, (0, 3))),
+        ("cov(x, y)", of_tokens[:, :1], of_tokens[:, :1].expand(-1, 8)),
+        ("q*cov(x, y)", of_queries, pad(of_queries, (5, 0))),
+    ):
+        assert torch.equal(run([hooked.ablation(name, value)]), run([hooked.ablation(name, everywhere)]))
+        at_once, told = (slope().mechanism.run(tokens, query, patched={name: v}) for v in (value, everywhere))
+        assert torch.equal(at_once.outputs, told.outputs)
+        assert (run([hooked.ablation(name, value)]) - told.outputs).abs().max() < 1e-2
+        for wrong in (torch.rand(2, 4, dtype=DOUBLE), torch.rand(2, 7, dtype=DOUBLE)):
+            with pytest.raises(ah.ShapeError, match=r"behind them, the m queries"):
+                run([hooked.ablation(name, wrong)])
+            with pytest.raises(ah.ShapeError, match=r"behind them, the m queries"):
+                slope().mechanism.run(tokens, query, patched={name: wrong})
+
+
+@pytest.mark.parametrize("make", [ah.to_hooked, ah.to_bridge])
+def test_one_head_has_one_ablation_and_reads_alone_what_another_run_has(make: Any) -> None:
+    hooked = make(ah.compile("sin(3*x*y) + x*y", {"x": (-1, 1), "y": (-1, 1)}, tol=1e-6))
+    x = torch.tensor([[[0.5, -0.2]], [[0.9, 0.3]]], dtype=DOUBLE)
+    once, twice = hooked.ablation("x*y", 0.5), hooked.ablation("y*x", torch.zeros(2, 1, dtype=DOUBLE))
+    for _ in range(2):
+        with pytest.raises(ah.InputError, match="another ablation was given"):
+            hooked.run_with_hooks(x, fwd_hooks=[once, twice])
+        hooked.run_with_hooks(x, fwd_hooks=[once, hooked.ablation("sin(3*x*y)"), hooked.ablation("x*y", 0.0, layer=1)])
+    with hooked.hooks(fwd_hooks=[once]):
+        _, seen = hooked.run_with_cache(x)
+    found = hooked.run_with_hooks(x, fwd_hooks=hooked.reading(seen, "sin(3*x*y)"))
+    assert (found - torch.sin(torch.tensor(1.5)) - x.prod(-1, keepdim=True)).abs().max() < 1e-5
+    with pytest.raises(ah.ShapeError, match="inputs of the same shape"):
+        hooked.run_with_hooks(x[:1], fwd_hooks=hooked.reading(seen, "sin(3*x*y)"))
+
+
+def test_options_of_other_models_are_refused_by_name() -> None:
+    hooked, (x,) = given("network")
+    prompts, prompt = given("prompt")
+    for run, inputs in ((hooked, (x,)), (hooked.run_with_cache, (x,)), (prompts, prompt)):
+        for option in ({"return_type": "logits"}, {"stop_at_layer": 1}, {"return_cache_object": False}):
+            with pytest.raises(ah.InputError, match=f"takes no {next(iter(option))}"):
+                run(*inputs, **option)
 
 
 def test_a_prompt_as_one_tensor_is_called_with_its_mask() -> None:

@@ -83,3 +83,43 @@ def test_the_literal_form_keeps_its_bound_at_corners_and_between(name: str, dtyp
 
 
 MODELS: dict[tuple[str, torch.dtype], ah.CompiledModel] = {}
+
+
+PROMPTS = {
+    "mean(x*y)": 1e-3,
+    "q*cov(x, y)/(var(x) + 0.2)": 1e-2,
+    "attend(-3*(x - q)**2, y) + mean(exp(-abs(x)))": 1e-3,
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("formula", PROMPTS)
+def test_a_prompt_for_the_literal_form_keeps_its_tolerance_there_over_many_tokens(formula: str) -> None:
+    pytest.importorskip("transformer_lens")
+    tol, asks = PROMPTS[formula], "q" in formula
+    model = ah.in_context.compile(formula, {"x": (-1, 1), "y": (-1, 1)}, {"q": (-1, 1)} if asks else None, tol=tol,
+                                  dtype=torch.float32, evaluation="literal", progress=False)  # fmt: skip
+    certificate = model.literal_certificate()
+    assert certificate.level == "proved"
+    assert certificate.bound <= tol
+    assert not warned(ah.to_hooked, model)
+    hooked = ah.to_hooked(model)
+    for n, low in ((1, -1.0), (300, 0.98), (300, -1.0)):
+        tokens = low + (1 - low) * torch.rand(1, n, 2)
+        given = (tokens, torch.tensor([[[-0.9], [1.0]]])) if asks else (tokens,)
+        for form in (model, model.literal(), hooked):
+            assert (form(*given) - model.exact(*given)).abs().max() <= certificate.bound
+    assert asks or ah.walk(model, *given).softmax
+
+
+@pytest.mark.heavy
+def test_what_sums_over_tokens_prevent_is_refused_and_no_advice_leads_back_to_itself() -> None:
+    pytest.importorskip("transformer_lens")
+    slope, tokens, query = "q*cov(x, y)/(var(x) + 0.2)", {"x": (-1, 1), "y": (-1, 1)}, {"q": (-1, 1)}
+    with pytest.raises(ah.ToleranceError, match=r"sums over tokens \(65,536 where .* leave evaluation=\"literal\" out"):
+        ah.in_context.compile(slope, tokens, query, tol=1e-10, evaluation="literal", progress=False)
+    model = ah.in_context.compile(slope, tokens, query, tol=1e-8, evaluation="literal", progress=False)
+    assert model.certificate.bound < model.literal_certificate().bound <= 1e-8
+    [said] = warned(ah.to_hooked, model)
+    assert "sums over up to 65,536 tokens" in said
+    assert "evaluation" not in said

@@ -86,6 +86,8 @@ def test_order_and_brackets_do_not_matter(a, b, c):
 @given(formulas(), formulas(), formulas())
 def test_minima_and_sizes_have_one_form(a, b, c):
     assert read(f"abs({a} - {b})") == read(f"abs({b} - {a})")
+    assert read(f"({a} - {b})**2") == read(f"({b} - {a})**2")
+    assert read(f"({a} - {b})*({c} + {a})") == read(f"-({a} + {c})*({b} - {a})")
     assert read(f"min({a}, {b}, {c})") == read(f"-max(-({c}), -min({a}, {b}))") == read(f"min({c}, {b}, {a})")
 
 
@@ -118,6 +120,55 @@ def test_minima_and_sizes_are_found_by_their_names_in_any_order(formula, typed, 
     (head,) = {found.head(name).name for name in typed}
     assert head.removeprefix("-").startswith(("min", "abs"))
     assert {found.signed(name)[1] for name in typed} == {sign}
+
+
+@pytest.mark.parametrize(
+    ("formula", "typed"),
+    [
+        ("attend(-2*(x - q)**2, y)", ["attend(-2*(q - x)**2, y)", "attend(4*q*x - 2*x*x, y)"]),
+        ("attend(4*q*x - 2*x**2, y)", ["attend(-2*(x - q)**2, y)", "attend(2*x*(2*q - x), y)"]),
+        ("var(x)*mean(y)", ["mean((mean(x) - x)**2)", "mean((x - mean(x))*(x - mean(x)))", "mean(y)*var(x)"]),
+    ],
+)
+def test_heads_of_a_prompt_are_found_by_what_is_the_same_for_all_tokens(formula, typed):
+    found = ah.in_context.compile(formula, BOX, {"q": (-1, 1)} if "q" in formula else None, tol=1e-2).mechanism
+    heads = {name: found.head(name) for name in typed}
+    assert all(head.where == formula for head in heads.values() if head.name.startswith("attend"))
+    for other in ("attend(-2*(x + q)**2, y)", "attend(-2*(x - q)**2, x)", "attend(-(x - q)**2, y)", "(mean(x) + x)**2"):
+        with pytest.raises(ah.InputError, match="No head"):
+            found.head(other)
+
+
+def test_a_long_formula_is_found_and_its_parts_are_said_to_be_in_it():
+    model = ah.compile("sqrt(x**2 + y**2 + 0.1)/(1 + exp(-x))", BOX, tol=1e-2)
+    found = model.mechanism
+    assert found.head("(0.1 + y*y + x*x)**0.5/(exp(-x) + 1)").name == "sqrt_0"
+    for part, whole in (("sqrt(x**2 + y**2 + 0.1)", "sqrt_0"), ("exp(-x)", r"1/\(exp\(-x\) \+ 1\)")):
+        with pytest.raises(ah.InputError, match=f"a part of what the head called '{whole}' computes"):
+            found.head(part)
+    x = torch.tensor([[0.3, -0.4]], dtype=torch.float64)
+    run = found.run(x)
+    assert torch.equal(run.written["y*y"], x[:, 1] ** 2)
+    assert torch.equal(run.written["(0.1 + y*y + x*x)**0.5/(exp(-x) + 1)"], run.written["sqrt_0", 1])
+    falls = ah.compile("sin(x*y) + min(x, y)", BOX, tol=1e-2).mechanism.run(x, patched={"y*x": 9.0})
+    assert falls.written["min(y, x)", 0].item() == -0.4 == -falls.written["-min(x, y)", 0].item()
+    assert falls.outside["sin(y*x)"].all()
+    for asked in (("x*y", 0), "exp(x)", 3):
+        with pytest.raises(ah.InputError):
+            falls.outside[asked]
+
+
+def test_a_row_of_one_key_is_said_to_have_no_head():
+    class Causal(torch.nn.Module):
+        def forward(self, x):
+            scores = (x @ x.mT).masked_fill(torch.ones(3, 3).triu(1).bool(), -torch.inf)
+            return scores.softmax(-1) @ x
+
+    found = ah.compile(Causal(), (-1, 1), shape=(3, 2), tol=1e-2).mechanism
+    rows = {head.where for head in found.heads if "softmax[" in head.where}
+    assert len(rows) == 2
+    with pytest.raises(ah.InputError, match="a row that sees one key has none"):
+        found.head(min(rows).replace("[1]", "[0]"))
 
 
 def test_another_function_is_not_found():

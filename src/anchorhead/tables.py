@@ -135,14 +135,14 @@ def print_nodes(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _print_heads(model: ah.CompiledModel) -> None:
-    from anchorhead.model.mechanism import EDITED
+    from anchorhead.model.mechanism import EDITED, OF
 
     heads = [head for head in model.mechanism.heads if head.kind != "carry"]
     if model.mechanism.edited:
         print(EDITED)
     print("heads: what each computes, by its number in the literal form; those that carry numbers on are left out")
     for head in heads[:MOST_HEADS]:
-        print(plain(f"  layer {head.layer}, head {head.head}  {head.name}: {head.words}"))
+        print(plain(f"  layer {head.layer}, head {head.head}  {head.name}{OF[head.place]}: {head.words}"))
     if len(heads) > MOST_HEADS:
         print(f"  ... {len(heads) - MOST_HEADS} more; --json has all of them")
 

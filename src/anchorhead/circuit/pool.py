@@ -12,8 +12,9 @@ at most  e_v + V tanh(δ/2):  nothing here depends on the number of tokens. A me
 *Rounding.* Sums over tokens are formed in pairs, pairs of pairs, and so on: with at most 2^K tokens a term is rounded K
 times. The differences from the largest score, at most D in size, err by ρD and exp by 4ρ, which is a δ of ρ(D + 5);
 products, sums and quotient are γ_(2K+4) of the values' size. What underflows of a weight is lost, 2^K times at most.
-A mean is γ_(K+2): sum, and division by a count that may be rounded. The literal softmax sums in any order, and is
-bounded for at most N tokens, by γ_(2N+8).
+A mean is γ_(K+2): sum, and division by a count that may be rounded. The literal softmax sums over at most N tokens in
+any order, in float64 whatever the dtype is: γ_(2N+8) with the ρ of float64, and γ_2 with that of the dtype, to which a
+weight is rounded, and the result.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from anchorhead.circuit.attend import score_error
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.places import Misplaced, Place, joined
 from anchorhead.circuit.step import Computed, Pair, ProvedHead, Step, Use, Valued, Values, gamma, size
+from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.precision import upper
 from anchorhead.expression.graph import Node
 from anchorhead.expression.primitives import add, mul
@@ -119,13 +121,19 @@ class Pool(Step):
         if computed is None:
             return [(values, 0.0)]
         largest, score, total = arb(size(values)) + error, 0.0, arb(error)
-        roundings = 2 * MOST_LITERAL + 8 if computed.literal else PAIRINGS + 2 if self.is_mean else 2 * PAIRINGS + 4
         if not self.is_mean:
             score, slip = score_error(lines[:d], lines[d:-2], lines[-2], computed.unit)
             slip = slip + computed.unit * (2 * arb(score) + 5)
             total = total + (arb(values[1]) - values[0]) * (slip / 2).tanh()
-        total = total + (gamma(roundings, computed.unit) + 2.0**PAIRINGS * computed.tiny) * largest + computed.tiny
+        total = total + (self._rounds(computed) + 2.0**PAIRINGS * computed.tiny) * largest + computed.tiny
         return [(values, computed.within(total, upper(largest + 2 * arb(score))))]
+
+    def _rounds(self, computed: Computed) -> arb:
+        """Of the values' size, what weights, products, sums and quotient round by."""
+        if computed.literal:
+            wide = gamma(2 * MOST_LITERAL + 8, min(computed.unit, UNIT["float64"]))
+            return (1 + wide) * (1 + gamma(2, computed.unit)) - 1
+        return gamma(PAIRINGS + 2 if self.is_mean else 2 * PAIRINGS + 4, computed.unit)
 
     def arrives(self, own: Any, use: Use, sizes: Sequence[Pair], lines: Sequence[Any], domain: Pair,
                 most: Callable[[Sequence[Any]], Any]) -> Any:  # fmt: skip

@@ -10,6 +10,7 @@ attend(value, offset, t_1, q_1, t_2, q_2, ...), offset what the score has of the
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import reduce
 
 from anchorhead.errors import ExpressionError
 from anchorhead.expression.functions import POOLS
@@ -27,6 +28,20 @@ Term = tuple[Node, Node]
 def separated(node: Node, tokens: Collection[str]) -> Node:
     """The formula with its scores taken apart, where these variables are a token's and all others a query's."""
     return _Separation(tokens).run(node)
+
+
+def multiplied_out(node: Node, tokens: Collection[str]) -> Node:
+    """The formula with the score of every attend(score, value) as such a sum, without what is the same for all tokens:
+    in terms of it, `expression/normal.py` tells whether two are the same."""
+    return fold(fold(node, _Separation(tokens)._part), _together)
+
+
+def _together(node: Node, args: list[Node]) -> Node:
+    if node.op != "attend":
+        return Node(node.op, args, node.value)
+    value, offset, *parts = args
+    score = reduce(add, (mul(token, query) for token, query in zip(parts[::2], parts[1::2], strict=True)), offset)
+    return Node("attend", (score, value))
 
 
 class _Separation:

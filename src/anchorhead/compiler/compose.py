@@ -11,8 +11,9 @@ import numpy as np
 from anchorhead.arithmetic import Array, binary_ceiling
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.norm import INVERSE_ROOTS
+from anchorhead.circuit.pool import MOST_LITERAL
 from anchorhead.circuit.rows import rounded
-from anchorhead.circuit.step import HeadFacts, OutsideDomain, Pair, Use
+from anchorhead.circuit.step import HeadFacts, Kept, OutsideDomain, Pair, Use
 from anchorhead.compiler.head_requests import Request, Wanted, assign
 from anchorhead.compiler.method import Progress
 from anchorhead.compiler.proved_heads import Choice, choose
@@ -30,18 +31,21 @@ SQUEEZES = tuple(2.0**-k for k in range(12, 52, 4))
 SHARPEST = 2.0**60
 SPARE = 1.05
 """What rounding in affine maps is taken for, since heads are not yet known that add to it."""
+FAST = ', or leave evaluation="literal" out'
 LARGEST_ERROR = 1e3
 """No head is asked for less than this, however large the tolerance is."""
 
 
 @dataclass(frozen=True)
 class Composed:
-    """A claim with the bounds that follow from it, and what each head contributes to the worst output."""
+    """A claim with the bounds that follow from it, what each head contributes to the worst output, and in `reached` the
+    largest bound, of the literal softmax too where that is to keep the tolerance."""
 
     claim: NetworkClaim
     choices: tuple[Choice, ...]
     approximation: list[float]
     total: list[float]
+    reached: float
     contributions: list[float]
 
     @property
@@ -56,8 +60,9 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
             hurried: bool = False) -> Composed:  # fmt: skip
     """Heads for every step such that every output keeps tol, proved; ToleranceError with the node that prevents it.
 
-    most: keys in all, where there is a limit. constant: if not zero, all heads are to have constant values, and their
-    scores round by so much. hurried: whether a function that takes pieces is one.
+    most: keys in all, where there is a limit. literal: whether the softmax written out is to keep tol too. constant: if
+    not zero, all heads are to have constant values, and their scores round by so much. hurried: whether a function that
+    takes pieces is one.
     """
     tracker = Tracker(circuit, dtype)
     try:
@@ -75,10 +80,10 @@ def compose(circuit: Circuit, box: Sequence[Pair], tol: float, dtype: str, progr
         except OutsideDomain as reached:  # errors too large for a head further on: smaller ones stay inside
             aim, refusal = work.inside(aim), work.outside(reached)
             continue
-        if max(composed.total, default=0.0) <= tol:
+        if composed.reached <= tol:
             return work.spent(composed, sharpness)
-        aim *= 0.9 * tol / max(composed.total)
-        refusal = work.refusal(composed.contributions, max(composed.total))
+        aim *= 0.9 * tol / composed.reached
+        refusal = work.refusal(composed.contributions, composed.reached)
         if not aim > 0:
             break
     raise refusal
@@ -92,7 +97,8 @@ def _prepared(circuit: Circuit, box: tuple[Pair, ...], found: Sequence[Flow], to
         wanted = assign(circuit, found, squeeze, literal=literal, constant=constant)
         arrives = sensitivities(circuit, wanted.uses, [(r.low, r.high) for r in wanted.requests], found)
         try:
-            tried.append(_Work(circuit, box, dtype, wanted, arrives, tol, progress, most))
+            tried.append(_Work(circuit, box, dtype, wanted, arrives, tol, progress, most,
+                               literal=literal and not constant))  # fmt: skip
         except ToleranceError:
             if not tried:
                 raise
@@ -109,13 +115,14 @@ class _Work:
     """One circuit on its way to a proof."""
 
     def __init__(self, circuit: Circuit, box: tuple[Pair, ...], dtype: str, wanted: Wanted, arrives: Array, tol: float,
-                 progress: Progress, most: int | None) -> None:  # fmt: skip
-        self.most, self.hurried = most, False
+                 progress: Progress, most: int | None, *, literal: bool) -> None:  # fmt: skip
+        self.most, self.hurried, self.literal = most, False, literal
         self.circuit, self.box, self.dtype, self.wanted = circuit, box, dtype, wanted
         self.arrives, self.tol, self.progress = arrives, tol, progress
         self.wiring = rounded(circuit, wanted.uses, dtype)
         self.costs = [self._cost(g) for g in range(len(wanted.requests))] + [0.0]
-        self.rounding = self._rounding()
+        self.forms = (False, True) if literal and circuit.tokens else (False,)  # those whose sums round by themselves
+        self.rounding = max(self._rounding(literal=literal) for literal in self.forms)
 
     def _cost(self, g: int) -> float:
         """What a digit costs: keys for each of the steps, none where all pieces are straight."""
@@ -165,7 +172,13 @@ class _Work:
         """Follows errors by request, and another of the rest, through the circuit."""
         facts = [HeadFacts(r.low, r.high, min(errors.get(g, other), LARGEST_ERROR), 0.0, r.odd)
                  for g, r in enumerate(self.wanted.requests)]  # fmt: skip
-        flows(Tracker(self.circuit, self.dtype, self.wiring.sharpened(self.wanted.sharp, SHARPEST), facts), self.box)
+        for literal in self.forms:
+            flows(self._tracker(facts, literal=literal), self.box)
+
+    def _tracker(self, facts: Sequence[Kept], *, literal: bool) -> Tracker:
+        """What follows the circuit through heads with these facts."""
+        wiring = self.wiring.sharpened(self.wanted.sharp, SHARPEST)
+        return Tracker(self.circuit, self.dtype, wiring, facts, literal=literal)
 
     def _choose_all(self, wanted: dict[int, float], fixed: dict[int, float],
                     held: dict[int, Choice]) -> list[Choice] | ToleranceError:  # fmt: skip
@@ -208,22 +221,25 @@ class _Work:
         needed = [self.circuit.steps[i].beta_for(error) for i in self.wanted.sharp]
         return min(binary_ceiling(max(1.0, *needed)), SHARPEST) if needed else 0.0
 
-    def _rounding(self) -> float:
-        """What the affine maps alone round at most, and what squeezing costs."""
-        facts = [HeadFacts(-math.inf, math.inf, 0.0, 0.0)] * len(self.wanted.requests)
-        tracker = Tracker(self.circuit, self.dtype, self.wiring.sharpened(self.wanted.sharp, SHARPEST), facts)
-        errors = worst([flow.output_errors for flow in flows(tracker, self.box)])
-        if not max(errors, default=0.0) < math.inf:
+    def _rounding(self, *, literal: bool) -> float:
+        """What the affine maps and sums over tokens alone round at most, and what squeezing costs."""
+        exact = HeadFacts(-math.inf, math.inf, 0.0, 0.0)
+        tracker = self._tracker([exact] * len(self.wanted.requests), literal=literal)
+        largest = max(worst([flow.output_errors for flow in flows(tracker, self.box)]), default=0.0)
+        if not largest < math.inf:
             raise self._unbounded(tracker)
-        return max(errors, default=0.0)
+        return largest
 
     def check_rounding(self) -> None:
         """Refuses what rounding alone may exceed."""
         if SPARE * self.rounding >= self.tol:
+            written = f" ({MOST_LITERAL:,} where softmax is written out)" if self.literal else ""
+            sums = f" and sums over tokens{written}" if self.circuit.tokens else ""
+            other = self.literal and SPARE * self._rounding(literal=False) < self.tol
+            first = "Use a larger tol, a smaller domain, or a form whose large terms do not cancel" + FAST * other
             raise ToleranceError(
                 f"tol={self.tol:g} is below what {self.dtype} can hold for this target as it is written: rounding in "
-                f"its affine maps alone may reach {Up(self.rounding):.3g}. "
-                + self._advice("Use a larger tol, a smaller domain, or a form whose large terms do not cancel")
+                f"its affine maps{sums} alone may reach {Up(self.rounding):.3g}. " + self._advice(first)
             )
 
     def _unbounded(self, tracker: Tracker) -> ToleranceError:
@@ -253,13 +269,14 @@ class _Work:
         wiring = self.wiring.sharpened(self.wanted.sharp, sharpness)
         claim = NetworkClaim(self.circuit, self.box, self.dtype, tuple(c.claim for c in choices), wiring)
         approximation = output_errors(claim, rounding=False)
-        tracker = Tracker(self.circuit, self.dtype, wiring, [c.claim for c in choices])
-        total = worst([flow.output_errors for flow in flows(tracker, self.box)])
+        total = output_errors(claim, rounding=True)
+        written = output_errors(claim.literal(), rounding=True) if self.literal and claim.evaluation else total
         errors = {g: c.error for g, c in enumerate(choices)}
         if self.wanted.sharp:
             steps = [self.circuit.steps[i] for i in self.wanted.sharp]
             errors[len(choices)] = min(step.own_error((), Use(step.name), (sharpness, 0.0, 0.0)) for step in steps)
-        return Composed(claim, tuple(choices), approximation, total, self._spending(errors))
+        reached = max(*total, *written, 0.0)
+        return Composed(claim, tuple(choices), approximation, total, reached, self._spending(errors))
 
     def _spending(self, errors: dict[int, float]) -> list[float]:
         """What each head contributes to the output that errs most."""
@@ -274,7 +291,7 @@ class _Work:
         """What is left of the tolerance, spent on heads with fewer keys, those of most steps first."""
         order = sorted(range(len(composed.choices)), key=lambda g: -self.costs[g])
         for g in order:
-            left = 0.97 * (self.tol - max(composed.total))
+            left = 0.97 * (self.tol - composed.reached)
             reach = self.arrives[:, g].max()
             if not self.costs[g] or reach == 0 or left <= 0:
                 continue
@@ -290,7 +307,7 @@ class _Work:
                 other = self.composed(choices, sharpness)
             except OutsideDomain:
                 continue
-            if max(other.total) <= self.tol and other.keys < composed.keys:
+            if other.reached <= self.tol and other.keys < composed.keys:
                 composed = other
         return composed
 
@@ -303,7 +320,7 @@ class _Work:
             why = f"what cannot be made smaller takes {reached:.3g} of it, {name} {share:.3g}, and heads need the rest"
         return ToleranceError(
             f"tol={self.tol:g} cannot be reached in {self.dtype} by composition: {why}. "
-            + self._advice("Use a larger tol or a smaller domain")
+            + self._advice(f"Use a larger tol or a smaller domain{FAST * self.literal}")
         )
 
     def _dominating(self, contributions: Sequence[float]) -> tuple[str, float]:

@@ -48,7 +48,7 @@ def network_entries(model: CompiledModel, core: LayeredCore) -> list[dict[str, A
     ranges = argument_ranges(core.circuit, core.placed.claim.box, core.placed.claim.dtype)
     drawn = [lambda steps=steps: _node_entry(model, core, steps, ranges) for steps in heads]
     drawn += [lambda steps=steps: _maximum_entry(model, core, steps) for steps in maxima]
-    found = [draw() for draw in drawn[:MOST_HEADS]]
+    found = [draw() | {"of": model.certificate.expression} for draw in drawn[:MOST_HEADS]]
     if len(drawn) > MOST_HEADS:
         for each in found:
             each["notes"].append(f"Heads with the same numbers are one picture; the first {MOST_HEADS} are shown.")

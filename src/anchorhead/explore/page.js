@@ -116,8 +116,7 @@ function showControls() {
 /** Title, methods, notes: what changes with the function or the method. */
 function showEntry() {
   const entry = entries[chosen.entry], head = entry.heads[chosen.head], method = methodOf(head);
-  byId("title").textContent = `${entry.name} as attention`;
-  document.title = `${entry.name} as attention`;
+  byId("title").textContent = document.title = `${entry.of || entry.name} as attention`;
   byId("legend-target").textContent = `f = ${entry.name} on ${intervalText(entry.domain).replace(/^R$/, "all of R")}`;
   const buttons = [...byId("functions").querySelectorAll("button")];
   buttons.forEach((button, i) => button.setAttribute("aria-pressed", i === chosen.entry));

@@ -73,7 +73,8 @@ def _is_file(target: str | Path) -> bool:
 
 def page_text(entries: list[dict[str, Any]]) -> str:
     """The whole page; every text of the entries is data to it, and never markup or code."""
-    title = f"{entries[0]['name']} as attention" if len(entries) == 1 else "Functions as attention"
+    named = [entries[0].get("of", entries[0]["name"])] if len(entries) == 1 or "of" in entries[0] else ["Functions"]
+    title = f"{named[0]} as attention"
     parts = {
         "title": html.escape(title),
         "how": _how({head["claim"]["level"] for entry in entries for head in entry["heads"]}),

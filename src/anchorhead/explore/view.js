@@ -173,8 +173,11 @@ function listKeys(head, order, weights, x, factor, answer) {
   const named = order.map((k, i) => ({ k, name: i + 1 }));
   named.sort((a, b) => scores[b.k] - scores[a.k] || a.name - b.name); // by score: weights may be zero
   const heavy = named.slice(0, LISTED).sort((a, b) => a.name - b.name);
+  const largest = Math.max(...weights.map((weight, k) => Math.abs(weight * keyValue(head, k, x))));
+  const cancels = largest > 0 ? Math.floor(Math.log10(largest / Math.abs(answer))) : 0; // so many digits, in the sum
+  const digits = Math.min(15, 4 + Math.max(0, cancels));
   const rows = heavy.map(({ k, name }) => {
-    const value = keyValue(head, k, x), adds = numberText(weights[k] * value);
+    const value = keyValue(head, k, x), adds = numberText(weights[k] * value, digits);
     return [String(name), numberText(scores[k]), numberText(weights[k], 3), numberText(value), adds];
   });
   while (rows.length < LISTED) rows.push(["\u00a0"]); // as high for every head

@@ -85,6 +85,10 @@ class NamedBridge(Named, TransformerBridge):
     def mechanism(self) -> Mechanism | None:
         return self._network[0].mechanism
 
+    @property
+    def running(self) -> int:
+        return self._network[0].running
+
     def _apply(self, fn: Any, recurse: bool = True) -> NamedBridge:
         require_dtype(self, fn)
         super()._apply(fn, recurse)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, overload
 
 from torch import nn
 
+from anchorhead.circuit.pool import MOST_LITERAL
 from anchorhead.digits import Up
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.head_core import UNBOUNDED
+from anchorhead.model.prompt_core import PromptModel
 from anchorhead.proof.certificate import Certificate
 
 if TYPE_CHECKING:
@@ -86,10 +88,16 @@ def _warn_worse(model: nn.Module) -> None:
         said = f"which keeps {_kept(literal)}, where model(x) keeps {_kept(fast)}"
     else:
         return
-    other = "" if fast.dtype == "float64" else ", or in float64,"
-    warnings.warn(f"Hook points are on the softmax written out, {said}: there its rounding counts. Compile with "
-                  f'evaluation="literal"{other} to have heads that keep the tolerance in that form.',
+    warnings.warn(f"Hook points are on the softmax written out, {said}: there its rounding counts. {_advice(model)}",
                   LiteralWarning, stacklevel=3)  # fmt: skip
+
+
+def _advice(model: CompiledModel) -> str:
+    """What keeps more in that form, if anything does."""
+    if isinstance(model, PromptModel) and not any(head.evaluation for head in model.network.placed.claim.heads):
+        return f"It is that of sums over up to {MOST_LITERAL:,} tokens, which other heads would have, too."
+    other = "" if model.certificate.dtype == "float64" else ", or in float64,"
+    return f'Compiled with evaluation="literal"{other} a model has heads that keep the tolerance in that form.'
 
 
 def _most(certificate: Certificate) -> float:

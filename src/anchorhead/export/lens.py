@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -71,7 +71,8 @@ class HookedAttention(nn.Module):
         self.hook_attn_scores, self.hook_pattern, self.hook_z = Point(), Point(), Point()
 
     def forward(self, x: Tensor, keep: slice | None = None, forbidden: Tensor | None = None) -> Tensor:
-        """keep, forbidden: the positions that ask and the keys that they may not see, where the call says so."""
+        """keep, forbidden: the positions that ask and the keys that they may not see, where the call says so, as of a
+        prompt. Of such a softmax, which may be over many tokens, sums are in float64 (`circuit/pool.py`)."""
         mask = self.mask if forbidden is None else forbidden
         q = self.hook_q(torch.einsum("bne,hes->bnhs", x[:, self.keep if keep is None else keep], self.W_Q))
         k = self.hook_k(torch.einsum("bne,hes->bnhs", x, self.W_K))
@@ -79,8 +80,9 @@ class HookedAttention(nn.Module):
         scores = torch.einsum("bqhs,bkhs->bhqk", q, k) / math.sqrt(self.size)
         if isinstance(mask, Tensor):
             scores = scores.masked_fill(mask, -math.inf)
-        pattern = self.hook_pattern(self.hook_attn_scores(scores).softmax(-1))
-        z = self.hook_z(torch.einsum("bhqk,bkhs->bqhs", pattern, v))
+        scores, wide = self.hook_attn_scores(scores), scores.dtype if forbidden is None else torch.float64
+        pattern = self.hook_pattern(scores.softmax(-1, dtype=wide).to(scores.dtype))
+        z = self.hook_z(torch.einsum("bhqk,bkhs->bqhs", pattern.to(wide), v.to(wide)).to(v.dtype))
         return torch.einsum("bqhs,hse->bqe", z, self.W_O)
 
 
@@ -168,7 +170,8 @@ class HookedNetwork(Hooked):
             )
         self._look(x)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, **other: Any) -> Tensor:
+        refuse_options(other)
         return self.run(x)
 
     def run(self, *given: Any) -> Tensor:
@@ -196,6 +199,15 @@ def hooked(model: nn.Module, tokens: int | None = None) -> Hooked:
     named = isinstance(model, CompiledModel) and isinstance(model.network, HeadCore | LayeredCore)
     mechanism = model.literal_mechanism() if named and isinstance(model, CompiledModel) else None
     return HookedNetwork(blocks, last, stock, mechanism, model.look if isinstance(model, Watched) else _anywhere)
+
+
+def refuse_options(given: Mapping[str, Any]) -> None:
+    """Refuses what TransformerLens' own models take beside their inputs."""
+    if given:
+        raise InputError(
+            f"A network with hook points takes no {', '.join(given)}: it runs to its outputs and returns them, and "
+            "run_with_cache a plain dict beside them. What a block makes is at its hook points."
+        )
 
 
 def require_dtype(network: nn.Module, fn: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -20,10 +21,12 @@ from anchorhead.errors import InputError, ShapeError
 from anchorhead.export.points import points_said
 from anchorhead.model.head_mechanism import HeadMechanism
 from anchorhead.model.mechanism import Mechanism
-from anchorhead.model.stated import positions_said
+from anchorhead.model.stated import at_positions, positions_said
 
 Hook = tuple[str, Callable[..., Tensor]]
 """The name of a hook point, and what is done there, as `run_with_hooks` takes them."""
+PUT = "_heads_put"
+"""Of the z that an ablation returns: the heads in whose place it has a value."""
 
 
 class Named:
@@ -36,10 +39,15 @@ class Named:
     own_keys: Sequence[tuple[int, int]]
     """Of every block, where the keys of the first position begin, and how many lie between those of two positions."""
 
+    @property
+    def running(self) -> int:
+        """How many tokens the prompt has that runs; zero of what is no prompt."""
+        return 0
+
     @abstractmethod
     def point(self, block: int, part: str) -> str:
-        """The hook point of a block's z, (batch, positions, heads, features), or pattern (batch, heads, positions,
-        keys)."""
+        """The hook point of a block's q, k, v or z, (batch, positions, heads, features), or pattern (batch, heads,
+        positions, keys)."""
 
     @property
     @abstractmethod
@@ -61,7 +69,8 @@ class Named:
         """A hook that puts a value in the place of what a head writes, zero unless given: for `run_with_hooks`. Of a
         head that writes minus what the name says, minus the value.
 
-        value: a number, or a tensor or array (batch, positions), such as what the head wrote for other inputs.
+        value: a number, or a tensor or array (batch, positions), such as what the head wrote for other inputs; in a
+        prompt also of the place of the head alone, (batch, n), (batch, m), or (batch, 1) of the prompt.
         layer: where the number is written, if not by the head that computes it.
         """
         found, sign = self._signed(name, layer)
@@ -70,13 +79,19 @@ class Named:
             raise InputError(f"A head writes numbers, and {value!r:.60} is neither a number nor a tensor of them.")
 
         def ablate(z: Tensor, hook: Any) -> Tensor:
-            if isinstance(value, Tensor) and value.ndim and value.shape != z.shape[:2]:
+            put = at_positions(found, value, self.running, z.shape[:2]) if isinstance(value, Tensor) else value
+            if isinstance(put, Tensor) and put.ndim and put.shape != z.shape[:2]:
                 raise ShapeError(
-                    f"The value for {name!r} has shape {tuple(value.shape)}; the input has (batch, positions) "
+                    f"The value for {name!r} has shape {tuple(put.shape)}; the input has (batch, positions) "
                     f"{tuple(z.shape[:2])}, and a number for each is needed.{positions_said(found)}"
                 )
+            others: frozenset[int] = getattr(z, PUT, frozenset())
+            if found.head in others:
+                raise InputError(f"{name!r:.80} is the head called {found.name!r:.80}, for which another ablation was "
+                                 "given: give one for each head.")  # fmt: skip
             z = z.clone()
-            z[:, :, found.head, 0] = sign * (value if isinstance(value, Tensor) else float(value))
+            z[:, :, found.head, 0] = sign * (put if isinstance(put, Tensor) else float(put))
+            setattr(z, PUT, others | {found.head})
             return z
 
         return self.point(found.layer, "z"), ablate
@@ -87,6 +102,22 @@ class Named:
         head, sign = self._signed(name, layer)
         found: Tensor = self._cached(cache, head.layer, "z", -2)[..., head.head, 0]
         return found if sign > 0 else -found
+
+    def reading(self, cache: Any, name: str, layer: int | None = None) -> list[Hook]:
+        """Hooks that have a head read what it read in another run, of which that is the cache, and all others what they
+        read: with an ablation in the other run, the path from one head to another."""
+        found, _ = self._signed(name, layer)
+
+        def read(value: Tensor, hook: Any, other: Tensor) -> Tensor:
+            if other.shape != value.shape:
+                raise ShapeError(f"What {name!r} read is {tuple(other.shape)} in the cache at {hook.name}, and "
+                                 f"{tuple(value.shape)} in this run: give inputs of the same shape.")  # fmt: skip
+            value = value.clone()
+            value[:, :, found.head] = other[:, :, found.head]
+            return value
+
+        return [(self.point(found.layer, part), partial(read, other=self._cached(cache, found.layer, part, -2)))
+                for part in "qkv"]  # fmt: skip
 
     def pattern(self, cache: Any, name: str, layer: int | None = None) -> Tensor:
         """The weights of a head over its own keys, (batch, positions, keys), in a cache of `run_with_cache`; of one

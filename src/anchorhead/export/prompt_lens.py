@@ -29,7 +29,7 @@ from anchorhead.circuit.layout import states
 from anchorhead.circuit.places import Place
 from anchorhead.circuit.pool import MOST_LITERAL
 from anchorhead.errors import InputError, ShapeError, SizeError
-from anchorhead.export.lens import Block, Hooked, paired
+from anchorhead.export.lens import Block, Hooked, paired, refuse_options
 from anchorhead.model.core import require_tokens
 from anchorhead.model.pool import Pools
 from anchorhead.model.prompt_core import Prompt, PromptModel
@@ -90,21 +90,26 @@ class HookedPrompt(Hooked):
     """
 
     def __init__(self, blocks: Sequence[PromptBlock], last: nn.Module, model: PromptModel, tokens: int | None) -> None:
-        self._model = [model]
+        self._model, self._running = [model], 0
         super().__init__(blocks, last, model.literal_mechanism(), (tokens or MOST_LITERAL, sum(model.network.sizes)))
         self.tokens, self.asks = tokens, model.network.sizes[1] > 0
+
+    @property
+    def running(self) -> int:
+        return self._running
 
     def sequence(self, tokens: Tensor, query: Tensor | None = None) -> Tensor:
         """A prompt as one tensor (batch, n + m, t + k): zero where tokens have no number, and queries none."""
         given, asked, _ = self._checked(tokens, query, None)
         return given if asked is None else self._joined(given, asked)
 
-    def forward(self, tokens: Tensor, query: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, query: Tensor | None = None, mask: Tensor | None = None, **other: Any) -> Tensor:
+        refuse_options(other)
         return self.run(tokens, query, mask)
 
     def run(self, *given: Any) -> Tensor:
         tokens, query, mask = self._checked(*self._parted(*given))
-        n = tokens.shape[1]
+        n = self._running = tokens.shape[1]
         x = self.hook_embed(self._joined(tokens, tokens[:, :1, :0] if query is None else query))
         self._require_room(x)
         mask = torch.ones_like(tokens[..., 0], dtype=torch.bool) if mask is None else mask

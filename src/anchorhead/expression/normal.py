@@ -2,7 +2,8 @@
 
 In primitives a formula is a sum of products with rational coefficients, and its form the set of them. A product is a
 set of factors with rational exponents, and a factor a variable or an operation on forms. Sums are multiplied out where
-one of two has a single addend. A maximum is that of a set, maxima among it by theirs; a minimum is minus the maximum of
+one of two has a single addend; a sum that is a factor has one of its two signs, so that (y - x)**2 is (x - y)**2. A
+maximum is that of a set, maxima among it by theirs; a minimum is minus the maximum of
 what has the other sign, and |u| is a matter of u and -u. Two formulas of one form are the same function wherever both
 are defined; two of other forms may be, too.
 """
@@ -39,7 +40,9 @@ def _form(node: Node, args: list[Form]) -> Form:
         one, other = args
         return _sum([(_times(a, b), c * d) for a, c in one for b, d in other])
     if node.op == "mul":
-        return _whole(("mul", frozenset(args)) if args[0] != args[1] else ("mul", args[0], args[0]))
+        (one, sign), (other, turned) = map(_signed, args)
+        found = _power(one, Fraction(2)) if one == other else _whole(("mul", frozenset((one, other))))
+        return found if sign == turned else _minus(found)
     if node.op == "power":
         return _power(args[0], number_of(node))
     if node.op == "max":
@@ -73,7 +76,16 @@ def _power(base: Form, exponent: Fraction) -> Form:
         [(product, share)] = base
         if is_short(share, LARGEST):
             return _sum([(frozenset((factor, e * exponent) for factor, e in product), share ** int(exponent))])
+    if len(base) > 1 and exponent.denominator == 1:
+        base, sign = _signed(base)
+        return _sum([(frozenset([(base, exponent)]), Fraction(sign if exponent % 2 else 1))])
     return _sum([(frozenset([(base, exponent)]), Fraction(1))])
+
+
+def _signed(found: Form) -> tuple[Form, int]:
+    """A form or minus it, whichever it is for both, and the sign; itself where nothing tells them apart."""
+    other = _minus(found)
+    return (other, -1) if hash(other) < hash(found) else (found, 1)
 
 
 def _sum(parts: list[tuple[Product, Fraction]]) -> Form:

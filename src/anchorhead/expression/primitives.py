@@ -248,7 +248,7 @@ def rebuild(node: Node, args: Sequence[Node]) -> Node:
         return function("exp", ONE)
     if len(args) == 1:
         return function(node.op, args[0])
-    return node
+    return Node(node.op, args, node.value) if args else node
 
 
 @lru_cache(maxsize=4096)

@@ -52,7 +52,8 @@ def compile(
         (n, t) or (batch, n, t), that treats all alike: it is traced, and means over tokens are its only way from them.
     tokens: the variables of a token with their intervals, such as {"x": (-1, 1), "y": (-1, 1)}, in the order of the
         last dimension of `tokens`. query: likewise of a query, where there are any.
-    tol: the error to keep, rounding included. outside, evaluation, limit, progress: as for `ah.compile`.
+    tol: the error to keep, rounding included; with evaluation="literal" by the softmax written out as well, whose sums
+        are over up to 65,536 tokens. outside, evaluation, limit, progress: as for `ah.compile`.
 
     `model(tokens, query=None, mask=None)` takes tokens (..., n, t), for every n from 1, and query (..., m, k), and
     gives (..., m, outputs), or (..., outputs) where there is no query.

@@ -8,10 +8,10 @@ program for the target, and `error` is how far the number that a head writes may
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -23,18 +23,15 @@ from anchorhead.circuit.names import line_node, wire_names
 from anchorhead.circuit.places import Place
 from anchorhead.circuit.step import Pair
 from anchorhead.display import page, sentence, table
-from anchorhead.errors import AnchorheadError, InputError
-from anchorhead.expression.graph import Node, constant, fold, negate, substituted
-from anchorhead.expression.normal import form
-from anchorhead.expression.parse import parse
+from anchorhead.errors import InputError
+from anchorhead.expression.graph import Node, substituted
+from anchorhead.model.asked import Asked
 from anchorhead.model.head_mechanism import MOST_SAID, HeadMechanism, Stated
 from anchorhead.model.stated import Patches, Run, run
 from anchorhead.proof.certificate import Certificate
 from anchorhead.proof.network_claim import PlacedNetwork, argument_ranges
 
 EDITED = "Numbers were changed since this was proved: it says what the heads computed before, and no error is known."
-LONGEST_NAME = 200
-"""Letters of what is read as a name."""
 OF = {"": "", Place.TOKEN: ", of each token", Place.PROMPT: ", of the prompt", Place.QUERY: ", of each query"}
 """Whose a number is, by its place, in words."""
 
@@ -77,28 +74,17 @@ class Mechanism:
         >>> model.mechanism.signed("min(x, y)")[1], model.mechanism.head("min(x, y)").words
         (-1, 'computes -min(x, y)')
         """
-        writing, sign = [head for head in self.heads if head.name == name] or self._meant(name), 1
+        writing, sign = [head for head in self.heads if head.name == name] or self._asked.meant(name), 1
         if not writing and isinstance(name, str):
-            writing, sign = self._meant(f"-({name})"), -1
+            writing, sign = self._asked.meant(f"-({name})"), -1
         found = [head for head in writing if (head.kind != "carry" if layer is None else head.layer == layer)]
         if isinstance(layer, bool) or not found:
-            raise InputError(self._not_found(name, layer, [head.layer for head in writing]))
+            raise InputError(self._asked.not_found(name, layer, [head.layer for head in writing]))
         return found[0], sign
 
-    def _meant(self, name: Any) -> list[HeadMechanism]:
-        """The heads whose names are the same formula, written otherwise; of an attention also the one place of the
-        target that it is of, and over a prompt as the target has it, before its score was multiplied out."""
-        placed = {head.name for head in self.heads if head.kind == "attend" and name in head.addresses}
-        if len(placed) == 1:
-            return [head for head in self.heads if head.name in placed]
-        typed = _form(name)
-        if typed is None:
-            return []
-        pools = [head for head in self.heads if head.kind == "pool"]
-        given = {head.name: head.where for head in pools if head.where.startswith("attend(")}
-        formulas = {text: _form(text) for text in {head.name for head in self.heads} | set(given.values())}
-        return [head for head in self.heads
-                if typed in (formulas[head.name], formulas[given.get(head.name, head.name)])]  # fmt: skip
+    @cached_property
+    def _asked(self) -> Asked:
+        return Asked(self.inputs, self.inputs[: self.tokens], self.heads)
 
     def unproved(self) -> Mechanism:
         """The same of numbers that it was not proved for: no error is known."""
@@ -107,25 +93,6 @@ class Mechanism:
             edited=True,
             heads=tuple(replace(h, error=math.inf, patched_error=math.inf, rounding=0.0) for h in self.heads),
         )
-
-    def _not_found(self, name: Any, layer: Any, layers: list[int]) -> str:
-        """Why there is no such head, and which there are; layers: those that write the name."""
-        entries = sorted({head.entry for head in self.heads if head.where == name and self._meant(head.addresses[1])})
-        if entries and not layers:
-            more = f", or so on up to {entries[-1]}" if len(entries) > MOST_SAID else ""
-            which = " or ".join(f"`, entry {entry}`" for entry in entries[:MOST_SAID])
-            return f"Each number of the values of {name!r:.80} has a head of its own: add {which}{more}."
-        if not layers:
-            known = list(dict.fromkeys(head.name for head in self.heads if head.kind != "carry"))
-            near = difflib.get_close_matches(str(name), known, MOST_SAID, 0.3) if len(known) > MOST_SAID else known
-            more = "" if near == known else f", and {len(known)} in all, which print(model.mechanism) shows"
-            return (f"No head of this model is called {name!r:.80}; those that compute something are "
-                    f"{', '.join(near or known[:MOST_SAID])}{more}.")  # fmt: skip
-        if layer is None:
-            return (f"No head computes {name!r}, an input that heads carry on: give layer={layers[0]}" +
-                    "".join(f" or layer={other}" for other in layers[1:]) + ".")  # fmt: skip
-        which = f"layer {layers[0]}" if len(layers) == 1 else f"each of the layers {', '.join(map(str, layers))}"
-        return f"No head of layer={layer!r:.40} writes {name!r}; a head of {which} does."
 
     def run(self, x: Tensor, query: Tensor | None = None, mask: Tensor | None = None, *,
             patched: Patches | None = None) -> Run:  # fmt: skip
@@ -233,27 +200,6 @@ def _head(placed: PlacedNetwork, layer: int, head: int, i: int, wire: int, told:
         step.keys(claim.heads, use), told.errors[wire], told.patched[wire],
         dict(zip(reads, told.ranges[i], strict=True)), told.attention[i], _place(placed, wire), entry,
     )  # fmt: skip
-
-
-def _form(name: Any) -> Hashable:
-    """What a name says as a formula; None if it says none."""
-    if not isinstance(name, str) or len(name) > LONGEST_NAME:
-        return None
-    try:
-        return form(fold(parse(name, pools=True).outputs[0], _by_means))
-    except AnchorheadError:
-        return None
-
-
-def _by_means(node: Node, args: list[Node]) -> Node:
-    """Variances, deviations and covariances as the means that heads compute, differences as sums."""
-    if node.op == "sub":
-        return Node("add", (args[0], negate(args[1])))
-    if node.op not in ("var", "std", "cov"):
-        return Node(node.op, args, node.value)
-    left, right = (Node("sub", (arg, Node("mean", (arg,)))) for arg in (args[0], args[-1]))
-    found = Node("mean", (Node("pow", (left, constant(2))) if left is right else Node("mul", (left, right)),))
-    return Node("sqrt", (found,)) if node.op == "std" else found
 
 
 def _place(placed: PlacedNetwork, wire: int) -> str:

@@ -1,7 +1,7 @@
 """Attention over the tokens of a prompt: steps that ask alike, in one place.
 
 *Fast*: sums over the tokens in pairs, and pairs of pairs (`paired_sum`), so that rounding does not grow with their
-number; queries in chunks. *Literal*: scores, softmax, weights times values. (`circuit/pool.py`)
+number; queries in chunks. *Literal*: scores, softmax, weights times values, its sums in float64. (`circuit/pool.py`)
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Pools(Group):
     def forward(self, query: Tensor, tokens: Tensor, mask: Tensor | None) -> Tensor:
         """Queries (..., m, count·d) and tokens (..., n, count·(d + 2)) to (..., m, count)."""
         if self.is_literal:
-            values = self._token_parts(tokens)[-1]
-            return (self.token_weights(query, tokens, mask) @ values).squeeze(-1).mT
+            values, weights = self._token_parts(tokens)[-1], self.token_weights(query, tokens, mask)
+            return (weights.double() @ values.double()).to(values.dtype).squeeze(-1).mT
         if self.mean:
             return paired_mean(tokens[..., -self.count :], mask)
         rows = max(1, CHUNK_ENTRIES // max(1, math.prod(tokens.shape[:-1]) * self.count))
@@ -75,7 +75,8 @@ class Pools(Group):
 
     def token_weights(self, query: Tensor, tokens: Tensor, mask: Tensor | None) -> Tensor:
         """The weight of every token, (..., count, m, n)."""
-        return self._scores(query, tokens, mask).softmax(-1)
+        scores = self._scores(query, tokens, mask)
+        return scores.softmax(-1, dtype=torch.float64).to(scores.dtype)
 
     def weights(self, rows: Tensor) -> Tensor:
         raise InputError("Attention over a prompt's tokens has weights at its tokens, and none at the rows of one.")

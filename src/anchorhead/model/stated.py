@@ -9,7 +9,7 @@ that the mask hides stands wherever it is, and no attention sees it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,13 +31,30 @@ ROUNDED = 2.0**-40
 Patches = Mapping[str | tuple[str, int], float | Tensor]
 
 
+class ByHead(dict[tuple[str, int], Tensor]):
+    """Something of heads, by name and layer. A name may be written otherwise, and alone it is the head that computes;
+    where a head writes minus what the name says, its number is that of the name."""
+
+    def __init__(self, mechanism: Mechanism, found: Mapping[tuple[str, int], Tensor]) -> None:
+        super().__init__(found)
+        self._mechanism = mechanism
+
+    def __missing__(self, where: Any) -> Tensor:
+        head, sign = _asked(self._mechanism, where)
+        found = self.get((head.name, head.layer))
+        if found is None:
+            raise InputError(f"There is nothing here of the head called {head.name!r:.80} in layer {head.layer}: no "
+                             "line that it reads left its range.")  # fmt: skip
+        return found if sign > 0 or found.dtype == torch.bool else -found
+
+
 class Run(NamedTuple):
-    """outputs (..., outputs), of a prompt (..., m, outputs); written: what each head wrote, by its name and layer,
-    (...), of a prompt (..., positions); outside: of each head for which a line left its range, where it did."""
+    """outputs (..., outputs), of a prompt with queries (..., m, outputs); written: what each head wrote, by its name
+    and layer, (...), of a prompt (..., positions); outside: of each head for which a line left its range, where."""
 
     outputs: Tensor
-    written: dict[tuple[str, int], Tensor]
-    outside: dict[tuple[str, int], Tensor]
+    written: ByHead
+    outside: ByHead
 
 
 class Positions(NamedTuple):
@@ -63,6 +80,7 @@ def run(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | No
             if head.ranges and (layer, head.head) not in put:
                 outside[head.name, layer] = _left(head, before, at)
             found = torch.as_tensor(found, dtype=torch.float64, device=like.device)
+            found = found if at is None else at_positions(head, found, at.tokens, like.shape)
             try:
                 wires[head.name] = written[head.name, layer] = found.expand(like.shape)
             except RuntimeError:
@@ -70,15 +88,28 @@ def run(mechanism: Mechanism, x: Tensor, query: Tensor | None, mask: Tensor | No
                                  f"or one for each of {tuple(like.shape)}, is needed.{positions_said(head)}"
                                  ) from None  # fmt: skip
     outputs = torch.stack([_line(stated, wires) for stated in mechanism.outputs], -1)
+    if at is not None:
+        outputs = outputs[..., -1, :] if query is None else outputs[..., at.tokens :, :]
     left = {name: where for name, where in outside.items() if where.any()}
-    return Run(outputs if at is None else outputs[..., at.tokens :, :], written, left)
+    return Run(outputs, ByHead(mechanism, written), ByHead(mechanism, left))
 
 
 def positions_said(head: HeadMechanism) -> str:
     """Of a head of a prompt, what its positions are."""
-    return head.place and (" Positions are the tokens and, behind them, the queries, or one where the model answers: "
-                           "torch.nn.functional.pad(value, (0, m)) is the numbers of n tokens, and zero at m queries, "
-                           "and value[:, None].expand(-1, n + m) one number of each prompt.")  # fmt: skip
+    shapes = {Place.TOKEN.value: "(..., n) of its tokens", Place.PROMPT.value: "(..., 1) of each prompt",
+              Place.QUERY.value: "(..., m) of its queries"}  # fmt: skip
+    return head.place and (" Positions are the n tokens and, behind them, the m queries, or one where the model "
+                           f"answers; for this head {shapes[head.place]} are enough.")  # fmt: skip
+
+
+def at_positions(head: HeadMechanism, value: Tensor, tokens: int, shape: Sequence[int]) -> Tensor:
+    """A value at all positions, (..., n + m), where it is given for those of the head's place alone; else as it is."""
+    *batch, positions = shape
+    if head.place == Place.TOKEN.value and value.shape == (*batch, tokens):
+        return torch.nn.functional.pad(value, (0, positions - tokens))
+    if head.place == Place.QUERY.value and value.shape == (*batch, positions - tokens):
+        return torch.nn.functional.pad(value, (tokens, 0))
+    return value.expand(*shape) if head.place == Place.PROMPT.value and value.shape == (*batch, 1) else value
 
 
 def _tensor(given: Any) -> Tensor:
@@ -134,9 +165,7 @@ def _put(mechanism: Mechanism, patched: Patches) -> dict[tuple[int, int], Any]:
             f"patched= takes numbers by the names of heads, such as {{'x*y': 0.5}}, and is {patched!r:.60}."
         )
     for where, value in patched.items():
-        if not isinstance(where, str) and not (isinstance(where, tuple) and len(where) == 2):
-            raise InputError(f"A patch is called by a name, or a name and a layer, and {where!r:.60} is neither.")
-        found, sign = mechanism.signed(where) if isinstance(where, str) else mechanism.signed(*where)
+        found, sign = _asked(mechanism, where)
         try:
             numbers = torch.as_tensor(value, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError):
@@ -147,6 +176,13 @@ def _put(mechanism: Mechanism, patched: Patches) -> dict[tuple[int, int], Any]:
                              "give one for each head.")  # fmt: skip
         put[found.layer, found.head] = sign * numbers
     return put
+
+
+def _asked(mechanism: Mechanism, where: Any) -> tuple[HeadMechanism, int]:
+    """The head that a name means, or a name and a layer, and the sign of what it writes."""
+    if not isinstance(where, str) and not (isinstance(where, tuple) and len(where) == 2):
+        raise InputError(f"A head is called by a name, or a name and a layer, and {where!r:.60} is neither.")
+    return mechanism.signed(where) if isinstance(where, str) else mechanism.signed(*where)
 
 
 def _reads(head: HeadMechanism, wires: Mapping[str, Tensor]) -> dict[str, Tensor]:
