@@ -9,14 +9,17 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 from anchorhead.in_context.fit import Scaled, centred_labels, scaled
 from anchorhead.in_context.fit_lasso import LARGE, fit_lasso
 from anchorhead.in_context.fit_squares import fit_squares
 from anchorhead.in_context.linear_models import LinearRegressor, counting, ones_like, read_penalties, read_penalty
+from anchorhead.in_context.minimiser_sums import Dependent
 from anchorhead.in_context.minimiser_units import Problem, penalty_of
 from anchorhead.model.fused import unfused
 from anchorhead.progress import Progress, telling
+from anchorhead.warned import warn_caller
 
 
 class _Squares(LinearRegressor):
@@ -123,6 +126,12 @@ class Lasso(LinearRegressor):
         own = ones_like(weights, len(X))
         l1 = penalty_of(alpha, float(own.sum()))
         self._certify(Problem(X, targets if many else targets[0], own, self.fit_intercept, l1=l1))
+        if self._converged and isinstance(self._unproved, Dependent):
+            warn_caller(
+                f"Of the coefficients nothing is proved: {self._unproved}. Which of such columns have coefficients "
+                f"rounding may have decided; {' or '.join([*self._advice(False), 'leave a column out'])}.",
+                ConvergenceWarning,
+            )
         return self
 
     def _one(self, data: Scaled, labels: Any, alpha: float, report: Any) -> tuple[Any, float, Any]:
