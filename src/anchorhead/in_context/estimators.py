@@ -47,7 +47,7 @@ class _Squares(LinearRegressor):
         coefficients, intercepts = (np.concatenate([part[i] for part in found]) for i in (0, 1))
         many = y.ndim == 2 and (self._rows or len(targets) > 1)
         self.coef_: np.ndarray = coefficients if many else coefficients[0]
-        self.intercept_: Any = intercepts if y.ndim == 2 else float(intercepts[0])
+        self.intercept_: Any = intercepts if y.ndim == 2 and self.fit_intercept else float(intercepts[0])
         self._end(found[-1][2]._replace(converged=all(part[2].converged for part in found)))
         labels, weights = targets if many else targets[0], ones_like(weights, len(X))
         problem = Problem(X, labels, weights, self.fit_intercept, l2=alphas[0])
@@ -120,7 +120,8 @@ class Lasso(LinearRegressor):
             found = [self._one(data, one, alpha, report) for one in zip(*labels, strict=True)]
         many = len(targets) > 1  # as scikit-learn has it, whose coefficients of one column of labels are a vector
         self.coef_ = np.array([part[0] for part in found]) if many else found[0][0]
-        self.intercept_ = np.array([part[1] for part in found]) if y.ndim == 2 else found[0][1]
+        alone = y.ndim == 1 or not self.fit_intercept
+        self.intercept_ = found[0][1] if alone else np.array([part[1] for part in found])
         spent = any(part[2].steps >= self.max_iter and not part[2].converged for part in found)
         self._end(found[-1][2]._replace(converged=all(part[2].converged for part in found)), spent)
         own = ones_like(weights, len(X))
