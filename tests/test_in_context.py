@@ -152,8 +152,12 @@ def test_a_formula_in_which_labels_multiply_predictions_is_a_head_over_a_grid():
 
 
 def test_a_grid_that_labels_and_predictions_are_too_wide_for_is_refused_with_the_way_out():
-    with pytest.raises(ah.InputError, match=r"a grid of 32 x 32 keys misses it .*Loss\.of\(.*labels='signs'"):
+    with pytest.raises(ah.InputError, match=r"Loss\.of\(.*labels='signs'.*a grid of 32 x 32 keys misses it "):
         ic.gradient_descent("log(1 + exp(-y*s))", features=3, examples=40, steps=60, learning_rate=0.3)
+    for formula in ("relu(1 - y*s)**2", "1 - exp(-(s - y)**2/2)"):
+        with pytest.raises(ah.InputError, match="Declare smaller bounds") as refusal:
+            ic.gradient_descent(formula, features=3, examples=40, steps=30, learning_rate=0.05)
+        assert not re.search("tol=|larger tol", str(refusal.value))
 
 
 def test_attention_is_listed_in_the_order_of_the_steps():
@@ -295,6 +299,18 @@ def test_convergence_reports_every_step():
     assert report.to_optimum[0].item() == pytest.approx(solution.norm().item(), rel=1e-9)
     assert report.gradient_norm[-1] < 1e-9
     assert "measured deviation" in str(report)
+
+
+def test_an_optimum_at_infinity_is_not_measured_to():
+    draw = torch.Generator().manual_seed(0)
+    X = torch.randn(40, 3, generator=draw, dtype=torch.float64)
+    labels = ((X @ t([1.0, 2, -1])) > 0).double()
+    model = ic.gradient_descent("logistic", features=3, examples=40, steps=10, learning_rate=0.3)
+    report = model.convergence(torch.stack([X, X]), torch.stack([labels, 0 * labels + torch.arange(40) % 2]))
+    assert report.to_optimum[0].isnan().all()
+    assert report.to_optimum[1].isfinite().all()
+    assert "no optimum within 12,000 more plain steps" in str(report)
+    assert any("none found" in said for said, _ in model.convergence(X, labels)._curves())
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic", "huber"])

@@ -1,4 +1,4 @@
-"""Least squares on columns that are nearly dependent, against singular values and exact arithmetic."""
+"""Least squares, and the lasso, on columns that are nearly dependent, against singular values and exact arithmetic."""
 
 import warnings
 
@@ -126,6 +126,55 @@ def test_a_lasso_beside_a_large_offset_ends_at_its_minimum_and_replays_it(seed, 
     assert value(model.coef_) <= min(value(again), value(0 * again)) + 1e-7
     assert value(again) <= value(model.coef_) + 1e-6
     assert not any("not yet at the minimum" in one for one in said)
+
+
+def minimiser_on(X, y, alpha, coefficients):
+    """Of the lasso in exact arithmetic: on the columns of coefficients, with their signs; and all slopes there."""
+    kept, n = np.flatnonzero(coefficients), len(X)
+    with mpmath.workdps(80):
+        A, labels = mpmath.matrix(X.tolist()), mpmath.matrix(y.tolist())
+        own = mpmath.matrix(n, len(kept))
+        for k, j in enumerate(kept):
+            for i in range(n):
+                own[i, k] = A[i, int(j)]
+        signs = mpmath.matrix(np.sign(coefficients[kept]).tolist())
+        w = mpmath.lu_solve(own.T * own, own.T * labels - n * mpmath.mpf(alpha) * signs)
+        slopes = A.T * (labels - own * w) / n
+        return np.array([float(v) for v in w]), max(abs(v) for v in slopes) <= alpha * (1 + mpmath.mpf("1e-60"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.floats(3, 17), st.sampled_from(["equal", "opposite", "sum"]))
+def test_the_lasso_keeps_the_right_ones_of_nearly_dependent_columns_or_warns(seed, digits, kind):
+    draw = np.random.default_rng(seed)
+    X = draw.standard_normal((30, 5))
+    near = {"equal": X[:, 1], "opposite": -X[:, 1], "sum": X[:, 1] + X[:, 2]}[kind]
+    X[:, 0] = near + 10.0**-digits * draw.standard_normal(30)
+    y = X @ [1, 1, -0.5, 0, 0] + 0.3 * draw.standard_normal(30)
+    model, said = fitted(ic.Lasso(0.05, fit_intercept=False), X, y)
+    assert model.n_iter_ <= 400
+    if model.certificate_ is None:
+        assert any("linearly dependent, or so nearly" in one and "increase alpha" in one for one in said)
+        return
+    wanted, least = minimiser_on(X, y, 0.05, model.coef_)
+    assert least
+    kept = model.coef_ != 0
+    assert (np.abs(model.coef_[kept] - wanted) <= np.array(model.certificate_.outputs)[kept] + 1e-18).all()
+    assert digits > 5 or not said
+
+
+def test_the_lasso_warns_of_equal_columns_and_gives_one_of_them_the_coefficient():
+    draw = np.random.default_rng(0)
+    X = draw.standard_normal((40, 30))
+    X[:, 15:] = X[:, :15]
+    y = X @ draw.standard_normal(30)
+    model, said = fitted(ic.Lasso(0.01), X, y)
+    (one,) = said
+    assert "linearly dependent" in one
+    assert not (model.coef_[:15] * model.coef_[15:]).any()
+    alone, said = fitted(ic.Lasso(0.01), X[:, :15], y)
+    assert not said
+    assert np.abs(model.coef_[:15] + model.coef_[15:] - alone.coef_).max() < 1e-12
 
 
 @pytest.mark.parametrize("name", ["certificate_", "certificate_missing_"])

@@ -119,6 +119,17 @@ def test_penalties_are_on_the_original_columns():
     assert np.allclose(ours.fit(X, y).coef_, theirs.fit(X, y).coef_, rtol=1e-6)
 
 
+def test_without_an_intercept_it_is_the_number_zero_for_several_targets_too():
+    draw = np.random.default_rng(0)
+    X, Y = draw.standard_normal((20, 3)), draw.standard_normal((20, 2))
+    for name in ("LinearRegression", "Ridge", "Lasso"):
+        ours, theirs = (getattr(of, name)(fit_intercept=False).fit(X, Y) for of in (ic, linear_model))
+        assert ours.intercept_ == theirs.intercept_ == 0.0
+        assert np.shape(ours.intercept_) == np.shape(theirs.intercept_) == ()
+        assert ours.certificate_.level == "proved"
+    assert ic.Ridge([1.0, 2.0], fit_intercept=False).fit(X, Y).certificate_.level == "proved"
+
+
 def test_columns_of_any_scale_are_fitted():
     X = np.random.default_rng(0).standard_normal((20, 2))
     y = X @ [1.0, -2.0]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import anchorhead as ah
 
 pytest.importorskip("sklearn")
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 
 ic = ah.in_context
@@ -79,3 +80,11 @@ def test_a_query_beyond_all_lengths_is_refused_with_its_row():
         ic.NadarayaWatson().fit(X, y).predict([[0.0], [1e100]])
     with pytest.raises(ah.ToleranceError, match="bandwidth=1e-200 is so small beside the range of X"):
         ic.NadarayaWatson(1e-200).fit(X, y)
+
+
+def test_a_bound_on_what_the_weights_leave_is_said_to_be_one():
+    draw = np.random.default_rng(0)
+    X, y = draw.standard_normal((30, 3)), draw.standard_normal(30)
+    with pytest.warns(ConvergenceWarning, match="may leave an error of up to .* increase alpha=1e-10, or decrease gam"):
+        model = ic.KernelRidge(1e-10, gamma=1e7).fit(X, y)
+    assert np.abs(model.predict(X) - y).max() < 1e-6

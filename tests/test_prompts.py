@@ -230,6 +230,10 @@ REFUSED = {
     "attend(x, q*x)": "value that depends on token and query",
     "q/mean(x)": "1/u was not found to be bounded on [-1, 1], the interval that u = mean(x) may reach",
     "q/(var(x) - 0.5)": "1/u was not found to be bounded on [-0.5, 0.5]",
+    "q/std(x)": "the interval that u = var(x) may reach: it has a singularity there, or comes too near one to tell. "
+    "A variance is zero where all tokens are alike, whatever their domain: add a constant to it, as in sqrt(var(x)",
+    "q/sqrt(var(x)*var(y))": "u = var(x)*var(y) may reach: it has a singularity there, or comes too near one to tell. "
+    "A variance is zero",
     "cov(x)": "cov is called as cov(x, y)",
     "sum(x)": "for prompts of every length; write mean(x), and multiply the answer by the number of tokens",
     "prod(x)": "atanh, attend, celu, clip, cos, cosh, cov,",

@@ -126,8 +126,9 @@ class Builder:
         if node.op == "clip":
             return self.largest([self.largest(args[:2], label), args[2]], label, sign=-1)
         if node.op == "pow":  # a**b = exp(b log a)
-            logarithm = self.unary(Node("log", (U,)), args[0], label)
-            return self.unary(Node("exp", (U,)), self.product([args[1], logarithm], label), label)
+            exponent = f"log({label})"
+            logarithm = self.unary(Node("log", (U,)), args[0], f"a factor of {exponent}")
+            return self.unary(Node("exp", (U,)), self.product([args[1], logarithm], exponent), label)
         raise ExpressionError(f"{label} is a function of two variables that cannot be compiled: {node.op}.")
 
     def unary(self, function: Node, operand: Operand, label: str) -> Operand:

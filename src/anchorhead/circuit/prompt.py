@@ -49,7 +49,7 @@ class PromptBuilder(Builder):
         if node.op == "attend":
             return self._attended(args[0], args[1], args[2::2], args[3::2], str(node.value))
         if node.op in ("var", "std", "cov"):
-            found = self.covariance(args[0], args[-1], label)
+            found = self.covariance(args[0], args[-1], f"var{label[3:]}" if label.startswith("std(") else label)
             return self.unary(ROOT, found, label) if node.op == "std" else found
         return super()._node(node, args, label)
 

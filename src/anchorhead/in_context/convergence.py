@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
     from anchorhead.in_context.gradient_descent import GradientDescent
 
-ROUNDS = 60
+ROUNDS, ROUND = 60, 200
+"""Of plain steps."""
+MOVING = 1e-6
+"""A run that moves by more in a round, relatively, is not at its end."""
 DRAWN = {"measured": "measured", "proved": "proved", "to_optimum": "to the optimum", "gradient_norm": "gradient"}
 """What is drawn by step, and its name."""
 
@@ -35,7 +38,8 @@ class Convergence:
 
     measured: distance of the network's iterate from the algorithm's, which is computed in float64.
     proved: what that distance is proved to stay below, for this prompt's own curvature.
-    to_optimum: distance of the network's iterate from a minimiser, found by a long plain run from the last iterate.
+    to_optimum: distance of the network's iterate from a minimiser, found by a long plain run from the last iterate;
+        NaN where that still moves at its end, as where labels can be separated and the minimiser is at infinity.
     gradient_norm: of the objective at the network's iterate (with an l1 penalty, the length of the proximal step over
         the learning rate), which is zero at a minimiser.
 
@@ -54,10 +58,12 @@ class Convergence:
 
     def __str__(self) -> str:
         last = {name: getattr(self, name)[..., -1].max().item() for name in self.__dataclass_fields__}
+        optimum = f"distance to the optimum {last['to_optimum']:.3g}"
+        if math.isnan(last["to_optimum"]):
+            optimum = f"no optimum within {ROUNDS * ROUND:,} more plain steps, which may be at infinity"
         return (
             f"after {self.measured.shape[-1] - 1} steps: measured deviation {last['measured']:.3g}, proved "
-            f"{Up(last['proved']):.3g}, distance to the optimum {last['to_optimum']:.3g}, gradient "
-            f"{last['gradient_norm']:.3g}"
+            f"{Up(last['proved']):.3g}, {optimum}, gradient {last['gradient_norm']:.3g}"
         )
 
     def __repr__(self) -> str:
@@ -69,7 +75,8 @@ class Convergence:
         found = []
         for name, said in DRAWN.items():
             curve = getattr(self, name).detach().cpu().reshape(-1, self.measured.shape[-1]).amax(0).numpy()
-            found.append((said if curve.any() else f"{said}: 0", np.where(curve > 0, curve, math.nan)))
+            least = "none found" if np.isnan(curve).all() else "" if curve.any() else "0"
+            found.append((f"{said}: {least}" if least else said, np.where(curve > 0, curve, math.nan)))
         return found
 
     def plot(self) -> Figure:
@@ -117,13 +124,15 @@ def converge(model: GradientDescent, X: Tensor, y: Tensor, w0: Tensor | None, ma
 
 
 def minimiser(step: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """A minimiser near the start: plain steps, accelerated and restarted, until they no longer move."""
+    """A minimiser near the start: plain steps, accelerated and restarted, until they no longer move; NaN where they
+    still do."""
     w = before = start
     for _ in range(ROUNDS):
         previous = w
-        for k in range(200):
+        for k in range(ROUND):
             before, w = w, step(w + k / (k + 3) * (w - before))
         before = w
-        if ((w - previous).norm(dim=-1) <= 1e-13 * (1 + w.norm(dim=-1))).all():
+        moved = (w - previous).norm(dim=-1, keepdim=True) / (1 + w.norm(dim=-1, keepdim=True))
+        if (moved <= 1e-13).all():
             break
-    return w
+    return torch.where(moved <= MOVING, w, math.nan)

@@ -9,14 +9,17 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 from anchorhead.in_context.fit import Scaled, centred_labels, scaled
 from anchorhead.in_context.fit_lasso import LARGE, fit_lasso
 from anchorhead.in_context.fit_squares import fit_squares
 from anchorhead.in_context.linear_models import LinearRegressor, counting, ones_like, read_penalties, read_penalty
+from anchorhead.in_context.minimiser_sums import Dependent
 from anchorhead.in_context.minimiser_units import Problem, penalty_of
 from anchorhead.model.fused import unfused
 from anchorhead.progress import Progress, telling
+from anchorhead.warned import warn_caller
 
 
 class _Squares(LinearRegressor):
@@ -44,7 +47,7 @@ class _Squares(LinearRegressor):
         coefficients, intercepts = (np.concatenate([part[i] for part in found]) for i in (0, 1))
         many = y.ndim == 2 and (self._rows or len(targets) > 1)
         self.coef_: np.ndarray = coefficients if many else coefficients[0]
-        self.intercept_: Any = intercepts if y.ndim == 2 else float(intercepts[0])
+        self.intercept_: Any = intercepts if y.ndim == 2 and self.fit_intercept else float(intercepts[0])
         self._end(found[-1][2]._replace(converged=all(part[2].converged for part in found)))
         labels, weights = targets if many else targets[0], ones_like(weights, len(X))
         problem = Problem(X, labels, weights, self.fit_intercept, l2=alphas[0])
@@ -117,12 +120,19 @@ class Lasso(LinearRegressor):
             found = [self._one(data, one, alpha, report) for one in zip(*labels, strict=True)]
         many = len(targets) > 1  # as scikit-learn has it, whose coefficients of one column of labels are a vector
         self.coef_ = np.array([part[0] for part in found]) if many else found[0][0]
-        self.intercept_ = np.array([part[1] for part in found]) if y.ndim == 2 else found[0][1]
+        alone = y.ndim == 1 or not self.fit_intercept
+        self.intercept_ = found[0][1] if alone else np.array([part[1] for part in found])
         spent = any(part[2].steps >= self.max_iter and not part[2].converged for part in found)
         self._end(found[-1][2]._replace(converged=all(part[2].converged for part in found)), spent)
         own = ones_like(weights, len(X))
         l1 = penalty_of(alpha, float(own.sum()))
         self._certify(Problem(X, targets if many else targets[0], own, self.fit_intercept, l1=l1))
+        if self._converged and isinstance(self._unproved, Dependent):
+            warn_caller(
+                f"Of the coefficients nothing is proved: {self._unproved}. Which of such columns have coefficients "
+                f"rounding may have decided; {' or '.join([*self._advice(False), 'leave a column out'])}.",
+                ConvergenceWarning,
+            )
         return self
 
     def _one(self, data: Scaled, labels: Any, alpha: float, report: Any) -> tuple[Any, float, Any]:

@@ -44,6 +44,8 @@ MOST_GRID = 2048
 """Keys of a head over s and y: such heads are found and proved in seconds, larger ones in many minutes."""
 TRIED, NEAR = 32, 1e-2
 """Keys of an axis in the quick fit by which a grid is judged to be of no use, and the share that it may miss."""
+ALLOWED = (1, 1e8, 10, 100, 1e3, 1e4, 1e6)
+"""Errors that are tried, in units of the least; the second is the largest, without which there is none."""
 Part = tuple[Node, Line]
 """A function and the line that it looks at."""
 
@@ -222,18 +224,25 @@ def _carrying(function: Node, low: float, high: float) -> float:
     values = value_range(function, low, high)
     if values is None or max(map(abs, values)) > 1e12:
         raise InputError(f"{function} is not finite, or larger than 1e12, for u in [{low:.4g}, {high:.4g}].")
-    scale = max(map(abs, values))
-    for relative in (1, 10, 100, 1e3, 1e4, 1e6, 1e8):
+    scale, found = max(map(abs, values)), list[float]()
+    for relative in ALLOWED:
         try:
             carrying_model(formula, (low, high), RELATIVE * relative * scale, torch.float64)
-            return RELATIVE * relative * scale
-        except ToleranceError as error:
-            refusal: Exception = error
+            found.append(RELATIVE * relative * scale)
+        except ToleranceError:
+            pass
         except (ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
             if isinstance(error, AnchorheadError):
                 raise
             raise InputError(f"No head was found for {function} on [{low:.4g}, {high:.4g}]: {error}.") from error
-    raise refusal
+        if found and relative != ALLOWED[1]:
+            break
+        if not found and relative == ALLOWED[1]:
+            raise InputError(
+                f"no head with constant values was found for {function} on [{low:.4g}, {high:.4g}], not even to "
+                f"{RELATIVE * relative:.0e} of its size."
+            )
+    return min(found)
 
 
 def _grid_term(loss: Loss, bounds: Bounds, off: float) -> Term:
@@ -248,22 +257,31 @@ def _grid_term(loss: Loss, bounds: Bounds, off: float) -> Term:
     if not math.isfinite(size) or not math.isfinite(moved):
         raise InputError(f"{loss.gradient} is not finite, or not of finite slope, within the bounds.")
     missed = _missed(loss, tuple(box.values())) / max(size, 1e-6)
-    model, refusal = None, f"a grid of {TRIED} x {TRIED} keys misses it by {missed:.1g} of its size."
-    for relative in (1e-10, 1e-8, 1e-6, 1e-4, 1e-3) if missed <= NEAR else ():
-        try:
-            model = compile(loss.gradient, box, tol=relative * max(size, 1e-6), method=Grid(MOST_GRID))
-            break
-        except AnchorheadError as error:
-            refusal = str(error)
-    if model is None or not isinstance(model.network, GridCore) or model.certificate.level != "proved":
+    sizes = [relative * max(size, 1e-6) for relative in (1e-3, 1e-10, 1e-8, 1e-6, 1e-4)]
+    found = _grid(loss, box, sizes[0]) if missed <= NEAR else None
+    if found is None:
+        missing = f"a grid of {TRIED} x {TRIED} keys misses it by {missed:.1g} of its size"
         raise InputError(
-            f"{loss.gradient} is no function of one combination of s and y, and as a function of both it is refused: "
-            f"{refusal} Where the labels are -1 and 1 alone, or 0 and 1, no grid is needed: say so by "
-            "ah.in_context.Loss.of('log(1 + exp(-y*s))', labels='signs'), or 'zero_one'."
+            f"{loss.gradient} is no function of one combination of s and y. Where the labels are -1 and 1 alone, or 0 "
+            "and 1, it need not be: say so by ah.in_context.Loss.of('log(1 + exp(-y*s))', labels='signs'), or "
+            f"'zero_one'. With other labels it takes a grid over s and y, and is refused: "
+            f"{missing if missed > NEAR else f'no grid of {MOST_GRID:,} keys is proved to be within {1e-3:g} of it'}."
         )
-    grid = model.network.grid
-    facts = Facts(model.certificate.bound, moved, size, (0.0, 0.0))
+    finer = (_grid(loss, box, tol) for tol in sizes[1:])
+    grid, bound = next((one for one in finer if one is not None), found)
+    facts = Facts(bound, moved, size, (0.0, 0.0))
     return Term(grid, None, facts, (1.0, 0.0), Law(node, None), max(reach, most))
+
+
+def _grid(loss: Loss, box: dict[str, tuple[float, float]], tol: float) -> tuple[GridModule, float] | None:
+    """A grid of at most `MOST_GRID` keys that keeps the tolerance, if one is found, and what is proved of it."""
+    try:
+        model = compile(loss.gradient, box, tol=tol, method=Grid(MOST_GRID))
+    except AnchorheadError:
+        return None
+    if not isinstance(model.network, GridCore) or model.certificate.level != "proved":
+        return None
+    return model.network.grid, model.certificate.bound
 
 
 def _missed(loss: Loss, box: tuple[tuple[float, float], ...]) -> float:

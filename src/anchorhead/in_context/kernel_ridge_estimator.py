@@ -135,7 +135,9 @@ class KernelRidge(Kernel):
             raise self._decided(f"at and between examples answers are {far}")
         if not left <= max(UNSETTLED, self.tol, bound / 2 if bound < limit else 0.0):
             warn_caller(
-                f"The weights leave an error of {Up(left):.1e} of the largest label; increase alpha={self.alpha!r}.",
+                f"The weights may leave an error of up to {Up(left):.1e} of the largest label, as far as what they "
+                f"leave of the linear system bounds it; increase alpha={self.alpha!r}"
+                f"{', or decrease gamma' * self._wide}.",
                 ConvergenceWarning,
             )
         return (self._stated(bound + VANISHED, 0.0), "") if bound < limit else (None, self._missing(bound, off))
@@ -150,13 +152,17 @@ class KernelRidge(Kernel):
 
     def _missing(self, bound: float, off: float) -> str:
         """Why there is no certificate."""
-        wide = self.network_.level_error("x", self.network_.unit) > WIDE
-        cause = f", and gamma={self._gamma:.6g} is large beside the range of X" if wide else ""
+        cause = f", and gamma={self._gamma:.6g} is large beside the range of X" if self._wide else ""
         return (
             f"rounding in float64 may move predictions by {Up(bound):.1e} of the largest label: "
             f"alpha={self.alpha!r} is small beside the rounding of the kernel{cause}; at and between examples answers "
-            f"are off by {off:.1e}; increase alpha, or {'decrease ' if wide else ''}gamma"
+            f"are off by {off:.1e}; increase alpha, or {'decrease ' * self._wide}gamma"
         )
+
+    @property
+    def _wide(self) -> bool:
+        """Whether the data are wide beside the kernel's length."""
+        return bool(self.network_.level_error("x", self.network_.unit) > WIDE)
 
     def _answer(self, network: Any, query: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = network.answered(self._X, self._b, query, self._offsets())

@@ -187,9 +187,10 @@ class Linear(BaseEstimator):
                  penalties: Sequence[float] = (), missing: str = "") -> None:  # fmt: skip
         """certificate_ or certificate_missing_, from the objective; penalties: l2 of each target, where they differ;
         missing: why there is nothing to be certified."""
-        rows: list[Any] = [distances(problem, self.coef_, self.intercept_)] if not penalties else [
+        middle = np.broadcast_to(self.intercept_, len(np.atleast_2d(self.coef_)))
+        rows: list[Any] = [distances(problem, self.coef_, middle)] if not penalties else [
             distances(replace(problem, y=y, l2=l2), w, c)
-            for y, l2, w, c in zip(problem.y, penalties, self.coef_, self.intercept_, strict=True)]  # fmt: skip
+            for y, l2, w, c in zip(problem.y, penalties, self.coef_, middle, strict=True)]  # fmt: skip
         self._proof: Certificate | None = None
         self._proved_of = np.array(self.coef_), np.array(self.intercept_)
         self._unproved: str = missing or next((row for row in rows if isinstance(row, str)), "")

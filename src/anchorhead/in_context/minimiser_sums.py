@@ -34,6 +34,12 @@ Known = tuple[Array, float]
 """T and m."""
 
 
+class Dependent(str):
+    """Why there is no bound, where that is because columns are dependent, or nearly so."""
+
+    __slots__ = ()
+
+
 def gamma(count: float) -> float:
     """Of so many roundings in a row."""
     return count * UNIT / (1 - count * UNIT)
@@ -120,7 +126,7 @@ def flat(units: Units, columns: Array, loss: str) -> str:
             f"{UNCURVED[loss]}, that in float64 no eigenvalue of the Hessian is proved to be positive: the minimiser "
             "is not known to be one, and may be at infinity"
         )
-    return (
+    return Dependent(
         f"{_named(moments, columns)} linearly dependent, or so nearly that in float64 no eigenvalue of the Hessian "
         "is proved to be positive: the minimiser is not known to be one"
     )

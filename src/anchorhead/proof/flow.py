@@ -25,6 +25,7 @@ from anchorhead.circuit.apply import NotFinite
 from anchorhead.circuit.circuit import Circuit
 from anchorhead.circuit.line import Line
 from anchorhead.circuit.norm import norms
+from anchorhead.circuit.places import Place
 from anchorhead.circuit.rows import Row, Wiring
 from anchorhead.circuit.spread import spreads
 from anchorhead.circuit.step import TINY, Computed, Kept, OutsideDomain, Pair, Step, Valued, gamma, widened
@@ -37,6 +38,11 @@ from anchorhead.proof.long_lines import LongLine
 from anchorhead.proof.norms import joint
 from anchorhead.proof.spreads import joint_spread
 
+NARROWER = "Choose a smaller domain, or rewrite the formula so that this interval keeps away from the singularity."
+ADDED = (
+    "A variance is zero where all tokens are alike, whatever their domain: add a constant to it, as in "
+    "sqrt(var(x) + 0.1) in the place of std(x)."
+)
 Key = tuple[int, ...]
 """Tells a line from others: the step that reads it, its number there, and more where it stands for one."""
 
@@ -157,11 +163,21 @@ class Tracker:
     def _singular(self, step: Step, interval: Pair) -> SingularityError:
         first = next(step.lines())
         function, name = getattr(step, "function", ""), self.circuit.line_name(first)
+        advice = NARROWER if interval[0] < 0 or not self._varied(first) else ADDED
         return SingularityError(
             f"{step.label or function}: {function} was not found to be bounded on [{interval[0]:.6g}, "
             f"{interval[1]:.6g}], the interval that {'u = ' + name if name else 'its argument u'} may reach: it has a "
-            "singularity there, or comes too near one to tell. Choose a smaller domain, or rewrite the formula so that "
-            "this interval keeps away from the singularity."
+            f"singularity there, or comes too near one to tell. {advice}"
+        )
+
+    def _varied(self, line: Line) -> bool:
+        """Whether it is made of variances over a prompt's tokens, within the prompt."""
+        made = [i for i, start in enumerate(self.circuit.starts) if start in line.terms]
+        return any(
+            self._spreads[i].left == self._spreads[i].right
+            if i in self._spreads
+            else self.circuit.place(i) is not Place.TOKEN and any(map(self._varied, self.circuit.steps[i].lines()))
+            for i in made
         )
 
     def _kept(self, key: Key, line: Line, row: Row | None, ranges: Sequence[Pair],
