@@ -39,6 +39,69 @@ def test_an_activation_that_was_not_found_is_said_to_have_been_called_elsewhere(
     assert f"  {name}: called where conversion does not look" in said
 
 
+APART = ("MultiheadAttention", "Softmax", "Softmax2d", "Softmin", "LogSoftmax", "Hardshrink", "Softsign")
+MODULES = [getattr(nn, name)(*((0.3, 0.3) if name == "Threshold" else ()))
+           for name in nn.modules.activation.__all__ if name not in APART]  # fmt: skip
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: type(module).__name__)
+def test_what_has_a_head_as_a_module_is_not_said_to_have_none(module):
+    assert ah.convert(nn.Sequential(module), tol=1e-3, inputs=X).report.pure
+    hidden = ah.convert(Held(lambda u, v: module(u)), inputs=X).report
+    assert hidden.remaining
+    assert "conversion has no head for it" not in str(hidden)
+
+
+class Called(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+
+    def forward(self, x):
+        F = nn.functional
+        return F.softshrink(self.a(x), 0.25) + F.threshold(self.a(x), 0.3, 0.3) + torch.selu(x) + torch.celu(x)
+
+
+class Branched(Called):
+    def forward(self, x):
+        if x.sum() > 100:
+            x = -x
+        return F.softshrink(self.a(x), 0.25) + F.threshold(self.a(x), 0.3, 0.3) + torch.selu(x) + torch.celu(x)
+
+
+@pytest.mark.parametrize("kind", [Called, Branched])
+def test_every_activation_of_torch_that_has_a_head_is_converted_where_it_is_called(kind):
+    converted = ah.convert(kind(), tol=1e-3, inputs=X)
+    assert len(converted.report.replaced) == 4
+    assert not converted.report.refused
+
+
+def test_a_call_that_jumps_keeps_no_other_from_being_converted():
+    class Both(Called):
+        def forward(self, x):
+            return F.threshold(self.a(x), 0.3, 0.5) + F.softshrink(x)
+
+    report = ah.convert(Both(), tol=1e-3, inputs=X).report
+    assert [row.formula for row in report.replaced] == ["softshrink(x, 0.5)"]
+    [(_, why)] = report.refused
+    assert "calls threshold" in why
+    assert "jumps" in why
+
+
+def threshold(x):
+    return x * (x > 0.1)
+
+
+def test_a_function_with_the_name_of_an_activation_is_not_taken_for_it():
+    class Own(Called):
+        def forward(self, x):
+            return threshold(self.a(x)) + F.softshrink(x)
+
+    report = ah.convert(Own(), tol=1e-3, inputs=X).report
+    assert len(report.replaced) == 1
+    assert not report.refused
+
+
 def test_what_has_no_head_is_still_said_to_have_none():
     said = str(ah.convert(Held(lambda u, v: torch.sort(u)[0]), inputs=X).report)
     assert "  sort: left, since conversion has no head for it" in said
