@@ -1,5 +1,7 @@
 """Activations that conversion does not find are named where they ran, with a reason that is true."""
 
+import pickle
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -100,6 +102,44 @@ def test_a_function_with_the_name_of_an_activation_is_not_taken_for_it():
     report = ah.convert(Own(), tol=1e-3, inputs=X).report
     assert len(report.replaced) == 1
     assert not report.refused
+
+
+def bent(x):
+    return torch.sin(x)
+
+
+class Traced(Called):
+    def forward(self, x):
+        h = F.gelu(self.a(x))
+        h = h.abs()
+        return bent(h)
+
+
+class Read(Called):
+    def forward(self, x):
+        if x.sum() > 100:
+            return x
+        h = F.gelu(self.a(x))
+        return torch.exp(h)
+
+
+AFTER = {"abs": (Traced.forward, 2), "sin": (bent, 1), "gt": (Read.forward, 1), "exp": (Read.forward, 4)}
+LINES = {name: function.__code__.co_firstlineno + after for name, (function, after) in AFTER.items()}
+
+
+@pytest.mark.parametrize(("kind", "names"), [(Traced, ["abs", "sin"]), (Read, ["gt", "exp"])])
+@pytest.mark.parametrize("copied", [lambda m: m, lambda m: pickle.loads(pickle.dumps(m))])
+def test_what_remains_has_its_line_in_a_forward_that_was_rewritten(kind, names, copied):
+    report = copied(ah.convert(kind(), inputs=X)).report.watch()
+    assert len(report.replaced) == 1
+    [(_, said)] = report.remaining
+    for name in names:
+        assert f"{name} at test_left_activations.py:{LINES[name]}" in said
+
+
+def test_what_a_walk_refuses_has_its_line_in_a_forward_that_was_rewritten():
+    with pytest.raises(ah.StructureError, match=rf"abs at test_left_activations.py:{LINES['abs']},"):
+        ah.walk(ah.convert(Traced(), inputs=X), X)
 
 
 def test_what_has_no_head_is_still_said_to_have_none():
