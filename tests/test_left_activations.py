@@ -208,7 +208,7 @@ def test_modules_with_a_report_of_their_own_are_refused(name):
 
 class Bent(nn.Module):
     def forward(self, x):
-        return torch.where(x > 0, x, x * x)
+        return torch.where(x > 0, x, x * x + 1)
 
 
 class Clamped(nn.Module):
@@ -228,6 +228,17 @@ class Snake(nn.Module):
 
     def forward(self, x):
         return x + torch.sin(self.a * x) ** 2 / self.a
+
+
+class Written(nn.Module):
+    def forward(self, x):
+        return torch.where(x > 0, x, torch.exp(x) - 1)
+
+
+def test_an_elu_that_is_written_as_a_choice_has_the_head_of_one():
+    converted = ah.convert(nn.Sequential(nn.Linear(8, 8), Written()), inputs=X, pure=True)
+    assert converted.report.pure
+    assert (converted[1](X) - F.elu(X)).abs().max() < 2e-6
 
 
 def test_a_module_that_is_as_was_advised_and_cannot_be_read_is_told_why():
