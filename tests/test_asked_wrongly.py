@@ -23,6 +23,8 @@ def converted():
     [
         lambda: ah.convert(torch.jit.script(block())),
         lambda: ah.convert(nn.Sequential(torch.jit.trace(block(), X))),
+        lambda: torch.jit.script(ah.convert(block())),
+        lambda: torch.jit.script(ah.compile("gelu(x)", tol=1e-2)),
         lambda: ah.convert(block().to("meta")),
         lambda: ah.convert(block().to(torch.float8_e4m3fn)),
         lambda: ah.convert(nn.Sequential(nn.LazyLinear(8), nn.GELU()), inputs=X),
@@ -50,6 +52,11 @@ def test_it_is_refused(asked):
     with pytest.raises(ah.AnchorheadError) as refused:
         asked()
     assert str(refused.value).endswith(".")
+
+
+@pytest.mark.parametrize("record", [torch.jit.trace, lambda model, x: torch.export.export(model, (x,)).module()])
+def test_what_is_advised_in_the_place_of_torch_jit_script_computes_the_same(converted, record):
+    assert torch.equal(record(converted, X)(X + 1), converted(X + 1))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ import collections
 import copy
 import dataclasses
 import functools
+import gc
 import pickle
 import types
+import weakref
 
 import pytest
 import torch
@@ -235,8 +237,31 @@ def test_a_copy_has_a_report_of_its_own(copied):
     assert not converted.report.pure
 
 
-def test_a_report_without_its_model_stays_what_it_was():
+@pytest.mark.parametrize("name", EDITS)
+def test_a_report_that_is_all_that_is_kept_says_what_its_model_has_become(name):
+    def report():
+        converted = ah.convert(block(), inputs=X)
+        EDITS[name](converted)
+        return converted.report
+
+    kept = report()
+    gc.collect()
+    assert kept.changed
+    assert not kept.pure
+    assert "the model was changed after it was converted" in str(kept)
+
+
+def test_a_report_that_is_all_that_is_kept_says_the_dtype_that_its_model_has_now():
     assert ah.convert(block(), inputs=X).report.pure
+    half = ah.convert(block(), inputs=X).to(torch.bfloat16).report
+    gc.collect()
+    assert half.replaced[0].dtype == "bfloat16"
+    assert not half.pure
+    assert half.watch().pure
+    gone = weakref.ref(half.model)
+    del half
+    gc.collect()
+    assert gone() is None
 
 
 class Counts(nn.Module):

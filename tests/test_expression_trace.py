@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
@@ -16,8 +17,9 @@ from torch import nn
 import anchorhead as ah
 from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression import parse
-from anchorhead.expression.graph import constant
+from anchorhead.expression.graph import Expression, constant, variable
 from anchorhead.expression.tensors import evaluate
+from anchorhead.tracing.aten import Comparison, meaning
 from anchorhead.tracing.function import trace
 
 
@@ -74,6 +76,12 @@ READ = {
     "3": lambda x: 3.0,
     "2*x": lambda x: torch.full_like(x, 2.0) * x,
     "min(3, x)": lambda x: torch.where(~(x > 3), x, torch.full_like(x, 3.0)),
+    "max(x, 0) + (exp(min(x, 0)) - 1)": lambda x: torch.where(x > 0, x, torch.exp(x) - 1),
+    "sqrt(max(x, 1) - 1)": lambda x: torch.where(x >= 1, torch.sqrt(x - 1), 0.0),
+    "cos(max(x - 1, 0)) + exp(min(x - 1, 0)) - 1": lambda x: torch.where(x - 1 < 0, torch.exp(x - 1), torch.cos(x - 1)),
+    "max(x, 3) + max(min(x, 3), -3)*(max(min(x, 3), -3) + 3)/6 - 3": lambda x: torch.where(
+        x > 3, x, torch.where(x < -3, 0.0, x * (x + 3) / 6)
+    ),
 }
 
 # the callable, the error, words of the message
@@ -83,6 +91,9 @@ REFUSED = [
     (torch.sign, DiscontinuityError, "jumps at 0"),
     (lambda x: torch.floor(x), DiscontinuityError, "between jumps"),
     (lambda x: torch.where(x > 0, x, x + 1), DiscontinuityError, "torch.where may jump"),
+    (lambda x: torch.where(x > 20, x, torch.log1p(torch.exp(x))), DiscontinuityError, "torch.where may jump"),
+    (lambda x: torch.where(x > 1, x.exp(), (2 * x - 1).exp()), DiscontinuityError, "torch.where may jump"),
+    (lambda x: torch.where(x > 0, x.log(), x), DiscontinuityError, "torch.where may jump"),
     (lambda x: (x > 0) * x, DiscontinuityError, "comparison is used as a number"),
     (lambda x: x > 0, DiscontinuityError, "returns a comparison"),
     (lambda x: x.float(), DiscontinuityError, "rounds"),
@@ -108,6 +119,28 @@ REFUSED = [
     (lambda x: math.sin(x), ExpressionError, "could not trace"),
     (lambda x, y: x + y, ExpressionError, "could not trace"),
 ]
+
+
+NUMBERS = st.fractions(-8, 8, max_denominator=64)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, st.sampled_from([0, 0, Fraction(1, 3**40), -Fraction(1, 2**300)]), st.booleans())
+def test_a_choice_is_read_if_its_sides_meet_exactly(c, slope, value, gap, above):
+    """A line and an exponential, as far apart where the choice changes as is said."""
+    line = parse(f"({slope})*(x - ({c})) + ({value})").node
+    bent = parse(f"exp(x - ({c})) - 1 + ({value + gap})").node
+    x, at = variable("x"), constant(c)
+    condition = Comparison(x, at) if above else Comparison(at, x)
+    arguments = {"condition": condition, "self": line, "other": bent}
+    if gap:
+        with pytest.raises(DiscontinuityError, match="may jump"):
+            meaning("where", arguments)
+        return
+    points = torch.linspace(-9, 9, 37, dtype=torch.float64)
+    made = evaluate(Expression(meaning("where", arguments), ["x"]), {"x": points})
+    sides = [evaluate(Expression(side, ["x"]), {"x": points}) for side in (line, bent)]
+    chosen = points > float(c) if above else points < float(c)
+    assert torch.allclose(made, torch.where(chosen, *sides), rtol=1e-13, atol=1e-12)
 
 
 @pytest.mark.parametrize("text", READ)

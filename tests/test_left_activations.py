@@ -1,5 +1,7 @@
 """Activations that conversion does not find are named where they ran, with a reason that is true."""
 
+import pickle
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -37,6 +39,107 @@ def test_an_activation_that_was_not_found_is_said_to_have_been_called_elsewhere(
     said = str(ah.convert(LEFT[name](), inputs=X).report)
     assert "conversion has no head for it" not in said
     assert f"  {name}: called where conversion does not look" in said
+
+
+APART = ("MultiheadAttention", "Softmax", "Softmax2d", "Softmin", "LogSoftmax", "Hardshrink", "Softsign")
+MODULES = [getattr(nn, name)(*((0.3, 0.3) if name == "Threshold" else ()))
+           for name in nn.modules.activation.__all__ if name not in APART]  # fmt: skip
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: type(module).__name__)
+def test_what_has_a_head_as_a_module_is_not_said_to_have_none(module):
+    assert ah.convert(nn.Sequential(module), tol=1e-3, inputs=X).report.pure
+    hidden = ah.convert(Held(lambda u, v: module(u)), inputs=X).report
+    assert hidden.remaining
+    assert "conversion has no head for it" not in str(hidden)
+
+
+class Called(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+
+    def forward(self, x):
+        F = nn.functional
+        return F.softshrink(self.a(x), 0.25) + F.threshold(self.a(x), 0.3, 0.3) + torch.selu(x) + torch.celu(x)
+
+
+class Branched(Called):
+    def forward(self, x):
+        if x.sum() > 100:
+            x = -x
+        return F.softshrink(self.a(x), 0.25) + F.threshold(self.a(x), 0.3, 0.3) + torch.selu(x) + torch.celu(x)
+
+
+@pytest.mark.parametrize("kind", [Called, Branched])
+def test_every_activation_of_torch_that_has_a_head_is_converted_where_it_is_called(kind):
+    converted = ah.convert(kind(), tol=1e-3, inputs=X)
+    assert len(converted.report.replaced) == 4
+    assert not converted.report.refused
+
+
+def test_a_call_that_jumps_keeps_no_other_from_being_converted():
+    class Both(Called):
+        def forward(self, x):
+            return F.threshold(self.a(x), 0.3, 0.5) + F.softshrink(x)
+
+    report = ah.convert(Both(), tol=1e-3, inputs=X).report
+    assert [row.formula for row in report.replaced] == ["softshrink(x, 0.5)"]
+    [(_, why)] = report.refused
+    assert "calls threshold" in why
+    assert "jumps" in why
+
+
+def threshold(x):
+    return x * (x > 0.1)
+
+
+def test_a_function_with_the_name_of_an_activation_is_not_taken_for_it():
+    class Own(Called):
+        def forward(self, x):
+            return threshold(self.a(x)) + F.softshrink(x)
+
+    report = ah.convert(Own(), tol=1e-3, inputs=X).report
+    assert len(report.replaced) == 1
+    assert not report.refused
+
+
+def bent(x):
+    return torch.sin(x)
+
+
+class Traced(Called):
+    def forward(self, x):
+        h = F.gelu(self.a(x))
+        h = h.abs()
+        return bent(h)
+
+
+class Read(Called):
+    def forward(self, x):
+        if x.sum() > 100:
+            return x
+        h = F.gelu(self.a(x))
+        return torch.exp(h)
+
+
+AFTER = {"abs": (Traced.forward, 2), "sin": (bent, 1), "gt": (Read.forward, 1), "exp": (Read.forward, 4)}
+LINES = {name: function.__code__.co_firstlineno + after for name, (function, after) in AFTER.items()}
+
+
+@pytest.mark.parametrize(("kind", "names"), [(Traced, ["abs", "sin"]), (Read, ["gt", "exp"])])
+@pytest.mark.parametrize("copied", [lambda m: m, lambda m: pickle.loads(pickle.dumps(m))])
+def test_what_remains_has_its_line_in_a_forward_that_was_rewritten(kind, names, copied):
+    report = copied(ah.convert(kind(), inputs=X)).report.watch()
+    assert len(report.replaced) == 1
+    [(_, said)] = report.remaining
+    for name in names:
+        assert f"{name} at test_left_activations.py:{LINES[name]}" in said
+
+
+def test_what_a_walk_refuses_has_its_line_in_a_forward_that_was_rewritten():
+    with pytest.raises(ah.StructureError, match=rf"abs at test_left_activations.py:{LINES['abs']},"):
+        ah.walk(ah.convert(Traced(), inputs=X), X)
 
 
 def test_what_has_no_head_is_still_said_to_have_none():
@@ -105,7 +208,7 @@ def test_modules_with_a_report_of_their_own_are_refused(name):
 
 class Bent(nn.Module):
     def forward(self, x):
-        return torch.where(x > 0, x, x * x)
+        return torch.where(x > 0, x, x * x + 1)
 
 
 class Clamped(nn.Module):
@@ -125,6 +228,17 @@ class Snake(nn.Module):
 
     def forward(self, x):
         return x + torch.sin(self.a * x) ** 2 / self.a
+
+
+class Written(nn.Module):
+    def forward(self, x):
+        return torch.where(x > 0, x, torch.exp(x) - 1)
+
+
+def test_an_elu_that_is_written_as_a_choice_has_the_head_of_one():
+    converted = ah.convert(nn.Sequential(nn.Linear(8, 8), Written()), inputs=X, pure=True)
+    assert converted.report.pure
+    assert (converted[1](X) - F.elu(X)).abs().max() < 2e-6
 
 
 def test_a_module_that_is_as_was_advised_and_cannot_be_read_is_told_why():

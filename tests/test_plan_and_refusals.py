@@ -340,3 +340,15 @@ def test_a_head_that_does_not_keep_what_it_promised_is_named_with_its_reason(mon
     with pytest.raises(ah.ToleranceError, match=r"clip\(x \+ y, 0, 1\) dominates.* no box near u = 1") as refused:
         ah.compile("clip(x + y, 0, 1)", (-10, 10), tol=1e-11, method="graph")
     assert "inf " not in str(refused.value)
+
+
+@pytest.mark.heavy
+def test_a_search_ends_where_the_rounding_of_stored_numbers_is_all_that_is_left():
+    said = []
+    with pytest.raises(
+        ah.ToleranceError, match=r"more of them round more\. The best found is .* wider dtype\.$"
+    ) as refused:
+        ah.compile("mish(x)", tol=1e-9, dtype=torch.float32, progress=said.append)
+    assert refused.value.best < 2**-24
+    assert max(int(line.split()[1]) for line in said) < 64
+    assert ah.compile("mish(x)", tol=1e-9, progress=False).certificate.bound <= 1e-9

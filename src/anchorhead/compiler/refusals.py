@@ -83,6 +83,11 @@ def _refusal(search: Search) -> ToleranceError:
             f"{what} is not reached: values as large as the target's are told apart by {2 * search.told:.3g} in "
             f"float64, in which heads are fitted. {best_so_far(search)} Use a larger tol."
         )
+    if search.rounded:
+        return ToleranceError(
+            f"{what} is not reached: the numbers of a head are rounded to {search.dtype}, and more of them round more. "
+            f"{best_so_far(search)} {wider}"
+        )
     other = "a smaller domain, or method='auto', which tries other routes too"
     return ToleranceError(
         f"{what} takes more than {search.most} keys with method {search.fit.method!r}, the most that may be used. "

@@ -84,6 +84,8 @@ class Search:
         """Where the last head that kept the goal on samples did not."""
         self.rounds: float | None = None
         """The least that evaluating a head rounds by which keeps the goal on samples, if there was one."""
+        self.rounded = False
+        """Whether more keys do not help, since their numbers are rounded."""
         self.best = math.inf
         self.best_keys = 0
 
@@ -184,6 +186,9 @@ class Search:
                 return keys
             if keys == self.most or self.unproved >= PATIENCE or (self.hurried and self._hardly_gains(keys)):
                 break
+            if self._only_rounds(keys):
+                self.rounded = True
+                break
             keys = min(self._next(keys), self.most)
             if keys == self.most and self.hurried and not self._within_reach(keys):
                 break
@@ -193,6 +198,13 @@ class Search:
         """Whether the last four large sizes fell by less than half."""
         large = [error for k, error in sorted(self.errors.items()) if LARGE <= k <= keys]
         return len(large) > 3 and large[-1] > 0.5 * large[-4]
+
+    def _only_rounds(self, keys: int) -> bool:
+        """Whether the last three large sizes are worse than a smaller one that is within a unit of the dtype: what is
+        left is the rounding of stored numbers, and more of them round more."""
+        last = [error for k, error in sorted(self.errors.items()) if LARGE <= k <= keys][-3:]
+        best = min(self.errors.values())
+        return len(last) == 3 and best <= UNIT[self.dtype] * self.fit.unit and best < min(last)
 
     def _next(self, keys: int) -> int:
         """The next size to try after one that failed."""

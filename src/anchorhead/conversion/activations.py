@@ -46,6 +46,8 @@ FUNCTIONS: dict[Callable[..., Any], str] = {
     F.celu: "celu", F.softplus: "softplus", F.leaky_relu: "leaky_relu", F.relu6: "relu6", F.hardswish: "hardswish",
     F.hardsigmoid: "hardsigmoid", F.hardtanh: "hardtanh", F.softsign: "softsign", F.tanhshrink: "tanhshrink",
     F.logsigmoid: "logsigmoid", torch.tanh: "tanh", F.tanh: "tanh", torch.sigmoid: "sigmoid", F.sigmoid: "sigmoid",
+    F.softshrink: "softshrink", F.threshold: "threshold", torch.threshold: "threshold", torch.selu: "selu",
+    torch.celu: "celu",
 }  # fmt: skip
 METHODS = {"relu": "relu", "tanh": "tanh", "sigmoid": "sigmoid"}
 """Methods of a tensor that are activations."""

@@ -43,7 +43,7 @@ def check_convertible(module: Any) -> None:
         if isinstance(part, torch.jit.ScriptModule):
             raise InputError(
                 f"{name or 'The model'} is scripted or traced by torch.jit, and has no forward of Python where heads "
-                "could stand; convert the module that it was made of, and script the result."
+                "could stand; convert the module that it was made of, and use torch.jit.trace on the result."
             )
     for name, value in _attributes(module):
         if _circular(value, set(), set()):

@@ -77,7 +77,6 @@ def _with_self(tree: ast.FunctionDef | None, function: Any, kind: type) -> ast.F
 
 def _callees(kind: type, parsed: ast.FunctionDef, names: dict[str, Any]) -> Iterator[Any]:
     """Methods called on self, and Python functions of the same package called by name."""
-    package = kind.__module__.partition(".")[0]
     for node in ast.walk(parsed):
         if not isinstance(node, ast.Call):
             continue
@@ -87,12 +86,17 @@ def _callees(kind: type, parsed: ast.FunctionDef, names: dict[str, Any]) -> Iter
             if found is not None and getattr(nn.Module, node.func.attr, None) is found:
                 found = None
         elif isinstance(node.func, ast.Name):
-            found = names.get(node.func.id)
-            where = getattr(found, "__module__", None) or ""
-            found = found if where.partition(".")[0] == package else None
+            found = _of_its_package(kind, names.get(node.func.id))
         found = getattr(found, "__func__", found)
         if isinstance(found, types.FunctionType):
             yield found
+
+
+def _of_its_package(kind: type, value: Any) -> Any:
+    """A function of the package that a class is of, whose code is read by itself; None for others."""
+    where = (getattr(value, "__module__", None) or "").partition(".")[0]
+    own = isinstance(value, types.FunctionType) and where == kind.__module__.partition(".")[0]
+    return value if own else None
 
 
 def activation_calls(module: nn.Module) -> set[str]:
@@ -107,9 +111,10 @@ def calls(module: nn.Module, known: set[str]) -> set[str]:
 
 def each_call(module: nn.Module, known: set[str] = ACTIVATION_NAMES) -> list[str]:
     """The same, a name for each call."""
-    nodes = [n.func for parsed, _ in sources(module) for n in ast.walk(parsed) if isinstance(n, ast.Call)]
-    names = [f.attr for f in nodes if isinstance(f, ast.Attribute) and not is_own(f)]
-    names += [f.id for f in nodes if isinstance(f, ast.Name)]
+    nodes = [(n.func, space) for tree, space in sources(module) for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    names = [f.attr for f, _ in nodes if isinstance(f, ast.Attribute) and not is_own(f)]
+    names += [f.id for f, space in nodes
+              if isinstance(f, ast.Name) and not _of_its_package(type(module), space.get(f.id))]  # fmt: skip
     return [name for n in names if (name := n.removesuffix("_")) in known]
 
 

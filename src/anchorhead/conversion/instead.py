@@ -21,7 +21,7 @@ ELEMENTWISE = set(
 """Operations of torch that may be part of an elementwise function."""
 MATRICES = set("matmul mm bmm baddbmm addmm einsum".split())
 PRODUCTS = {"mul", "div", "addcmul", *MATRICES}
-ACTIVATIONS = {*FUNCTIONS.values(), "log_sigmoid_forward", "glu"}
+ACTIVATIONS = {*FUNCTIONS.values(), "log_sigmoid_forward", "glu", "rrelu_with_noise", "_prelu_kernel"}
 """Operations of torch that are activations, of which conversion has heads."""
 SCORES = {"softmax", "_softmax"}
 Advice = tuple[Callable[[set[str]], set[str]], set[str], str]

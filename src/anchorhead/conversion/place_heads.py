@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch.fx.graph_module import _format_import_block
 from torch.package import sys_importer
 
+from anchorhead.conversion.lines import name_of, with_lines
 from anchorhead.conversion.norms import norm_call
 from anchorhead.conversion.sites import Site, is_product
 from anchorhead.conversion.source_calls import source_forward
@@ -119,7 +120,8 @@ def _install(model: nn.Module, path: str, graph: fx.Graph) -> None:
     """The module at that path gets its own class with the rewritten forward; nothing else of it changes."""
     owner: Any = model.get_submodule(path)
     code = graph.python_code(root_module="self")
-    owner.__class__ = _rewritten(cast(Any, type(owner)), _format_import_block(code.globals, sys_importer) + code.src)
+    text = with_lines(_format_import_block(code.globals, sys_importer) + code.src, graph)
+    owner.__class__ = _rewritten(cast(Any, type(owner)), text)
 
 
 @functools.cache
@@ -146,7 +148,7 @@ def _made_of_source(base: Any, names: tuple[str, ...]) -> nn.Module:
 def _rewritten(base: Any, text: str) -> type[nn.Module]:
     """A subclass with this text as its forward; its instances are copied and pickled by base and text."""
     names: dict[str, Any] = {}
-    exec(compile(text, "<rewritten forward>", "exec"), names)
+    exec(compile(text, name_of(text), "exec"), names)
 
     def reduced(self: nn.Module, protocol: object) -> tuple[Any, ...]:
         return _made, (base, text), self.__dict__

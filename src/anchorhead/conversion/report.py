@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 from torch import nn
 
@@ -68,7 +67,7 @@ class ConversionReport:
 
     def settle(self, model: nn.Module) -> None:
         """This is the model of which the report is told, and what it is made of."""
-        self._model: ref[nn.Module] | None = ref(model)
+        self._model: nn.Module | None = model
         self.made = makeup(model, self.places)
         self.computed_by = self.computed_by or functions_named(self.made.configured)
         self.dtypes = self.dtypes or dtypes(model)
@@ -85,16 +84,8 @@ class ConversionReport:
 
     @property
     def model(self) -> nn.Module | None:
-        """The model, while there is one."""
-        held = vars(self).get("_model")
-        return None if held is None else held()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy is told of the model's copy."""
-        return vars(self) | {"_model": self.model}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _model=None if state["_model"] is None else ref(state["_model"]))
+        """The model, which its report keeps, so that what is said is of what it is; None until the conversion ends."""
+        return vars(self).get("_model")
 
     @property
     def changed(self) -> list[str]:

@@ -189,7 +189,7 @@ def _calls(
     if graph is None:
         why = f"its forward calls {said}, and cannot be rewritten, since {fixed or 'torch.fx cannot trace it'}"
         return [], [(where, f"{why}; to have them converted, make them modules: {modules_for(names)}")]
-    sites = []
+    sites, missed = [], []
     for node in graph.nodes:
         if node.target is F.glu:
             dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", -1)
@@ -197,18 +197,19 @@ def _calls(
         elif _is_call(node):
             formula = formula_of_call(node.target, tuple(node.args[1:]), dict(node.kwargs))
             if formula is None:
-                why = why_unread_call(node.name, node.target, tuple(node.args[1:]), dict(node.kwargs))
-                return [], [(where, why)]
+                called = FUNCTIONS.get(cast(Any, node.target), _name(node))
+                missed.append((where, why_unread_call(called, node.target, tuple(node.args[1:]), dict(node.kwargs))))
+                continue
             in_place = _in_place(node)
             gated = _partner(node) is not None and not in_place
             formula = f"{RAMP}**2" if formula == RAMP and not in_place and _squared(node) else formula
             sites.append(Site("call", path, node.name, formula, gated, in_place))
-    if not sites:
+    if not sites and not missed:
         written = [n for n in graph.nodes if _name(n).removesuffix("_") in names and _name(n).endswith("_")]
         why = f"its code calls {said} where torch.fx does not see it"
         why = f"{_name(written[0])} overwrites its argument, and is not replaced" if written else why
         return [], [(where, f"{why}; to have them converted, make them modules: {modules_for(names)}")]
-    return sites, []
+    return sites, missed
 
 
 def _is_call(node: fx.Node) -> bool:

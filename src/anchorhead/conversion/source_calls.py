@@ -20,6 +20,7 @@ from typing import Any
 from torch import nn
 
 from anchorhead.conversion.activations import FUNCTIONS, METHODS, formula_of_call
+from anchorhead.conversion.lines import END, HEADED
 
 Calls = dict[str, str]
 """The formula of each call, by the name under which its head will stand."""
@@ -56,7 +57,8 @@ def source_forward(base: Any, names: tuple[str, ...]) -> Callable[..., Any]:
     """The forward of a class with heads in the place of the calls of these names."""
     read = _Reading(base, True, set(names))
     space: dict[str, Any] = {}  # beside the names of its module, which stay what they become
-    exec(compile(ast.unparse(read.tree), f"<{base.__name__} with heads>", "exec"), read.inner.__globals__, space)
+    name = f"{HEADED}{read.inner.__code__.co_filename}{END}"
+    exec(compile(ast.Module([read.tree], []), name, "exec"), read.inner.__globals__, space)
     made: types.FunctionType = space[read.tree.name]
     made.__defaults__, made.__kwdefaults__ = read.inner.__defaults__, read.inner.__kwdefaults__
     return _wrapped(base.forward, made)
@@ -202,6 +204,7 @@ def _parsed(function: Any) -> ast.FunctionDef | None:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return None
+    ast.increment_lineno(tree, inspect.unwrap(function).__code__.co_firstlineno - 1)
     return tree.body[0] if tree.body and isinstance(tree.body[0], ast.FunctionDef) else None
 
 

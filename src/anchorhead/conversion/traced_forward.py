@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from anchorhead.conversion.lines import LINE, running_line
+
 MADE = "_tensor_constant"
 """Under such names torch.fx keeps tensors that the forward makes of numbers; the graph refers to them."""
 
@@ -41,6 +43,11 @@ class _Shallow(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        node.meta[LINE] = running_line(traced.__code__)
+        return node
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Overwritten(node, self)

@@ -81,8 +81,8 @@ def watch_again(report: ConversionReport, inputs: Any) -> None:
     functions that the library has for that."""
     model = report.model
     if model is None or report.changed:
-        gone = "The model of this report is gone" if model is None else f"The model was changed ({report.changed[0]})"
-        raise InputError(f"{gone}, so that there is nothing to watch; convert the original again.")
+        why = "This report is of no model" if model is None else f"The model was changed ({report.changed[0]})"
+        raise InputError(f"{why}, so that there is nothing to watch; convert the original again.")
     item = report.item if inputs is None else inputs
     with _Untouched(model) as guard:
         found = (item, None) if item is not None else example(model, lambda item: _outputs(model, item))

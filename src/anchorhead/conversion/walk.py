@@ -20,6 +20,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from anchorhead.conversion.lines import traced_line
 from anchorhead.conversion.operations import Operations
 from anchorhead.conversion.place_heads import keep_hooks
 from anchorhead.conversion.report import ConversionReport
@@ -168,8 +169,7 @@ class _Classified(fx.Interpreter):
         stack = list((meta.get("nn_module_stack") or {"": ("", "")}).values())
         place, kind = stack[-1]
         in_head = any("_Wide" in str(kind) for _, kind in stack)
-        lines = [line.strip() for line in (meta.get("stack_trace") or "").splitlines() if line.strip()]
-        source = f"`{lines[-1]}` in {lines[-2]}" if len(lines) > 1 else ""
+        source = traced_line(meta.get("stack_trace") or "")
         name = kind if isinstance(kind, str) else kind.__name__
         where = str(place).removeprefix("model.") or "the model"
         return Event(where, name.rpartition(".")[2], operation, source, in_head)

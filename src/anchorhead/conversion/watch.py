@@ -10,12 +10,9 @@ or of the dispatcher, no class of tensors, no hook within it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -26,6 +23,7 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from anchorhead.conversion.exits import exits
+from anchorhead.conversion.lines import running_line
 from anchorhead.conversion.operations import Operations
 from anchorhead.conversion.place_heads import PLACED
 from anchorhead.conversion.states import Event, tensors_in
@@ -42,7 +40,6 @@ WITHIN = {"one_hot"}
 PLAIN = (Tensor.__torch_dispatch__, nn.Parameter.__torch_dispatch__)
 OWN_HOOKS = 2
 """How many hooks around all modules watching has."""
-PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,7 @@ class _Running:
 
     def event(self, operation: str) -> Event:
         known = (self.paths[id(m)] for m in reversed(self.stack) if id(m) in self.paths)
-        return Event(*next(known, next(iter(self.paths.values()))), operation, _line())
+        return Event(*next(known, next(iter(self.paths.values()))), operation, running_line(watch.__code__))
 
 
 def _selects(module: Any) -> bool:
@@ -240,14 +237,3 @@ def _by_numbers(index: Any) -> bool:
     """Whether the lists in an index hold plain numbers."""
     lists = [part for part in (index if isinstance(index, tuple) else [index]) if isinstance(part, list)]
     return not any(map(tensors_in, lists))
-
-
-def _line() -> str:
-    """The innermost line of code that is neither torch's, nor this package's, nor written by torch.fx."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not watch.__code__:
-        name = frame.f_code.co_filename
-        if not name.startswith(PACKAGES):
-            return f"{Path(name).name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""

@@ -16,7 +16,7 @@ from flint import arb, ctx, fmpq
 
 from anchorhead.enclosure.balls import MOST_BITS, enclose
 from anchorhead.errors import PrecisionError, SingularityError
-from anchorhead.expression.graph import Node, constant, is_short, number_of
+from anchorhead.expression.graph import Node, constant, fold, is_short, number_of, rational_part
 
 Number = int | Fraction | float | Node
 
@@ -94,6 +94,26 @@ def _enclosed(formula: Node, bits: int) -> arb:
     if not found.is_finite():
         raise SingularityError(f"The constant {formula} in the target is not a finite number; correct the formula.")
     return found
+
+
+def exact_value(node: Node) -> Fraction | None:
+    """The number that a closed formula is, if every step to it is a rational number: exp(0) - 1 is 0, and exp(1) is
+    none. A ball without a radius holds one number, and a ball holds what it encloses."""
+
+    def rule(part: Node, args: list[Fraction | None]) -> Fraction | None:
+        plain, given = rational_part(part, args), [constant(value) for value in args if value is not None]
+        if plain is not None or not args or len(given) < len(args):
+            return plain
+        ball = as_ball(Node(part.op, given, part.value))
+        if not ball.is_exact() or abs(ball) > 2**DIGITS:
+            return None
+        mantissa, exponent = ball.mid().man_exp()
+        return Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
+
+    try:
+        return fold(node, rule)
+    except SingularityError:  # the formula has no value
+        return None
 
 
 def as_float(number: Number) -> float:

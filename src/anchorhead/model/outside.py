@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,13 @@ class Watched(nn.Module):
         self._domain, self._what, self._advice = [(float(a), float(b)) for a, b in domain], what, advice
         self._outside, self._bounded = "warn", any(pair != WHOLE for pair in self._domain)
         self.register_buffer("_seen", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """What torch.jit.script asks of every module before it reads any."""
+        raise InputError(
+            "torch.jit.script reads the code of modules, and the code of heads is not in the part of Python that it "
+            "knows; record a run instead: torch.jit.trace(model, inputs), or torch.export.export(model, (inputs,))."
+        )
 
     @property
     def outside(self) -> str:

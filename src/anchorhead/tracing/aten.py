@@ -2,7 +2,12 @@
 
 An operation receives its arguments by the names in torch's schema; those that the caller left at their defaults are
 absent, and then the defaults of `functions` apply, as for text. Comparisons become `Comparison`s, which mean something
-only to `where`: it is read when it is one of the continuous choices max, min, or p*u above 0 and q*u below.
+only to `where`: it is read when it is one of the continuous choices max, min, or p*u above 0 and q*u below, or one of
+two functions of u that meet where it changes,
+
+    f(u) for u > c and g(u) for u < c is f(max(u, c)) + g(min(u, c)) - f(c) if f(c) = g(c),
+
+since one of the first two is that at c. Whether they meet is evaluated exactly: enclosures that overlap say nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +17,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NoReturn
 
+from anchorhead.enclosure.exact import exact_value
 from anchorhead.errors import DiscontinuityError, ExpressionError
 from anchorhead.expression.calls import call
 from anchorhead.expression.functions import ALIASES, DISCONTINUOUS, FUNCTIONS, canonical
-from anchorhead.expression.graph import Node, constant, divide, negate, number_of
+from anchorhead.expression.graph import Node, constant, divide, fold, negate, number_of, variables_of
 
 Arguments = Mapping[str, Any]
 Rule = Callable[[Arguments], Any]
@@ -158,10 +164,34 @@ def _where(given: Arguments) -> Node:
             p, q = _multiple(rising, u), _multiple(falling, u)
             if zero is constant(0) and p is not None and q is not None:
                 return _two_slopes(u, p, q)
+        found = _meeting(above, below, yes, no) or _meeting(below, above, no, yes)
+        if found is not None:
+            return found
     raise DiscontinuityError(
-        "torch.where may jump where its condition changes, and this one is not a max, a min or two slopes that meet "
-        "at 0; write it with torch.maximum, torch.minimum, torch.abs, torch.clamp or torch.relu."
+        "torch.where may jump where its condition changes. It is read where that compares a number u with a constant, "
+        "both sides are functions of u, and exactly equal there; write others with torch.maximum, torch.minimum, "
+        "torch.abs, torch.clamp or torch.relu."
     )
+
+
+def _meeting(u: Node, c: Node, right: Node, left: Node) -> Node | None:
+    """The choice of one function of u above a constant and another below, as the top of this file says; None if they
+    are not seen to meet."""
+    sides = [_with(side, u, c) for side in (right, left)]
+    values = [None if variables_of([c, side]) else exact_value(side) for side in sides]
+    if values[0] is None or values[0] != values[1]:
+        return None
+    parts = [_with(side, u, Node(op, (u, c))) for side, op in ((right, "max"), (left, "min"))]
+    moving = [part for part, side in zip(parts, (right, left), strict=True) if part is not side]
+    if len(moving) < 2:
+        return moving[0] if moving else right
+    total = Node("add", moving)
+    return total if values[0] == 0 else Node("sub", (total, constant(values[0])))
+
+
+def _with(node: Node, u: Node, other: Node) -> Node:
+    """The node with another one for u."""
+    return fold(node, lambda part, args: other if part is u else Node(part.op, args, part.value))
 
 
 def _multiple(node: Node, u: Node) -> Fraction | None:
