@@ -58,7 +58,9 @@ def facts(rows: Iterable[tuple[str, object]]) -> str:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], said: str = "") -> str:
     """A table, words to the left and numbers to the right; folded away under what is `said` if it is long. Numbers stay
     on one line, names of modules may be broken behind a dot."""
-    styles = [_cell([row[i] for row in rows]) if header else CELL.format("left") for i in range(len((*rows, header)[0]))]
+    styles = [
+        _cell([row[i] for row in rows]) if header else CELL.format("left") for i in range(len((*rows, header)[0]))
+    ]
     cell = lambda tag, i, text: f'<{tag} style="{styles[i]}">{_broken(_text(text))}</{tag}>'
     head = "".join(cell("th", i, name) for i, name in enumerate(header))
     lines = ("".join(cell("td", i, text) for i, text in enumerate(row)) for row in rows)
