@@ -139,7 +139,6 @@ REFUSALS = [
         "as many at every point",
     ),
     (lambda: ah.compile(lambda x: [1.0 / (x > -0.7)], (-1, 1), tol=0.1, lipschitz=1.0), ah.InputError, "box on which"),
-
     (lambda: ah.compile("x*y", (0, 1), lipschitz=1.0), ah.InputError, "formula"),
     (lambda: ah.compile("x*y", (0, 1), method="two_layer"), ah.InputError, "Python function"),
     (lambda: ah.compile(ridge, (0, 1), lipschitz=-1.0), ah.InputError, "lipschitz"),

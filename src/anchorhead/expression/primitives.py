@@ -1,9 +1,10 @@
 """Every operation written in a few primitives, so that balls, kinks and tails need rules for those alone.
 
 Primitives: constant, variable, pi, add, mul, neg, power (with a rational exponent as its value), pow (to any other
-exponent without variables, of what is not negative), exp, expm1, log, log1p, sin, cos, tan, asin, acos, atan, sinh, cosh, tanh, asinh, acosh, atanh, erf, erfc, sigmoid, softplus, abs, min,
-max (of two). Each rewriting is an identity of real functions, chosen so that nothing cancels: gelu by erfc rather than
-1 + erf, (1 + tanh z)/2 as sigmoid(2z), log(1 + exp x) as one primitive.
+exponent without variables, of what is not negative), exp, expm1, log, log1p, sin, cos, tan, asin, acos, atan, sinh,
+cosh, tanh, asinh, acosh, atanh, erf, erfc, sigmoid, softplus, abs, min, max (of two). Each rewriting is an identity of
+real functions, chosen so that nothing cancels: gelu by erfc rather than 1 + erf, (1 + tanh z)/2 as sigmoid(2z), log(1 +
+exp x) as one primitive.
 """
 
 from __future__ import annotations
