@@ -73,6 +73,8 @@ def test_conditional_bound_holds(name, method, tol):
     assert certificate.level == "conditional"
     assert certificate.bound <= tol
     assert "declared" in certificate.assumptions[0]
+    assert certificate.condition == certificate.assumptions[0]
+    assert certificate.condition in str(certificate)
     x = samples(model)
     assert (model(x) - exact(name, x)).abs().max() <= certificate.bound
     ah.walk(model.literal(), x[:3])
@@ -120,10 +122,12 @@ def hat(x):
     return max(0.0, 1 - abs(x - 0.12))
 
 
-def test_a_function_of_one_number_may_give_numbers_of_any_kind():
+def test_a_function_of_one_number_may_give_numbers_of_any_kind(tmp_path):
     model = ah.compile(hat, (-1, 1), tol=0.1, lipschitz=1.0)
     x = samples(model)
     assert model.certificate.level == "conditional"
+    model.save(tmp_path / "file")
+    assert str(ah.load(tmp_path / "file").certificate) == str(model.certificate)
     assert (model(x)[:, 0] - torch.tensor([hat(u) for u in x[:, 0].tolist()])).abs().max() <= model.certificate.bound
 
 

@@ -168,7 +168,7 @@ def _conditional(target: Opaque, head: GridHead, rounding: float, dtype: str, li
     declared = f"the target's Lipschitz constant in the Euclidean metric is at most {lipschitz:g}, as declared"
     outputs = (sum_above(found.bound, rounding),) * head.outputs
     return Certificate(target.name, target.box, dtype, "conditional", found.bound, rounding, 0,
-                       (declared, *ASSUMPTIONS), outputs)  # fmt: skip
+                       (declared, *ASSUMPTIONS), outputs, condition=declared)  # fmt: skip
 
 
 def _check_constant(target: Opaque, lipschitz: float) -> None:
