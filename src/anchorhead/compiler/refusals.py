@@ -79,6 +79,11 @@ def _refusal(search: Search) -> ToleranceError:
             f"{what} could not be proved: heads keep it on samples, but {_rounds(search, search.rounds)}. "
             + (f"{best_so_far(search)} {advice}" if search.kept else advice)
         )
+    if search.unproved >= PATIENCE and search.best_head is None and not search.target.bounded:
+        return BelowDtype(
+            f"{what} could not be proved: heads keep it on samples, but no proof follows them and the target to "
+            "infinity. Use a bounded domain."
+        )
     if search.unproved >= PATIENCE:
         return BelowDtype(
             f"{what} could not be proved: heads come near it on samples, and do not keep it everywhere. "
