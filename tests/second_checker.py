@@ -299,21 +299,25 @@ MACRO_TREES = {name: macro(text) for name, text in MACROS.items()}
 
 def power(base: Any, exact: Fraction | None, exponent: Callable[[], Any]) -> Any:
     if exact is None:
-        return primitive("exp", primitive("log", base) * exponent())
+        return real_power(base, exponent())
     if exact.denominator == 2 and exact.numerator in (1, -1):
         root = primitive("sqrt", base)
         return root if exact > 0 else number(1) / root
     if exact.denominator != 1:
-        if isinstance(base, arb) and exact > 0 and not base > 0:  # from 0 up to the power of the largest
-            top = primitive("exp", base.upper().log() * number(exact)) if base.upper() > 0 else arb(0)
-            return arb(0).union(top)
-        return primitive("exp", primitive("log", base) * number(exact))
+        return real_power(base, number(exact))
     result, count, square = number(1), abs(exact.numerator), base
     while count:
         result = result * square if count % 2 else result
         count //= 2
         square = square * square if count else square
     return result if exact >= 0 else number(1) / result
+
+
+def real_power(base: Any, exponent: Any) -> Any:
+    if isinstance(base, arb) and isinstance(exponent, arb) and exponent > 0 and not base > 0:
+        top = primitive("exp", base.upper().log() * exponent) if base.upper() > 0 else arb(0)
+        return arb(0).union(top)  # from 0 up to the power of the largest
+    return primitive("exp", primitive("log", base) * exponent)
 
 
 def primitive(name: str, u: Any) -> Any:

@@ -167,6 +167,17 @@ def test_formulas_of_several_variables():
     assert same.upper < 1e-20
 
 
+@settings(max_examples=15, deadline=None)
+@given(st.floats(-3, 3), st.floats(-3, 3), st.floats(0.01, 5), st.floats(0, 5))
+def test_a_relative_distance_of_lines_that_part_is_that_of_their_quotient(slope, level, rise, lift):
+    found = ah.distance(f"{slope!r}*x + {level!r}", f"{rise!r}*x + {lift!r}", (1, math.inf), relative=True)
+    x = np.concatenate([np.geomspace(1, 1e9, 500), [1e15]])
+    apart = np.abs((slope * x + level) / (rise * x + lift) - 1).max()
+    assert found.lower * (1 - 1e-9) - 1e-12 <= max(apart, abs(slope / rise - 1)) <= found.upper * (1 + 1e-9) + 1e-12
+    with pytest.raises(ah.InputError, match="not bounded"):
+        ah.distance("1.01*x", "3 + exp(-x)", (1, math.inf), relative=True)
+
+
 def test_relative():
     found = ah.distance("tanh(x)", "x", (-1, 1), relative=True)
     assert found.lower <= 1 - math.tanh(1) <= found.upper <= 1.0011 * found.lower

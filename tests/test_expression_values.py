@@ -107,6 +107,8 @@ CASES = {
     "x**-3": (lambda x: x**-3, 0.2, 3),
     "x**2.5": (lambda x: x ** mp.mpf(2.5), 0.1, 3),
     "x**(1/3)": (lambda x: mp.cbrt(x), 0.1, 3),
+    "x**sqrt(2)": (lambda x: x ** mp.sqrt(2), 0.1, 3),
+    "x**-pi": (lambda x: x**-mp.pi, 0.2, 3),
     "x**x": (lambda x: x**x, 0.1, 3),
     "2**-x": (lambda x: 2**-x, -3, 3),
     "e**x - pi": (lambda x: mp.e**x - mp.pi, -3, 3),
@@ -244,6 +246,8 @@ def test_bounded_functions_keep_to_their_range_on_wide_balls():
         ("sqrt(x)", arb(0.25, 0.25), 1),
         ("sqrt(x)", arb(0.15, 0.15), 1),
         ("x**1.5", arb(0.25, 0.25), 2),
+        ("x**sqrt(2)", arb(0.25, 0.25), 2),
+        ("x**-sqrt(2)", arb(0.25, 0.25), 0),
         ("sqrt(x)", arb(0, 1), 0),
         ("log(x)", arb(0.5, 0.5), 0),
         ("1/x", arb(0, 1), 0),
@@ -273,6 +277,7 @@ def test_a_jet_has_as_many_coefficients_as_asked_for_and_leaves_flint_as_it_was(
 TOUCHING = [
     ("asin(x/3)", -3, 3), ("acos(x/3)", 0, 3), ("sqrt(1 - x/3)", 0, 3), ("acosh(x/3)", 3, 6), ("asin(0.1*x)", 0, 10),
     ("sqrt(1 - (x/3)**2)", -3, 3), ("sqrt(2 - (x/3 + 3/x))", 3, 3), ("sqrt(x - 0.1 + 0.3/3)", 0, 1),
+    ("x**sqrt(2)", 0, 1), ("(1 - x/3)**pi", -3, 3), ("(1 - abs(x/3))**(pi/4)", -3, 3),
 ]  # fmt: skip
 
 

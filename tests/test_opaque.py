@@ -73,6 +73,8 @@ def test_conditional_bound_holds(name, method, tol):
     assert certificate.level == "conditional"
     assert certificate.bound <= tol
     assert "declared" in certificate.assumptions[0]
+    assert certificate.condition == certificate.assumptions[0]
+    assert certificate.condition in str(certificate)
     x = samples(model)
     assert (model(x) - exact(name, x)).abs().max() <= certificate.bound
     ah.walk(model.literal(), x[:3])
@@ -115,7 +117,32 @@ def test_conditional_bound_holds_for_functions_nobody_chose(a, b, c):
     assert (model(x)[:, 0] - values).abs().max() <= model.certificate.bound
 
 
+def hat(x):
+    """One number to one: 0. here, and what x is there."""
+    return max(0.0, 1 - abs(x - 0.12))
+
+
+def test_a_function_of_one_number_may_give_numbers_of_any_kind(tmp_path):
+    model = ah.compile(hat, (-1, 1), tol=0.1, lipschitz=1.0)
+    x = samples(model)
+    assert model.certificate.level == "conditional"
+    model.save(tmp_path / "file")
+    assert str(ah.load(tmp_path / "file").certificate) == str(model.certificate)
+    assert (model(x)[:, 0] - torch.tensor([hat(u) for u in x[:, 0].tolist()])).abs().max() <= model.certificate.bound
+
+
 REFUSALS = [
+    (
+        lambda: ah.compile(lambda x: max(0.0, 1 - 1e4 * abs(x - 0.1234567)), (-1, 1), tol=0.1, lipschitz=1.0),
+        ah.InputError,
+        "at least that",
+    ),
+    (
+        lambda: ah.compile(lambda x: [x] if x < 0.3 else [x, x], (-1, 1), tol=0.1, lipschitz=1.0),
+        ah.ShapeError,
+        "as many at every point",
+    ),
+    (lambda: ah.compile(lambda x: [1.0 / (x > -0.7)], (-1, 1), tol=0.1, lipschitz=1.0), ah.InputError, "box on which"),
     (lambda: ah.compile("x*y", (0, 1), lipschitz=1.0), ah.InputError, "formula"),
     (lambda: ah.compile("x*y", (0, 1), method="two_layer"), ah.InputError, "Python function"),
     (lambda: ah.compile(ridge, (0, 1), lipschitz=-1.0), ah.InputError, "lipschitz"),

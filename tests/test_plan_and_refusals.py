@@ -330,6 +330,15 @@ def test_formulas_that_lose_more_digits_than_a_tolerance_leaves_are_refused_as_t
     assert ah.compile("-y**2", (-1, 1), tol=1e-3).certificate.bound <= 1e-3
 
 
+@pytest.mark.parametrize(("formula", "domain", "tol"), [("exp(x)", (-3, 2), 2.3e-5), ("sin(x)", (100, 101), 1e-6)])
+def test_the_best_that_a_refusal_names_is_kept_by_a_call(formula, domain, tol):
+    with pytest.raises(ah.ToleranceError) as refused:
+        ah.compile(formula, domain, tol=tol, dtype=torch.float32)
+    best = float(re.search(r"The best found is (\S+) with", str(refused.value))[1])
+    assert best >= refused.value.best > tol
+    assert ah.compile(formula, domain, tol=best, dtype=torch.float32).certificate.bound <= best
+
+
 def test_a_head_that_does_not_keep_what_it_promised_is_named_with_its_reason(monkeypatch):
     def refuses(*_: object, **__: object) -> None:
         refusal = ah.ToleranceError("no box near u = 1 has a bound.")

@@ -86,6 +86,12 @@ def test_gamma_heads_fitted_by_size_keep_an_absolute_error_over_decades():
     assert not model.certificate.relative
 
 
+def test_pieces_are_no_more_than_a_constant_where_that_is_enough():
+    model = ah.compile("abs(x)**2.5", (-1e-12, 1e-12), tol=2e-4, dtype=torch.float32, method="pieces")
+    assert model.resources.keys == 1
+    assert model.certificate.bound <= 1e-29
+
+
 @pytest.mark.heavy
 def test_auto_finds_the_gamma_head_that_there_is():
     assert ah.compile("1/x", (1e-6, 1), tol=1).resources.keys <= 30

@@ -54,6 +54,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "sin on an interval": lambda: ah.compile("sin(3*x)", (-1, 1)),
     "kinks and curves": lambda: ah.compile("abs(x - 0.3) + sin(x)", (-1, 1), tol=1e-4),
     "a root at its end": lambda: ah.compile("sqrt(x)", (0, 1), tol=1e-2),
+    "a power that is no fraction, from zero": lambda: ah.compile("abs(x)**(pi/2)", (-1, 1), tol=1e-3),
     "a power, relative": lambda: ah.compile("x**-0.5", (1e-3, 1e3), tol=1e-4, relative=True),
     "nearest keys": lambda: ah.compile("x**2", (0, 1), tol=0.1, method="nearest"),
     "a product in float32": lambda: ah.compile("x*y", SQUARE, dtype=torch.float32, method="graph"),

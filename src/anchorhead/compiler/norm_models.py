@@ -15,7 +15,8 @@ from anchorhead.compiler.head_methods import Gamma, Smooth
 from anchorhead.compiler.head_route import compile_head
 from anchorhead.compiler.method import HeadMethod, Wish
 from anchorhead.compiler.odd_model import odd_model
-from anchorhead.compiler.target import read_target, relative
+from anchorhead.compiler.sizes import relative
+from anchorhead.compiler.target import read_target
 from anchorhead.model.compiled import CompiledModel
 
 RANGE = 2.0**-44, 2.0**34

@@ -222,6 +222,9 @@ class PieceFit:
     def build(self, keys: int, goal: Goal) -> Head:
         if self.affine is not None and keys == 1:
             return single_key(self.affine.constant, self.affine.gain)
+        constant, apart = self._level() if keys == 1 else (0.0, math.inf)
+        if apart <= goal.error:
+            return single_key(constant, 0.0)
         head = self.layout.build(keys, goal)
         if self.unpinned is None or self.error(head, goal) <= goal.error:
             return head
@@ -232,6 +235,8 @@ class PieceFit:
         """About the error of a head with so many keys."""
         if self.affine is not None:
             return 0.0
+        if keys == 1 and self._level()[1] <= goal.error:
+            return self._level()[1]
         return self.layout.estimate(keys, goal) if self._free else goal.error  # pinned keys show it only when fitted
 
     def error(self, head: Head, goal: Goal) -> float:
@@ -246,6 +251,15 @@ class PieceFit:
         exact = self.f(u)
         errors = np.abs(head(u) - exact)
         return float((errors / np.abs(exact) if self.relative else errors).max())
+
+    def _level(self) -> tuple[float, float]:
+        """The constant in the middle of its values, and how far they are from it, on samples; a head that is steep has
+        gains beyond any limit on so narrow a piece. Infinitely far where sides or units ask for another head."""
+        if not self._free or self.relative:
+            return 0.0, math.inf
+        values = self.f(np.linspace(self.low, self.high, 1501))
+        low, high = float(values.min()), float(values.max())
+        return (low + high) / 2, (high - low) / 2
 
     @cached_property
     def places(self) -> Places:

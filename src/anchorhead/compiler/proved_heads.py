@@ -107,7 +107,7 @@ def _search(request: Request, error: float, dtype: str, progress: Progress, most
         claim = search.run()
     except ToleranceError as refusal:
         hopeless = not math.isfinite(search.best) and search.rounding > 0  # below the dtype: nothing was even tried
-        refusal.best = 3 * search.rounding if hopeless else search.best
+        refusal.best = 3 * search.rounding if hopeless else refusal.best
         if hopeless or ((request.carries or hurried) and not isinstance(refusal, BelowDtype)):
             raise
         if not isinstance(refusal, BelowDtype):

@@ -17,8 +17,8 @@ from anchorhead.compiler.circuit_target import (
     source_digest,
 )
 from anchorhead.compiler.method import Method
+from anchorhead.compiler.sizes import relative as in_relative_units
 from anchorhead.compiler.target import Target, expression_of, read_target
-from anchorhead.compiler.target import relative as in_relative_units
 from anchorhead.errors import ExpressionError, InputError
 from anchorhead.expression.graph import Expression
 from anchorhead.tracing.calling import require_instance

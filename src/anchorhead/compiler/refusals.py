@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from anchorhead.compiler.prove import prove_head, sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.digits import Up
 from anchorhead.errors import ToleranceError
@@ -17,6 +18,8 @@ PATIENCE = 3
 """How many sizes whose heads keep the goal on samples may fail to be proved: more keys do not help then. A size after
 one of them that does not keep it counts as half of one."""
 
+PROVABLE = 1.5
+"""How many times its error on samples a head is tried to be proved to keep."""
 NEAR_UNIT = 16.0
 """A search whose best error is at most so many times what float64 tells of the target ends for that reason."""
 
@@ -35,9 +38,22 @@ class Interrupted(KeyboardInterrupt):
 
 def refusal(search: Search) -> ToleranceError:
     """Why no head keeps the tolerance, what was reached, and what to do."""
+    _prove_best(search)
     found = _refusal(search)
-    found.best = search.best if search.best_keys else found.best
+    found.best = search.best if search.kept is None else search.kept.bound
     return found
+
+
+def _prove_best(search: Search) -> None:
+    """A bound for the head that promises the least, where that is less than what was proved."""
+    head, before = search.best_head, math.inf if search.kept is None else search.kept.bound
+    if head is None or not search.best < before:
+        return
+    cuts = search.fit.cuts(head)
+    error = sampled_error(search.target, head, cuts, search.goal.error)
+    found = prove_head(search.target, head, PROVABLE * error, cuts, search.fit.method)
+    if isinstance(found, HeadClaim) and found.telling:
+        search.keep(found)
 
 
 def _refusal(search: Search) -> ToleranceError:
@@ -54,14 +70,19 @@ def _refusal(search: Search) -> ToleranceError:
         return BelowDtype(
             f"{what} could not be proved: heads keep it on samples, but boxes as small and many as there may be give "
             f"no bound near {search.target.variable} = {search.stuck:.6g}. "
-            + (f"{best_so_far(search)} " if search.best_keys else "")
+            + (f"{best_so_far(search)} " if search.kept else "")
             + "Use a larger tol, a domain that keeps away from there, or another form of the formula."
         )
     if search.unproved >= PATIENCE and search.rounds is not None:
         advice = wider if search.target.bounded and search.rounds < math.inf else "Use a smaller, bounded domain."
         return BelowDtype(
             f"{what} could not be proved: heads keep it on samples, but {_rounds(search, search.rounds)}. "
-            + (f"{best_so_far(search)} {advice}" if search.best_keys else advice)
+            + (f"{best_so_far(search)} {advice}" if search.kept else advice)
+        )
+    if search.unproved >= PATIENCE and search.best_head is None and not search.target.bounded:
+        return BelowDtype(
+            f"{what} could not be proved: heads keep it on samples, but no proof follows them and the target to "
+            "infinity. Use a bounded domain."
         )
     if search.unproved >= PATIENCE:
         return BelowDtype(
@@ -105,10 +126,17 @@ def _rounds(search: Search, rounds: float) -> str:
 
 
 def best_so_far(search: Search) -> str:
-    """The best head that was found, for a sentence."""
-    if not search.best_keys and search.missed is not None:
+    """The best bound that was proved, for a sentence."""
+    if search.kept is not None:
+        return f"The best found is {Up(search.kept.bound):.3g} with {search.kept.head.keys} keys."
+    if search.best_head is None and search.missed is not None:
         where = f"{search.target.variable} = {search.missed.place:.9g}"
         return f"Heads that keep it elsewhere err by {search.missed.error:.3g} at {where}, as by a narrow peak."
-    if not search.best_keys:
-        return "No head came close."
-    return f"The best found is {Up(search.best):.3g} with {search.best_keys} keys."
+    return "No head came close." if search.best_head is None else seen_so_far(search)
+
+
+def seen_so_far(search: Search) -> str:
+    """The best head on samples, for a sentence."""
+    if search.best_head is None:
+        return "No head was finished by then."
+    return f"The best on samples errs by about {search.best:.3g} with {search.best_head.keys} keys, and is not proved."

@@ -15,7 +15,7 @@ from flint import arb
 from anchorhead.arithmetic import geometric, log_of
 from anchorhead.compiler.method import Fit, Goal, Progress
 from anchorhead.compiler.prove import offset_rounding, prove_head, sampled_error, shown_rounding
-from anchorhead.compiler.refusals import PATIENCE, BelowDtype, Interrupted, best_so_far, refusal
+from anchorhead.compiler.refusals import PATIENCE, BelowDtype, Interrupted, refusal, seen_so_far
 from anchorhead.compiler.sizes import size_of
 from anchorhead.compiler.target import Target
 from anchorhead.dtypes import BITS, UNIT
@@ -87,7 +87,10 @@ class Search:
         self.rounded = False
         """Whether more keys do not help, since their numbers are rounded."""
         self.best = math.inf
-        self.best_keys = 0
+        """The least that a head errs by on samples, and rounds by at some points; `best_head` does."""
+        self.best_head: Head | None = None
+        self.kept: HeadClaim | None = None
+        """The least bound that was proved."""
 
     def _check_values(self) -> None:
         """Refuses a formula whose own values float64 gives with larger errors than the tolerance."""
@@ -114,7 +117,7 @@ class Search:
         except KeyboardInterrupt:
             proved = [claim for claim in self.tried.values() if claim is not None]
             smallest = min(proved, key=lambda claim: claim.head.keys, default=None)
-            raise Interrupted(self.target, smallest, best_so_far(self)) from None
+            raise Interrupted(self.target, smallest, seen_so_far(self)) from None
 
     def _run(self) -> HeadClaim:
         if self.goal.error <= 0:
@@ -255,7 +258,8 @@ class Search:
             cuts = self.fit.cuts(head)
             self.errors[keys] = sampled_error(self.target, head, cuts, self.goal.error)
             if not self.errors[keys] <= self.goal.error:
-                self._note(self.errors[keys] + self.tol - self.goal.error, head)
+                if self.errors[keys] < self.best:
+                    self._note(self.errors[keys] + shown_rounding(self.target, head), head)
                 if self.fit.size is None or share < 1 or self.errors[keys] > 2 * self.goal.error:
                     break
                 share = 0.5  # the numbers of the dtype take the rest
@@ -273,9 +277,11 @@ class Search:
             telling = isinstance(found, float) or found.telling
             if telling:
                 self._note(self.errors[keys] + lost if isinstance(found, float) else found.bound, head)
-            if isinstance(found, HeadClaim) and telling and found.bound <= self.tol:
-                proved = found
-                break
+            if isinstance(found, HeadClaim) and telling:
+                self.keep(found)
+                if found.bound <= self.tol:
+                    proved = found
+                    break
             # rounding does not fall with the values, or is not theirs: scores round where slopes are steep
             stays = keys >= LARGE and lost > min(0.9 * rounding, STEEP * self.tol)
             if stays or not self._smaller_values(lost):
@@ -340,4 +346,9 @@ class Search:
 
     def _note(self, error: float, head: Head) -> None:
         if error < self.best:
-            self.best, self.best_keys = error, head.keys
+            self.best, self.best_head = error, head
+
+    def keep(self, claim: HeadClaim) -> None:
+        """Remembers a claim that was proved, if none has a smaller bound."""
+        if self.kept is None or claim.bound < self.kept.bound:
+            self.kept = claim

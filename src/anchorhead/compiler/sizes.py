@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from anchorhead.arithmetic import Array
 from anchorhead.compiler.target import Target
 from anchorhead.dtypes import LARGEST, LEAST_NORMAL
+from anchorhead.enclosure.zeros import zero
 from anchorhead.errors import InputError, PrecisionError, SingularityError
 
 SAMPLES = 1001
@@ -19,10 +23,7 @@ SPARE = 100.0
 
 def size_of(target: Target, tol: float, dtype: str) -> float:
     """The largest |target| on samples. Refused where it is undefined, too large, or too small for a relative error."""
-    low, high = target.window
-    places = np.linspace(low, high, SAMPLES)
-    with np.errstate(all="ignore"):
-        sizes = np.abs(target.function()(places))
+    places, sizes = _sampled(target)
     if np.isnan(sizes).any():
         place = float(places[np.isnan(sizes)][0])
         raise SingularityError(
@@ -31,6 +32,20 @@ def size_of(target: Target, tol: float, dtype: str) -> float:
         )
     if target.relative:
         _check_least(target, tol, dtype, places, sizes)
+    _check_largest(target, dtype, sizes)
+    return float(sizes.max())
+
+
+def _sampled(target: Target) -> tuple[Array, Array]:
+    """Places, and |target| there."""
+    places = np.linspace(*target.window, SAMPLES)
+    with np.errstate(all="ignore"):
+        return places, np.abs(target.function()(places))
+
+
+def _check_largest(target: Target, dtype: str, sizes: Array) -> None:
+    """Refuses what is too large, or on too wide or narrow a domain."""
+    low, high = target.window
     width, scale, most = high - low, float(sizes.max()), min(MOST, LARGEST[dtype])
     if not (1 / MOST < width < MOST and scale < most):
         raise InputError(
@@ -38,7 +53,22 @@ def size_of(target: Target, tol: float, dtype: str) -> float:
             f"{1 / MOST:g} to {MOST:g} and targets up to {most:.3g} can be compiled; rescale the variable or the "
             "target to ordinary sizes, and put the factors into the weights around the model."
         )
-    return scale
+
+
+def relative(target: Any) -> Target:
+    """The target with errors in units of |f|; refused where they are none, at a zero of f."""
+    if not isinstance(target, Target):
+        raise InputError("relative=True is for functions of one variable with one output; leave it out for others.")
+    if not target.bounded:
+        raise InputError("relative=True needs a bounded domain, such as (1e-6, 1e4): give one.")
+    _check_largest(target, "float64", _sampled(target)[1])
+    place = zero(target.node, target.variable, target.low, target.high)
+    if place is not None:
+        raise InputError(
+            f"relative=True asks for |model/f - 1| <= tol, and {target.expression} has a zero, or comes too near one "
+            f"to tell, at {target.variable} = {place:.6g}. Choose a domain without it, or leave relative=True out."
+        )
+    return replace(target, relative=True)
 
 
 def _check_least(target: Target, tol: float, dtype: str, places: Array, sizes: Array) -> None:

@@ -19,7 +19,6 @@ from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.pieces import Piece, pieces, singularities
 from anchorhead.enclosure.precision import precision
 from anchorhead.enclosure.tails import tail
-from anchorhead.enclosure.zeros import zero
 from anchorhead.errors import ExpressionError, InputError
 from anchorhead.expression.domain import ends, shown
 from anchorhead.expression.functions import check_names
@@ -214,21 +213,6 @@ def read_target(target: Any, domain: Domain) -> Target:
     low, high = read_interval(domain, expression.variables[0])
     singularities(expression.outputs[0], expression.variables[0], low, high)
     return Target(expression, low, high, _checked(target, expression, low, high))
-
-
-def relative(target: Any) -> Target:
-    """The target with errors in units of |f|; refused where they are none, at a zero of f."""
-    if not isinstance(target, Target):
-        raise InputError("relative=True is for functions of one variable with one output; leave it out for others.")
-    if not target.bounded:
-        raise InputError("relative=True needs a bounded domain, such as (1e-6, 1e4): give one.")
-    place = zero(target.node, target.variable, target.low, target.high)
-    if place is not None:
-        raise InputError(
-            f"relative=True asks for |model/f - 1| <= tol, and {target.expression} has a zero, or comes too near one "
-            f"to tell, at {target.variable} = {place:.6g}. Choose a domain without it, or leave relative=True out."
-        )
-    return replace(target, relative=True)
 
 
 def _checked(target: Any, expression: Expression, low: float, high: float) -> tuple[str, ...]:

@@ -98,6 +98,7 @@ def _certificate(target: Opaque, network: GridNetwork, lipschitz: float | None, 
     values = network.lookup.values
     unit = torch.finfo(network.dtype).eps / 2
     rounding = 8 * (len(target.box) + 1) * unit * values.abs().max().item()
+    condition = ""
     if lipschitz is None:
         draw = torch.Generator().manual_seed(0)
         t = torch.rand(SAMPLES, 1, len(target.box), generator=draw, dtype=torch.float64).to(network.dtype)
@@ -110,6 +111,6 @@ def _certificate(target: Opaque, network: GridNetwork, lipschitz: float | None, 
         hold_against(values, axes, lipschitz, "euclidean")
         error = network.bound_for(lipschitz=lipschitz * math.sqrt(sum(w * w for w in widths)), metric="sup") - rounding
         declared = f"the target's Lipschitz constant in the Euclidean metric is at most {lipschitz:g}, as declared"
-        level, said = "conditional", [declared, *ASSUMPTIONS]
+        level, said, condition = "conditional", [declared, *ASSUMPTIONS], declared
     return Certificate(target.name, target.box, dtype, level, error, rounding, 0, tuple(said),
-                       outputs=(sum_above(error, rounding),) * values.shape[-1])  # fmt: skip
+                       outputs=(sum_above(error, rounding),) * values.shape[-1], condition=condition)  # fmt: skip

@@ -79,6 +79,10 @@ def _apply(step: Step, found: Sequence[Array], values: Mapping[str, Array]) -> A
         return np.array(as_float(value))
     if op == "power":
         return _power(found[args[0]], Fraction(value))
+    if op == "pow":
+        base, exponent = found[args[0]], found[args[1]]
+        risen = arithmetic.exp(exponent * arithmetic.log(np.where(base > 0, base, np.nan)))
+        return np.where((base == 0) & (exponent > 0), 0.0, risen)
     if op in _FAST:
         return _FAST[op](*(found[arg] for arg in args))
     return _each(getattr(arb, op), found[args[0]])

@@ -142,6 +142,8 @@ def _range(step: Step, balls: list[arb], values: Mapping[str, arb], ends: bool =
         return ranges.product(u, v) if ends and v.is_finite() else u * v
     if not v.is_finite():
         return NAN
+    if op == "pow":
+        return ranges.power(u, v)
     return ranges.largest(u, v) if op == "max" else ranges.smallest(u, v)
 
 
@@ -193,6 +195,8 @@ def _expand(step: Step, results: list[Series], variable: str, x: arb, length: in
         return series.negate(_larger(series.negate(u), series.negate(results[args[1]])))
     if op == "abs":
         return _larger(u, series.negate(u), ranges.absolute(u.coefficients[0]))
+    if op == "pow":
+        op, value = "power", results[args[1]].coefficients[0]
     centre = u.coefficients[0]
     if not centre.is_finite():
         return Series([NAN], 1)

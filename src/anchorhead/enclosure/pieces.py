@@ -2,11 +2,13 @@
 
 Each of these operations has a switch function: u for abs(u), a - b for max(a, b) and min(a, b). Its roots are isolated
 by bisection in balls: a box is done when the switch function is not 0 on it, or when its slope is not 0 there, so that
-it has at most one root, found from the signs at the ends. (Far out on an unbounded domain, where exp fills any ball,
-a box may be settled by the signs at its ends alone.) Between neighbouring roots every operation keeps to one
-branch, read off at a point inside. Pieces that come out as the same formula are joined, so a switch that changes
-nothing (max(x, x - 1), or x**2 touching 0) leaves no kink. A kink is reported as a float: the short decimal number next
-to the root where the switch function vanishes there, and otherwise the nearest float.
+it has at most one root, found from the signs at the ends. Beside a root where slopes vanish too, as of x - sin(x), the
+terms of a slope cancel in any ball: there it is enclosed by its Taylor form, c_j those in the middle of the box and c_n
+that of the box, f'(m + h) = sum of j c_j h^(j-1) for j < n, and n c_n h^(n-1). (Far out on an unbounded domain, where
+exp fills any ball, a box may be settled by the signs at its ends alone.) Between neighbouring roots every operation
+keeps to one branch, read off at a point inside. Pieces that come out as the same formula are joined, so a switch that
+changes nothing (max(x, x - 1), or x**2 touching 0) leaves no kink. A kink is reported as a float: the short decimal
+number next to the root where the switch function vanishes there, and otherwise the nearest float.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import NamedTuple
 
 from flint import arb, ctx
 
+from anchorhead.enclosure import ranges
 from anchorhead.enclosure.balls import enclose, jet
 from anchorhead.enclosure.boxes import FAR, box, cover
 from anchorhead.enclosure.singularities import singularities
@@ -28,6 +31,8 @@ from anchorhead.expression.primitives import minus, primitive, rebuild, sub
 __all__ = ["Piece", "kinks", "pieces", "singularities"]
 
 PRECISION = 128
+FINE = 512
+"""Bits where terms cancel."""
 MOST_BOXES = 100_000
 MOST_WORK = 3_000_000
 """Operations evaluated to find kinks and pieces: some seconds."""
@@ -35,6 +40,10 @@ REBUILDING = 20
 """Evaluations that rebuilding an operation costs."""
 MOST_KINKS = 2_000
 NARROW = 2.0**-44
+PLAIN = 200
+"""So many boxes are looked at by balls alone."""
+ORDER = 8
+"""Of Taylor forms of slopes: a root of this order is found."""
 FURTHEST = 2.0**60
 
 
@@ -92,7 +101,8 @@ class _Work:
         if self.done > MOST_WORK:
             raise ExpressionError(
                 f"The kinks of the target, where an abs, min or max switches, take more than {MOST_WORK:,} operations "
-                "to find; give a smaller domain, or write the target with fewer of them."
+                "to find; give a smaller domain, or write the target with fewer of them, and what they compare so that "
+                "terms do not cancel."
             )
 
 
@@ -113,7 +123,7 @@ class _Roots:
         span = max((right - left for left, right in covering if abs(left) < FAR), default=0.0)
         while stack:
             left, right = stack.pop()
-            self._count(found)
+            self._count(found, left)
             if self._settled(left, right, found):
                 continue
             middle = left / 2 + right / 2
@@ -141,19 +151,48 @@ class _Roots:
             if self._sign(left) * self._sign(right) < 0:
                 found.append(self._root(left, right))
             return True
+        if self.boxes > PLAIN and self._is_steep(left, right):
+            if self._sign(left) * self._sign(right) < 0:
+                found.append(self._root(left, right))
+            return True
         return all(self._sign(left + share * (right - left)) == 0 for share in (0.3718, 0.6113, 0.8419))
 
-    def _count(self, found: list[float]) -> None:
+    def _is_steep(self, left: float, right: float) -> bool:
+        """Whether the Taylor form of the slope has one sign on the box."""
+        self.work.add(2 * ORDER * self.size)
+        middle = left / 2 + right / 2
+        with ctx.workprec(FINE):
+            there = jet(self.switch, self.variable, arb(middle), ORDER - 1)
+            over = jet(self.switch, self.variable, box(left, right), ORDER)
+            if len(there) < ORDER or len(over) <= ORDER:
+                return False
+            h = box(left, right) - middle
+            slope = sum((j * c * ranges.power(h, j - 1) for j, c in enumerate([*there, over[-1]]) if j), arb(0))
+        return bool(slope > 0 or slope < 0)
+
+    def _count(self, found: list[float], place: float) -> None:
         self.boxes += 1
-        if self.boxes > MOST_BOXES or len(found) > MOST_KINKS:
+        if len(found) > MOST_KINKS:
             raise ExpressionError(
                 f"The kinks of the target where {self.switch} changes its sign are too many to be found (over "
-                f"{min(len(found), MOST_KINKS)} so far); give a smaller domain."
+                f"{MOST_KINKS} so far); give a smaller domain."
+            )
+        if self.boxes > MOST_BOXES:
+            raise ExpressionError(
+                f"Where {self.switch} changes its sign, at a kink of the target, could not be told near "
+                f"{self.variable} = {place:.6g} within {MOST_BOXES:,} boxes ({len(found)} such places were found). "
+                "Give a domain that ends before, or write it so that terms do not cancel."
             )
 
     def _sign(self, point: float) -> int:
-        self.work.add(self.size)
-        return _sign(enclose(self.switch, {self.variable: arb(point)}))
+        """With more bits where few do not tell."""
+        for bits in (PRECISION, FINE):
+            self.work.add(self.size)
+            with ctx.workprec(bits):
+                value = enclose(self.switch, {self.variable: arb(point)})
+            if not value.contains(0) or value.is_zero():
+                break
+        return _sign(value)
 
     def _root(self, left: float, right: float) -> float:
         sign = self._sign(left)

@@ -26,8 +26,10 @@ SLIVER = arb(2) ** -20
 WIDE = arb(0.03125)
 
 
-def exact(number: int | Fraction) -> arb:
+def exact(number: int | Fraction | arb) -> arb:
     """The ball of a rational number at the working precision; exact where it is an integer or dyadic and fits."""
+    if isinstance(number, arb):
+        return number
     return arb(number) if isinstance(number, int) else arb(fmpq(number.numerator, number.denominator))
 
 
@@ -186,9 +188,9 @@ def _whole_power(u: arb, exponent: int) -> arb:
     return result
 
 
-def power(u: arb, exponent: int | Fraction) -> arb:
-    """u**exponent: integers for every u (not 0 when negative), other rationals for u >= 0."""
-    if isinstance(exponent, Fraction) and exponent.denominator != 1:
+def power(u: arb, exponent: int | Fraction | arb) -> arb:
+    """u**exponent: integers for every u (not 0 when negative), other rationals and balls for u >= 0."""
+    if isinstance(exponent, arb) or (isinstance(exponent, Fraction) and exponent.denominator != 1):
         return _real_power(u, exponent)
     whole = int(exponent)
     if whole == 0:
@@ -206,8 +208,8 @@ def power(u: arb, exponent: int | Fraction) -> arb:
     return hull(_whole_power(u.abs_lower(), whole), _whole_power(u.abs_upper(), whole))
 
 
-def _real_power(u: arb, exponent: Fraction) -> arb:
-    half = exponent == Fraction(1, 2)
+def _real_power(u: arb, exponent: Fraction | arb) -> arb:
+    half = isinstance(exponent, Fraction) and exponent == Fraction(1, 2)
     if u > 0:
         if u.rel_accuracy_bits() > 6:
             return u.sqrt() if half else u ** exact(exponent)

@@ -101,20 +101,18 @@ def _rule(part: Node, found: Mapping[Node, Known | None], variable: str, sign: i
     if isinstance(u, Growth):
         return _of_growth(part, u)
     if u.degree == 0:
-        return _of_constant(part, u)
+        return _of_constant(part, u, arb(v.polynomial[0]) if part.op == "pow" and isinstance(v, Asymptote) else None)
     if part.op == "power":
         return _whole_power(u, part.value)
     return _of_moving(part.op, u)
 
 
-def _of_constant(part: Node, u: Asymptote) -> Asymptote | None:
-    """f(c + r), by the mean value theorem over the ball of radius sup|r| around c."""
+def _of_constant(part: Node, u: Asymptote, exponent: arb | None) -> Asymptote | None:
+    """f(c + r), by the mean value theorem over the ball of radius sup|r| around c; exponent: of a pow."""
     exact = u.polynomial[0]
     centre = arb(exact)
-    if part.op == "power":
-        value: Coefficient = ranges.power(centre, value_of(part))
-    else:
-        value = ranges.RANGES[part.op](centre)
+    raised = value_of(part) if part.op == "power" else exponent
+    value: Coefficient = ranges.RANGES[part.op](centre) if raised is None else ranges.power(centre, raised)
     if not arb(value).is_finite():
         return None
     if part.op == "power" and part.value == -1 and isinstance(exact, fmpq):
@@ -122,10 +120,7 @@ def _of_constant(part: Node, u: Asymptote) -> Asymptote | None:
     if u.remainder.scale.is_zero():
         return u.with_polynomial((value,), NOTHING)
     around = centre + arb(0, u.sup())
-    if part.op == "power":
-        slopes = powers(around, value_of(part), 1)
-    else:
-        slopes = TAYLOR[part.op](around, 1)
+    slopes = TAYLOR[part.op](around, 1) if raised is None else powers(around, raised, 1)
     if len(slopes) < 2 or not slopes[1].is_finite():
         return None
     return u.with_polynomial((value,), _scaled(u.remainder, slopes[1].abs_upper()))

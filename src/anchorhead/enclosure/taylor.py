@@ -9,7 +9,7 @@ the function has no more derivatives that are finite on the ball.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from flint import arb
@@ -181,13 +181,12 @@ def _inverse(
     return coefficients
 
 
-def powers(v: arb, exponent: int | Fraction, order: int) -> Coefficients:
-    """c_j = binomial(p, j) v^(p-j); at v = 0 a fractional power has the derivatives below its exponent."""
-    if (exponent < 0 or isinstance(exponent, Fraction)) and v.rel_accuracy_bits() > 6:
+def powers(v: arb, exponent: int | Fraction | arb, order: int) -> Coefficients:
+    """c_j = binomial(p, j) v^(p-j); at v = 0 a power that is not whole has the derivatives below its exponent."""
+    if (exponent < 0 or isinstance(exponent, Fraction | arb)) and v.rel_accuracy_bits() > 6:
         return _powers_away_from_zero(v, exponent, order)
     result: Coefficients = []
-    binomial = Fraction(1)
-    for j in range(order + 1):
+    for j, binomial in enumerate(_binomials(exponent, order)):
         if binomial == 0:
             result.append(ranges.ZERO)
             continue
@@ -195,16 +194,28 @@ def powers(v: arb, exponent: int | Fraction, order: int) -> Coefficients:
         if not part.is_finite():
             return result or [ranges.NAN]
         result.append(part if binomial == 1 else part * exact(binomial))
-        binomial = binomial * (exponent - j) / (j + 1)
     return result
 
 
-def _powers_away_from_zero(v: arb, exponent: int | Fraction, order: int) -> Coefficients:
+def _binomials(p: int | Fraction | arb, order: int) -> Sequence[Fraction | arb]:
+    """binomial(p, j), exactly where p is a fraction."""
+    if isinstance(p, arb):
+        balls = [ranges.ONE]
+        for j in range(order):
+            balls.append(balls[-1] * (p - j) / (j + 1))
+        return balls
+    found = [Fraction(1)]
+    for j in range(order):
+        found.append(found[-1] * (p - j) / (j + 1))
+    return found
+
+
+def _powers_away_from_zero(v: arb, exponent: int | Fraction | arb, order: int) -> Coefficients:
     """c_j = c_(j-1) (p-j+1) / (j v), for a small ball."""
     result = [ranges.power(v, exponent)]
     if not result[0].is_finite():
         return result
-    above, below = exponent.numerator, exponent.denominator
+    above, below = (exponent, 1) if isinstance(exponent, arb) else (exponent.numerator, exponent.denominator)
     step = 1 / (v * below)
     for j in range(1, order + 1):
         result.append(result[-1] * step * (above - (j - 1) * below) / j)

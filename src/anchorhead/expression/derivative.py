@@ -13,7 +13,20 @@ from fractions import Fraction
 
 from anchorhead.errors import ExpressionError
 from anchorhead.expression.graph import Node, constant, number_of, ordered, with_differences
-from anchorhead.expression.primitives import ONE, PI, ZERO, add, function, minus, mul, power, primitive, scale, sub
+from anchorhead.expression.primitives import (
+    ONE,
+    PI,
+    ZERO,
+    add,
+    function,
+    general_power,
+    minus,
+    mul,
+    power,
+    primitive,
+    scale,
+    sub,
+)
 
 _RULES: dict[str, Callable[[Node], Node]] = {
     "exp": lambda u: function("exp", u),
@@ -89,6 +102,9 @@ def _slope(part: Node, slopes: dict[Node, Node | None], name: str) -> Node | Non
     if part.op == "power":
         exponent = number_of(part)
         return _times(inner[0], scale(exponent, power(part.args[0], exponent - 1)))
+    if part.op == "pow":
+        base, raised = part.args
+        return _times(inner[0], mul(raised, general_power(base, sub(raised, ONE))))
     if part.op == "log" and part.args[0].op == "cosh":
         angle = part.args[0].args[0]
         return _times(_known(angle, slopes), function("tanh", angle))

@@ -124,8 +124,8 @@ def _pair(pair: Any, name: str) -> Pair:
         raise InputError(f"An end of the domain of {name}, ({low}, {high}), is not a number; give two numbers.")
     if not (math.isfinite(low) and math.isfinite(high)):
         raise InputError(
-            f"The domain of {name} is ({low}, {high}); a target in several variables needs finite ends, such as "
-            "(-10, 10)."
+            f"The domain of {name} is ({low}, {high}), and only one head, of one function of one variable, reaches to "
+            "infinity. Give finite ends, such as (-10, 10)."
         )
     if max(abs(low), abs(high)) > LARGEST:
         raise InputError(

@@ -1,9 +1,10 @@
 """Every operation written in a few primitives, so that balls, kinks and tails need rules for those alone.
 
-Primitives: constant, variable, pi, add, mul, neg, power (with a rational exponent as its value), exp, expm1, log,
-log1p, sin, cos, tan, asin, acos, atan, sinh, cosh, tanh, asinh, acosh, atanh, erf, erfc, sigmoid, softplus, abs, min,
-max (of two). Each rewriting is an identity of real functions, chosen so that nothing cancels: gelu by erfc rather than
-1 + erf, (1 + tanh z)/2 as sigmoid(2z), log(1 + exp x) as one primitive.
+Primitives: constant, variable, pi, add, mul, neg, power (with a rational exponent as its value), pow (to any other
+exponent without variables, of what is not negative), exp, expm1, log, log1p, sin, cos, tan, asin, acos, atan, sinh,
+cosh, tanh, asinh, acosh, atanh, erf, erfc, sigmoid, softplus, abs, min, max (of two). Each rewriting is an identity of
+real functions, chosen so that nothing cancels: gelu by erfc rather than 1 + erf, (1 + tanh z)/2 as sigmoid(2z), log(1 +
+exp x) as one primitive.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from fractions import Fraction
 from functools import lru_cache
 
 from anchorhead.expression.functions import GELU_CUBIC, SELU_ALPHA, SELU_SCALE
-from anchorhead.expression.graph import Node, constant, fold, is_short, negate, number_of, ordered, rational
+from anchorhead.expression.graph import (
+    Node,
+    constant,
+    fold,
+    is_short,
+    negate,
+    number_of,
+    ordered,
+    rational,
+    variables_of,
+)
 
 ZERO, ONE = constant(0), constant(1)
 PI = Node("pi")
@@ -22,7 +33,7 @@ PI = Node("pi")
 def defined_everywhere(node: Node) -> bool:
     """Whether every operation below is defined on the whole line, so that 0 times it is 0 at every point."""
     for part in ordered([node]):
-        partial = part.op in ("log", "log1p", "tan", "asin", "acos", "acosh", "atanh")
+        partial = part.op in ("pow", "log", "log1p", "tan", "asin", "acos", "acosh", "atanh")
         if partial or (part.op == "power" and not (isinstance(part.value, int) and part.value > 0)):
             return False
     return True
@@ -148,12 +159,14 @@ def clip(node: Node, low: Node, high: Node) -> Node:
 
 
 def general_power(base: Node, exponent: Node) -> Node:
-    """base**exponent: an integer power of anything, a rational power of what is not negative, else exp(y log x)."""
+    """base**exponent: an integer power of anything, a constant power of what is not negative, else exp(y log x)."""
     number = rational(exponent)
     if number is not None:
         return power(base, number)
     if base.op == "e":
         return function("exp", exponent)
+    if not variables_of([exponent]):
+        return Node("pow", (base, exponent))
     return function("exp", mul(exponent, function("log", base)))
 
 

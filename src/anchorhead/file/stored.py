@@ -302,6 +302,7 @@ def certificate_of(found: ModelFile) -> Certificate:
         source=source,
         relative=flag(claimed, "relative"),
         evaluation=evaluation_of(claimed),
+        condition=said[0] if level == "conditional" and said else "",
         **_title(record),
     )
 

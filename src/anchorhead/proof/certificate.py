@@ -29,7 +29,8 @@ class Certificate:
     circuit: for a traced module the digest of what was traced, which the checker prints as the target's name.
     evaluation: `fast` where the bounds hold for what the model computes, and the softmax written out has others
         (`literal_certificate`); `literal` where they are those; empty where they hold for both.
-    condition: what must hold of an input beside that it is in the domain, as a phrase; also among the assumptions.
+    condition: what must hold beside that an input is in the domain, of it, or as declared of the target where that is
+        only sampled, as a phrase; also among the assumptions.
     source: for a module the digest of its parameters when it was traced (`source_digest`); no checker can confirm it.
 
     >>> certificate = ah.compile("exp(x)", (-1, 1), tol=1e-6).certificate

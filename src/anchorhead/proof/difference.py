@@ -12,7 +12,9 @@ the quotient is no series; if f is zero there too, then (f - g)/g is the quotien
 towards c.
 
 Far out f and g are lines and what is left of them decays (`enclosure/tails.py`): if the lines are parallel, |f - g| is
-at most the distance of the lines and the two remainders, and tends to that distance. Otherwise it is unbounded. A box
+at most the distance of the lines and the two remainders, and tends to that distance. Otherwise it is unbounded. Over
+|g|, which rises, f and g may part: with a, b the distance of the slopes and of the rest, |g| >= cy - d at distance y,
+(ay + b)/(cy - d) falls with y, to a/c. A box
 that reaches from one place far out to another of twice its distance or more, or further, is bounded so too.
 """
 
@@ -154,8 +156,7 @@ class Difference:
     def settled(self, sign: int, start: float) -> float:
         """An upper bound on the side `sign` beyond |x| = start; infinity where none is known."""
         f, g = self.f.tail(sign, start), self.g.tail(sign, start)
-        parallel = f is not None and g is not None and f.slope - g.slope == 0
-        known = self._beyond(f, g, start) if f is not None and g is not None and parallel else None
+        known = self._beyond(f, g, start) if f is not None and g is not None else None
         return math.inf if known is None else known.error
 
     def beyond(self, sign: int, start: float) -> Far | None:
@@ -163,25 +164,29 @@ class Difference:
         f, g = self.f.tail(sign, start), self.g.tail(sign, start)
         if f is None or g is None:
             return None
-        slope = f.slope - g.slope
-        if slope > 0 or slope < 0:
+        slope = arb(f.slope - g.slope)
+        if slope != 0 and not (self.relative and arb(g.slope) != 0):
             side = "right" if sign > 0 else "left"
             raise InputError(
                 f"Far on the {side} {self.f.name} rises by {float(f.slope):.6g} and {self.g.name} by "
                 f"{float(g.slope):.6g}, so that their distance is not bounded; give a bounded domain."
             )
-        parallel = slope == 0  # of a ball around zero neither this nor its opposite is certain
-        return self._beyond(f, g, start) if parallel else None
+        return self._beyond(f, g, start)
 
     def _beyond(self, f: Tail, g: Tail, start: float) -> Far | None:
-        """Of two that approach parallel lines."""
+        """Of two that approach parallel lines; any lines, where g rises and the distance is over it."""
         apart, rest = abs(arb(f.intercept - g.intercept)), f.sup() + g.sup()
+        parting = abs(arb(f.slope - g.slope))
+        if not (parting.is_zero() or (self.relative and arb(g.slope) != 0)):
+            return None  # of a ball around zero neither is certain
         if not self.relative:
             return Far(upper(apart + rest), max(0.0, below(apart)))
         rise, level = abs(arb(g.slope)), abs(arb(g.intercept))
         least = rise * start - level - g.sup() if rise > 0 else level - g.sup()
-        limit = apart / level if rise == 0 and least > 0 else arb(0)
-        return Far(upper((apart + rest) / least), max(0.0, below(limit))) if least > 0 else None
+        if not least > 0:
+            return None
+        limit = parting / rise if rise > 0 else apart / level
+        return Far(upper((parting * start + apart + rest) / least), max(0.0, below(limit)))
 
 
 def _finite(coefficients: Sequence[arb]) -> list[arb]:

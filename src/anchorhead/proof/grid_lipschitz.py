@@ -15,7 +15,8 @@ with A = A_|V| and W̄ = |P| + |rest|. This is done in float64 and inflated by 1
 covered by adding 1e-12 times the same sums with B_k/R^j for the coefficients.
 
 **Conditional bound** (`conditional_bound`). If |f(x) - f(y)| <= L|x - y| and every point of the box is within r of a
-sample, then sup |f - h| <= (largest sampled |f - h|) + (L + Lip h) r. The rounding of the sampled h is added.
+sample, then sup |f - h| <= (largest sampled |f - h|) + (L + Lip h) r. The rounding of the sampled h is added. An L that
+two neighbouring samples contradict, by more than values of f may round, is refused.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ MOST_ENTRIES = 1 << 21
 MOST_TERMS = 1 << 30
 """Taylor coefficients that a Lipschitz constant is worth."""
 MOST_ON_AXIS = 4096
+BLURRED = 1e-6
+"""What values of a function that is only sampled may round by, as in float32, as a share of the largest."""
 RATIO = 0.2
 """q: a cell's radius over that of the discs on which weights are bounded."""
 
@@ -183,13 +186,13 @@ def conditional_bound(f: GridFunction, grid: GridHead, box: Box, lipschitz: floa
     radius = float(np.sqrt((halves**2).sum()) if metric == "euclidean" else halves.max())
     points = [low + (high - low) * (np.arange(n) + 0.5) / n for (low, high), n in zip(sides, counts, strict=True)]
     with threadpool_limits(1):
-        measured = _measured(f, grid, points) + rounding_bound(grid, box, "float64").fast
+        measured = _measured(f, grid, points, lipschitz) + rounding_bound(grid, box, "float64").fast
     steepest = lipschitz_bound(grid, box, metric)
     bound = (measured + (lipschitz + steepest) * radius) * INFLATED
     return Conditional(bound, measured, steepest, radius, int(counts.prod()))
 
 
-def _measured(f: GridFunction, grid: GridHead, points: Sequence[Array]) -> float:
+def _measured(f: GridFunction, grid: GridHead, points: Sequence[Array], lipschitz: float) -> float:
     """The largest |f - h| over all combinations of the points, a slab of the first axis at a time."""
     rows = max(1, MOST_ENTRIES // (grid.outputs * math.prod(len(u) for u in points[1:])))
     worst = 0.0
@@ -197,7 +200,22 @@ def _measured(f: GridFunction, grid: GridHead, points: Sequence[Array]) -> float
         here = [points[0][start : start + rows], *points[1:]]
         mesh = np.stack(np.meshgrid(*here, indexing="ij"), axis=-1)
         values = np.asarray(f(mesh.reshape(-1, grid.axes)), dtype=np.float64).reshape(*mesh.shape[:-1], -1)
+        hold_against(values, here, lipschitz, BLURRED * float(np.abs(values).max()))
         worst = max(worst, float(np.abs(values - grid.on_lattice(here)).max()))
     if math.isnan(worst):
         raise InputError("f is not a number at a sample in the box; restrict the box to where it is defined.")
     return worst
+
+
+def hold_against(values: Array, axes: Sequence[Array], lipschitz: float, blur: float = 1e-12) -> None:
+    """Refuses a Lipschitz constant that values (.., outputs) on a lattice contradict by more than they are blurred."""
+    for axis, places in enumerate(axes):
+        moved = float(np.abs(np.diff(values, axis=axis)).max(initial=0.0))
+        step = math.inf
+        if len(places) > 1:
+            step = float(places[1] - places[0] + 4 * np.spacing(np.abs(places).max()))
+        if moved > lipschitz * step * (1 + 1e-6) + blur:
+            raise InputError(
+                f"lipschitz={lipschitz:g} cannot be right: between two points of the box the function changes by "
+                f"{moved / step:.4g} times their distance. Declare a constant of at least that."
+            )

@@ -1,8 +1,9 @@
 """A function that cannot be looked into: what it takes, and its values at any points of a box.
 
-It may be called with a batch of points, with a point at a time, or with one number for each variable; which of them it
-means is found out by trying, in that order, and checked: a batch must give what its points give one by one. A module is
-called in evaluation mode, as a copy; what is changed by being called is refused.
+It may be called with a batch of points, with one number for each variable, or with a point at a time; which of them it
+means is found out by trying, in that order, and checked: a batch must give what its points give one by one. Of one
+point a number and an array of one number say the same. A module is called in evaluation mode, as a copy; what is
+changed by being called is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 
 from anchorhead.arithmetic import Array
-from anchorhead.errors import ExpressionError, InputError, ShapeError
+from anchorhead.errors import AnchorheadError, ExpressionError, InputError, ShapeError
 from anchorhead.expression.domain import Pair, read_box
 from anchorhead.tracing.steadiness import check_steady, left_alone
 
@@ -81,14 +82,14 @@ def _calling(
     def batch(points: Any) -> Any:
         return function(*points.T) if several else function(points.reshape(len(points), *shape))
 
-    def single(point: Array) -> Any:
-        return function(*point.tolist()) if several else function(torch.as_tensor(point.reshape(shape)))
-
     trials: list[Callable[[Array], Array]] = [
         lambda points: _array(batch(torch.as_tensor(points)), len(points)),
         lambda points: _array(batch(points), len(points)),
-        lambda points: np.stack([_array([single(point)], 1)[0] for point in points]),
     ]
+    if several or shape == (1,):
+        trials.append(lambda points: _one_by_one(lambda p: function(*p.tolist()), points))
+    if not several:
+        trials.append(lambda points: _one_by_one(lambda p: function(torch.as_tensor(p.reshape(shape))), points))
     points = _middle(box)
     reason: Exception | None = None
     for trial in trials:
@@ -101,7 +102,7 @@ def _calling(
             reason = error
     raise ShapeError(
         "The function could not be called: it must map a tensor (points, variables) to (points, outputs), or one "
-        f"point, or one number for each variable, to numbers. The last attempt said: {reason}"
+        f"point, or one number for each variable, to numbers, as many at every point. The last attempt said: {reason}"
     )
 
 
@@ -111,6 +112,15 @@ def _agrees(function: Callable[..., Any], trial: Callable[[Array], Array], point
     check_steady(function, lambda given: torch.as_tensor(trial(given)), (points, points[::-1].copy()), CLOSE)
     alone = np.concatenate([trial(points[i : i + 1]) for i in range(len(points))])
     return found.shape == alone.shape and np.allclose(found, alone, rtol=1e-6, atol=1e-9, equal_nan=True)
+
+
+def _one_by_one(call: Callable[[Array], Any], points: Array) -> Array:
+    """What a function gives at each point: as many numbers at every one."""
+    found = [np.atleast_1d(_array([call(point)], 1)[0]) for point in points]
+    shapes = {value.shape for value in found}
+    if len(shapes) > 1:
+        raise ShapeError(f"the function returned shape {' and '.join(map(str, sorted(shapes)))} for single points")
+    return np.stack(found)
 
 
 def _array(values: Any, count: int) -> Array:
@@ -129,9 +139,16 @@ def _plain(value: Any) -> Any:
 
 
 def _checked(call: Callable[[Array], Array], points: Array) -> Array:
-    found = np.concatenate(
-        [call(part).reshape(len(part), -1) for part in np.array_split(points, len(points) // 65536 + 1)]
-    )
+    parts = np.array_split(points, len(points) // 65536 + 1)
+    try:
+        found = np.concatenate([call(part).reshape(len(part), -1) for part in parts])
+    except AnchorheadError:
+        raise
+    except Exception as error:  # whatever the caller's own code raises
+        raise InputError(
+            f"The function raised {type(error).__name__} at a point of its box, which says: {error}. Choose a box on "
+            "which it gives as many finite numbers everywhere."
+        ) from error
     if not np.isfinite(found).all():
         bad = points[np.nonzero(~np.isfinite(found).all(1))[0][0]]
         raise InputError(
