@@ -97,7 +97,8 @@ def _advice(model: CompiledModel) -> str:
     if isinstance(model, PromptModel) and not any(head.evaluation for head in model.network.placed.claim.heads):
         return f"It is that of sums over up to {MOST_LITERAL:,} tokens, which other heads would have, too."
     other = "" if model.certificate.dtype == "float64" else ", or in float64,"
-    return f'Compiled with evaluation="literal"{other} a model has heads that keep the tolerance in that form.'
+    return (f'Compile with evaluation="literal"{other} for heads that keep the tolerance in that form, if these were '
+            "not: such heads may keep less of it here than in model(x), and are warned of, too.")  # fmt: skip
 
 
 def _most(certificate: Certificate) -> float:
