@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import mpmath as mp
 import numpy as np
@@ -467,3 +468,13 @@ def test_an_infinite_slope_at_an_input_costs_only_what_the_head_errs() -> None:
     x = torch.rand(1000, 2, dtype=torch.float64)
     exact = x[:, :1].sqrt() + x[:, 1:].square()
     assert (model(x) - exact).abs().max() <= model.certificate.bound
+
+
+def test_rounding_of_a_certificate_is_that_of_every_output() -> None:
+    """An output without heads errs by rounding alone, and it need not be the one that errs most."""
+    model = ah.compile(["x*y", "sin(x + y)*1e-6", "1000003*x"], (-1, 1), tol=1e-5)
+    x = 2 * torch.rand(1000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 1
+    exact = [1000003 * Fraction(u) for u in x[:, 0].tolist()]
+    seen = max(abs(Fraction(v) - u) for u, v in zip(exact, model(x)[:, 2].tolist(), strict=True))
+    assert 0 < seen <= model.certificate.rounding
+    assert model.certificate.bound <= 1e-5

@@ -114,6 +114,18 @@ def test_what_has_no_relative_error_is_refused(target, domain, message):
         ah.compile(target, domain, relative=True)
 
 
+@pytest.mark.parametrize("unit", ["1e-30", "1e-16", "1e20"])
+def test_units_of_the_target_do_not_matter(unit):
+    x = torch.linspace(-3, 3, 101, dtype=torch.float64)
+    plain = ah.compile("2 + sin(x)", (-3, 3), tol=1e-8, relative=True)
+    model = ah.compile(f"{unit}*(2 + sin(x))", (-3, 3), tol=1e-8, relative=True, method="gated")
+    assert model.head.keys == plain.head.keys
+    with mp.workdps(40):
+        exact = [mp.mpf(unit) * (2 + mp.sin(u)) for u in x.tolist()]
+        errors = [abs(v / f - 1) for v, f in zip(model(x).tolist(), exact, strict=True)]
+    assert max(errors) <= model.certificate.bound <= 1e-8
+
+
 @pytest.mark.parametrize("method", ["nearest", "graph"])
 def test_methods_whose_error_is_absolute_say_so(method):
     with pytest.raises(ah.InputError, match="absolute"):

@@ -16,7 +16,7 @@ from anchorhead.errors import AnchorheadError, InputError, SingularityError, Tol
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.layered_core import LayeredCore
 from anchorhead.progress import LOG
-from anchorhead.proof.certificate import Certificate, rest_above
+from anchorhead.proof.certificate import Certificate, most_above
 from anchorhead.proof.network_claim import PlacedNetwork, argument_ranges
 from anchorhead.proof.rounding import ASSUMPTIONS
 
@@ -93,14 +93,13 @@ def _small(composed: Composed) -> bool:
 
 def stated(target: CircuitTarget, composed: Composed) -> Certificate:
     """What was proved, as a certificate."""
-    approximation, total = max(composed.approximation), max(composed.total)
     return Certificate(
         expression=target.name,
         domain=target.box,
         dtype=composed.claim.dtype,
         level="proved",
-        approximation=approximation,
-        rounding=rest_above(total, approximation),
+        approximation=max(composed.approximation),
+        rounding=most_above(composed.total, composed.approximation),
         boxes=composed.claim.boxes,
         assumptions=(*ASSUMPTIONS, *target.assumptions),
         outputs=tuple(composed.total),

@@ -115,9 +115,10 @@ def _check_literal(model: CompiledModel, tol: float) -> None:
     """Refuses what keeps the tolerance as it runs, and not as a literal softmax, for which it was asked."""
     kept = model.literal_certificate()
     if kept.evaluation == "literal" and not kept.bound <= tol:
+        wider = "" if kept.dtype == "float64" else "float64, "
         refusal = ToleranceError(
             f"tol={tol:g} is not kept by the literal softmax, for which {Up(kept.bound):.3g} is proved: pieces are "
-            "joined by gates so steep that beside them the scores of keys lose digits. Use float64, a larger tol, or "
+            f"joined by gates so steep that beside them the scores of keys lose digits. Use {wider}a larger tol, or "
             f"leave evaluation out; what the model computes keeps {Up(model.certificate.bound):.3g}."
         )
         refusal.best = kept.bound

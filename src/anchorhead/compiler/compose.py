@@ -20,6 +20,7 @@ from anchorhead.compiler.proved_heads import Choice, choose
 from anchorhead.compiler.tolerance_shares import shares
 from anchorhead.digits import Up
 from anchorhead.errors import SingularityError, ToleranceError
+from anchorhead.proof.certificate import most_above, sum_above
 from anchorhead.proof.flow import Flow, Tracker
 from anchorhead.proof.network_claim import NetworkClaim, flows, output_errors, worst
 from anchorhead.proof.sensitivity import sensitivities
@@ -238,8 +239,8 @@ class _Work:
             other = self.literal and SPARE * self._rounding(literal=False) < self.tol
             first = "Use a larger tol, a smaller domain, or a form whose large terms do not cancel" + FAST * other
             raise ToleranceError(
-                f"tol={self.tol:g} is below what {self.dtype} can hold for this target as it is written: rounding in "
-                f"its affine maps{sums} alone may reach {Up(self.rounding):.3g}. " + self._advice(first)
+                f"tol={self.tol:g} is too little for {self.dtype} and this target as it is written: rounding in its "
+                f"affine maps{sums} alone may reach {Up(self.rounding):.3g}, to which heads add. " + self._advice(first)
             )
 
     def _unbounded(self, tracker: Tracker) -> ToleranceError:
@@ -275,7 +276,7 @@ class _Work:
         if self.wanted.sharp:
             steps = [self.circuit.steps[i] for i in self.wanted.sharp]
             errors[len(choices)] = min(step.own_error((), Use(step.name), (sharpness, 0.0, 0.0)) for step in steps)
-        reached = max(*total, *written, 0.0)
+        reached = sum_above(max(approximation), max(most_above(v, approximation) for v in (total, written)))
         return Composed(claim, tuple(choices), approximation, total, reached, self._spending(errors))
 
     def _spending(self, errors: dict[int, float]) -> list[float]:

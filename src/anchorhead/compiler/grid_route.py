@@ -112,6 +112,8 @@ def _sampled(target: Opaque, tol: float, wish: Wish) -> CompiledModel:
     """A function that cannot be looked into, over the grid; conditional with a Lipschitz constant, else measured."""
     name, lipschitz, progress = wish.dtype, wish.lipschitz, wish.progress
     share = 0.5 if lipschitz is not None else 0.8
+    if lipschitz is not None:
+        _check_constant(target, lipschitz)  # before a grid is fitted to what has no such constant
     head = _fitted(target.values, target.box, share * tol, tol, name, progress)
     rounding = rounding_bound(head, target.box, name).bound
     if lipschitz is None:
@@ -149,7 +151,6 @@ def _measured(target: Opaque, head: GridHead, rounding: float, dtype: str) -> Ce
 
 def _conditional(target: Opaque, head: GridHead, rounding: float, dtype: str, lipschitz: float, tol: float,
                  progress: Progress) -> Certificate:  # fmt: skip
-    _check_constant(target, lipschitz)
     samples = 1 << 16
     while True:
         progress(f"grid: {head.keys} keys, comparing at {samples:,} points")

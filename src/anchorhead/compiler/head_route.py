@@ -34,7 +34,7 @@ MOST_PROOFS = 6
 
 def compile_head(target: Target, fit: Fit, wish: Wish) -> CompiledModel:
     """The smallest head that is proved to keep the tolerance, or the best that is proved with so many keys."""
-    tol = FIRST_GOAL * fit.unit if wish.keys is not None else wish.tolerance(1e-6)
+    tol = FIRST_GOAL * target.error_unit(fit.unit) if wish.keys is not None else wish.tolerance(1e-6)
     search = Search(target, fit, tol, wish.dtype, wish.progress, wish.limit, hurried=wish.hurried,
                     largest=wish.largest_value)  # fmt: skip
     found = search.run() if wish.keys is None else _at_size(search, wish.keys)
@@ -58,7 +58,8 @@ def _at_size(search: Search, keys: int) -> HeadClaim:
     else:
         heads = _of_known_size(search, keys) if fit.size is not None else _of_any_size(search, min(keys, fit.most))
     for error, head in heads[:MOST_PROOFS]:
-        found = prove_head(search.target, head, max(1.5 * error, SMALLEST_GOAL * fit.unit), fit.cuts(head), fit.method)
+        found = prove_head(search.target, head, max(1.5 * error, SMALLEST_GOAL * search.error_unit), fit.cuts(head),
+                           fit.method)  # fmt: skip
         if isinstance(found, HeadClaim):
             return found
     error, head = heads[0]
@@ -103,8 +104,8 @@ def _of_any_size(search: Search, keys: int) -> list[tuple[float, Head]]:
 def _of_size(search: Search, keys: int) -> tuple[float, Head]:
     """The best of one size: fitted for ever smaller goals until it stops improving."""
     found: list[tuple[float, Head]] = []
-    least = SMALLEST_GOAL * search.fit.unit
-    search.goal.error = FIRST_GOAL * search.fit.unit
+    least = SMALLEST_GOAL * search.error_unit
+    search.goal.error = FIRST_GOAL * search.error_unit
     for _ in range(8):
         try:
             head = search.head(keys)
@@ -125,8 +126,8 @@ def _of_size(search: Search, keys: int) -> tuple[float, Head]:
 def _of_known_size(search: Search, keys: int) -> list[tuple[float, Head]]:
     """Of a fit that knows the size of a goal: heads for ever smaller goals that at most so many keys keep."""
     found: list[tuple[float, Head]] = []
-    search.goal.error = 10.0 * search.fit.unit
-    while search.goal.error > SMALLEST_GOAL * search.fit.unit:
+    search.goal.error = 10.0 * search.error_unit
+    while search.goal.error > SMALLEST_GOAL * search.error_unit:
         size = search.size()
         if size is None or size > keys:
             break

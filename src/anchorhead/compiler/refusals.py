@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+from flint import arb
+
 from anchorhead.compiler.prove import prove_head, sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.digits import Up
+from anchorhead.enclosure.balls import jet
+from anchorhead.enclosure.precision import precision
 from anchorhead.errors import ToleranceError
 from anchorhead.proof.head_claim import HeadClaim
 
@@ -34,6 +39,23 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, target: Target, claim: HeadClaim | None, best: str) -> None:
         super().__init__(f"Interrupted while a head for {target.expression} was searched for. {best}")
         self.target, self.claim = target, claim
+
+
+def check_values(search: Search) -> None:
+    """Refuses a formula whose own values float64 gives with larger errors than the tolerance."""
+    target, (low, high) = search.target, search.target.window
+    places = [low + (high - low) * share for share in (0.0, 0.1357, 0.3819, 0.618, 0.8642, 1.0)]
+    for place, value in zip(places, target.function()(np.array(places)).tolist(), strict=True):
+        with precision():
+            exact = jet(target.node, target.variable, arb(place), 0)[0]
+            off = float(abs(exact - arb(value)).lower()) if exact.is_finite() and math.isfinite(value) else 0.0
+        spread = 0.0 if target.bounded else abs(place)  # rounding is stated for each unit of it then
+        if off > search.tol * (abs(value) if target.relative else 1.0 + spread):
+            raise BelowDtype(
+                f"tol={search.tol:g} for {target.expression} is below what float64 can tell of it: the formula's own "
+                f"terms round by {off:.3g} at {target.variable} = {place:.6g}. Use a larger tol, or rewrite it so that "
+                "large terms do not cancel, as by taking whole turns off an angle."
+            )
 
 
 def refusal(search: Search) -> ToleranceError:

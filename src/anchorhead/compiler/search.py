@@ -10,17 +10,14 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from flint import arb
 
 from anchorhead.arithmetic import geometric, log_of
 from anchorhead.compiler.method import Fit, Goal, Progress
 from anchorhead.compiler.prove import offset_rounding, prove_head, sampled_error, shown_rounding
-from anchorhead.compiler.refusals import PATIENCE, BelowDtype, Interrupted, refusal, seen_so_far
+from anchorhead.compiler.refusals import PATIENCE, Interrupted, check_values, refusal, seen_so_far
 from anchorhead.compiler.sizes import size_of
 from anchorhead.compiler.target import Target
 from anchorhead.dtypes import BITS, UNIT
-from anchorhead.enclosure.balls import jet
-from anchorhead.enclosure.precision import precision
 from anchorhead.errors import InputError
 from anchorhead.head.head import EVEN, Head
 from anchorhead.head.symmetry import symmetric
@@ -64,9 +61,12 @@ class Search:
         """What float64 tells of the target at the most: half a unit of its largest value."""
         if not target.bounded and tol <= self.told and not target.is_straight:
             self.rounding = self.told
-        floor = 2.0 * fit.unit if fit.large_values else 1.5 * scale
-        ceiling = max(LARGEST_VALUE * fit.unit, 2 * scale)
-        self.goal = Goal(tol - self.rounding, min(ceiling, max(floor, tol / (40 * (unit or UNIT[dtype])))))
+        self.error_unit = target.error_unit(fit.unit)
+        size = fit.unit * scale / self.error_unit
+        floor = 2.0 * fit.unit if fit.large_values else 1.5 * size
+        ceiling = max(LARGEST_VALUE * fit.unit, 2 * size)
+        held = fit.unit / self.error_unit * tol / (40 * (unit or UNIT[dtype]))
+        self.goal = Goal(tol - self.rounding, min(ceiling, max(floor, held)))
         self.largest = largest
         if largest is not None:
             self.goal.limit = min(self.goal.limit, largest)
@@ -92,22 +92,6 @@ class Search:
         self.kept: HeadClaim | None = None
         """The least bound that was proved."""
 
-    def _check_values(self) -> None:
-        """Refuses a formula whose own values float64 gives with larger errors than the tolerance."""
-        low, high = self.target.window
-        places = [low + (high - low) * share for share in (0.0, 0.1357, 0.3819, 0.618, 0.8642, 1.0)]
-        for place, value in zip(places, self.target.function()(np.array(places)).tolist(), strict=True):
-            with precision():
-                exact = jet(self.target.node, self.target.variable, arb(place), 0)[0]
-                off = float(abs(exact - arb(value)).lower()) if exact.is_finite() and math.isfinite(value) else 0.0
-            spread = 0.0 if self.target.bounded else abs(place)  # rounding is stated for each unit of it then
-            if off > self.tol * (abs(value) if self.target.relative else 1.0 + spread):
-                raise BelowDtype(
-                    f"tol={self.tol:g} for {self.target.expression} is below what float64 can tell of it: the "
-                    f"formula's own terms round by {off:.3g} at {self.target.variable} = {place:.6g}. Use a larger "
-                    "tol, or rewrite it so that large terms do not cancel, as by taking whole turns off an angle."
-                )
-
     def run(self) -> HeadClaim:
         """The smallest proved head; ToleranceError with the best that was found if there is none."""
         try:
@@ -122,7 +106,7 @@ class Search:
     def _run(self) -> HeadClaim:
         if self.goal.error <= 0:
             raise refusal(self)
-        self._check_values()
+        check_values(self)
         keys = self._known_size() if self.fit.size is not None else self._first_success()
         if keys is None:
             raise refusal(self)
@@ -172,7 +156,7 @@ class Search:
 
     def _in_units(self, goal: Goal) -> Goal:
         """A goal for the fit."""
-        error = min(goal.error / self.fit.unit, LARGEST_VALUE)  # beyond its size any error is as good
+        error = min(goal.error / self.error_unit, LARGEST_VALUE)  # beyond its size any error is as good
         return replace(goal, error=error, limit=goal.limit / self.fit.unit)
 
     def _first_success(self) -> int | None:
@@ -207,7 +191,7 @@ class Search:
         left is the rounding of stored numbers, and more of them round more."""
         last = [error for k, error in sorted(self.errors.items()) if LARGE <= k <= keys][-3:]
         best = min(self.errors.values())
-        return len(last) == 3 and best <= UNIT[self.dtype] * self.fit.unit and best < min(last)
+        return len(last) == 3 and best <= UNIT[self.dtype] * self.error_unit and best < min(last)
 
     def _next(self, keys: int) -> int:
         """The next size to try after one that failed."""
@@ -229,7 +213,7 @@ class Search:
         if self.fit.estimate is None:
             return self.goal.error
         if keys not in self.estimates:
-            self.estimates[keys] = self.fit.unit * self.fit.estimate(keys, self._in_units(self.goal))
+            self.estimates[keys] = self.error_unit * self.fit.estimate(keys, self._in_units(self.goal))
         return self.estimates[keys]
 
     def _predicted(self, last: int) -> int:

@@ -76,10 +76,9 @@ class Target:
     def unit(self) -> float:
         """A power of two in which the target is fitted: about its size, or 1 where that is ordinary.
 
-        On R the size is that of a line, over 1 + |u|. A relative error has no unit.
+        On R the size is that of a line, over 1 + |u|. Of a relative error it is the middle of the sizes on a
+        logarithmic scale.
         """
-        if self.relative:
-            return 1.0
         low, high = max(self.low, -1e9), min(self.high, 1e9)
         out = geometric(1e-6, 1e9, 190)
         u = np.linspace(low, high, 1001) if self.bounded else np.concatenate([-out, out])
@@ -87,8 +86,14 @@ class Target:
         with np.errstate(all="ignore"):
             sizes = np.abs(self.function()(u)) / (1.0 if self.bounded else 1 + np.abs(u))
         size = float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
+        if self.relative:
+            size = math.sqrt(size) * math.sqrt(float(np.min(sizes, initial=size, where=sizes > 0)))
         ordinary = 1 / ORDINARY <= size <= ORDINARY or not 1 / LARGEST_UNIT <= size <= LARGEST_UNIT
         return 1.0 if ordinary else binary_floor(size)
+
+    def error_unit(self, unit: float) -> float:
+        """What a 1 of an error stands for where values have this unit: a relative error has none."""
+        return 1.0 if self.relative else unit
 
     def in_units(self) -> Target:
         """The target over its unit: what is fitted, so that no search depends on the units that it is given in."""

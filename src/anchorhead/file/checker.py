@@ -38,7 +38,7 @@ from anchorhead.file.stored_mapped import check_mapped, stored_mapped
 from anchorhead.file.stored_program import stored_program
 from anchorhead.head.near_keys import MANY
 from anchorhead.proof.approximation import MOST_WORK, box_error, box_work
-from anchorhead.proof.certificate import Certificate
+from anchorhead.proof.certificate import Certificate, most_above
 from anchorhead.proof.far import Far, far
 from anchorhead.proof.head_claim import HeadClaim
 from anchorhead.proof.interpretation import assumed, output_bounds
@@ -244,6 +244,8 @@ def _check_outputs(exact: Sequence[float], total: Sequence[float], certificate: 
         raise VerificationError(f"The heads' errors compose to {above(max(exact), certificate.approximation)}.")
     if not max(total) <= certificate.bound:
         raise VerificationError(f"With rounding the outputs may err by {above(max(total), certificate.bound)}.")
+    if not most_above(total, exact) <= certificate.rounding:
+        raise VerificationError(f"Rounding may reach {above(most_above(total, exact), certificate.rounding)}.")
     if len(certificate.outputs) != len(total):
         raise VerificationError(
             f"The certificate bounds {len(certificate.outputs)} outputs, and there are {len(total)}."

@@ -27,7 +27,7 @@ from anchorhead.model.mechanism import Mechanism, mechanism
 from anchorhead.model.network import Resources
 from anchorhead.model.report import Report, report
 from anchorhead.model.self_attention import SelfAttention, layers_on_sequences
-from anchorhead.proof.certificate import Certificate, rest_above
+from anchorhead.proof.certificate import Certificate, most_above
 from anchorhead.proof.network_claim import PlacedNetwork, output_errors
 from anchorhead.proof.patched import patched_errors
 
@@ -72,7 +72,7 @@ class LayeredCore(FlatCore):
             return replace(certificate.unproved(), evaluation="literal")
         if not math.isfinite(max(total)):
             return replace(certificate.unproved(), evaluation="literal")
-        rounding = rest_above(max(total), certificate.approximation)
+        rounding = most_above(total, output_errors(self.placed.claim, rounding=False))
         return replace(certificate, rounding=rounding, outputs=tuple(total), evaluation="literal")
 
     @property

@@ -27,7 +27,7 @@ from anchorhead.model.compiled import fingerprint
 from anchorhead.model.layered_core import LayeredCore
 from anchorhead.model.outside import Watched, behind_transforms
 from anchorhead.model.prompt_core import PromptCore, check_mask, check_rows
-from anchorhead.proof.certificate import Certificate, rest_above
+from anchorhead.proof.certificate import Certificate, most_above
 from anchorhead.proof.interpretation import Interpreted, assumed, output_bounds
 from anchorhead.proof.network_claim import PlacedNetwork
 from anchorhead.proof.rounding import ASSUMPTIONS
@@ -269,7 +269,7 @@ def certificate_of(code: Interpreted, name: str) -> Certificate:
         dtype=claim.dtype,
         level=level,
         approximation=max(exact),
-        rounding=rest_above(max(total), max(exact)),
+        rounding=most_above(total, exact),
         boxes=claim.boxes,
         assumptions=assumptions,
         outputs=tuple(total),

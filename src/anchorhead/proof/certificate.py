@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ class Certificate:
         alone imply) or `unproved` (nothing is known: the numbers were changed since, or, where evaluation is
         `literal`, rounding in the literal softmax may lead an argument out of its head's domain).
     approximation: bound on |target - model| for the stored numbers, in exact arithmetic.
-    rounding: bound on what evaluation in `dtype` adds; on an unbounded domain, that bound over 1 + |x|.
+    rounding: bound on what evaluation in `dtype` adds, to any output; on an unbounded domain, that bound over 1 + |x|.
     bound: on a bounded domain approximation + rounding; on an unbounded one the approximation.
     boxes: how many boxes the proof has.
     relative: whether all bounds are multiples of |target|, which has no zero in the domain.
@@ -152,6 +153,11 @@ def sum_above(a: float, b: float) -> float:
 def rest_above(total: float, part: float) -> float:
     """What is left of a bound beside a part of it, as a float that is not below it; zero if nothing is."""
     return math.nextafter(total - part, math.inf) if total > part else 0.0
+
+
+def most_above(totals: Sequence[float], parts: Sequence[float]) -> float:
+    """The most that is left of a bound beside its part, of the bounds of several outputs."""
+    return max((rest_above(total, part) for total, part in zip(totals, parts, strict=True)), default=0.0)
 
 
 def _where(domain: tuple[tuple[float, float], ...], variables: tuple[str, ...]) -> str:
