@@ -282,7 +282,8 @@ def assembled(f: Target | None, grid: Grid, grids: list[Grid], values: Tensor, p
     lookup = OwnLookup(grids, values, beta) if numbered else Lookup(values[0], beta, attention=attention)
     model = GridNetwork([*_ramps(grids, p, ramp_beta, dtype), Bumps(first.levels), lookup])
     model.theorem = "two_layer" if attention else "attention_then_softmax"
-    model.grid, model.f, model.scores = grid, f, scores
+    model.grid, model.scores = grid, scores
+    object.__setattr__(model, "f", f)  # the caller's, and no part of the network even where it is a module
     model.beta, model.ramp_beta, model.ramp_anchors = beta, ramp_beta, p
     model.watch([(grid.low, grid.high)], f"the network of {model.theorem}", ADVICE)
     model.built()
