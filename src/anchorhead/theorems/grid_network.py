@@ -22,7 +22,7 @@ from anchorhead.model.network import Resources
 from anchorhead.model.outside import Watched
 from anchorhead.model.report import shortened
 from anchorhead.theorems.anchors import check_beta, even_points, score_rows
-from anchorhead.theorems.construction import EDITED, Construction
+from anchorhead.theorems.construction import Construction
 from anchorhead.theorems.declared import declared_modulus, hold_against
 from anchorhead.theorems.formulas import Formulas, Target
 from anchorhead.theorems.grid import Grid, Modulus, saturation
@@ -239,7 +239,7 @@ class GridNetwork(Watched, Construction):
             f"{self.theorem}: {shortened(f, 60)} of {grid.tokens} tokens x {grid.features} features in "
             f"{interval((grid.low, grid.high))}, {grid.tokens} x {told['output_features']} outputs, "
             + str(self.dtype).removeprefix("torch."),
-            EDITED if self.edited else "|network - f| <= bound_for(lipschitz=L), which depends on how fast f varies",
+            self.unproved or "|network - f| <= bound_for(lipschitz=L), which depends on how fast f varies",
             f"levels g = {grid.levels}, {grid.points:,} grid points{own}, p = {self.ramp_anchors} anchors of a ramp, "
             f"β = {self.beta:.6g}, of ramps {self.ramp_beta:.6g}, selection error ε = {self.selection_error:.3g}",
             *(

@@ -35,7 +35,8 @@ class ExaminedRamps(Examined):
         self.u = u = self._argument(self.x).reshape(-1)
         size = max(abs(low), abs(high)) * SELECTION_ERROR + model.resolution + (model.seam_cost or 0.0)
         self.bound = torch.full_like(u, size)
-        if not model.edited and not math.isclose(model.bound, size, rel_tol=1e-5):
+        own = model.known_bound()
+        if own is not None and not math.isclose(own, size, rel_tol=1e-5):
             self.standard = "bound at the derived β"
         band = min(model.spacing, (high - low) / 20)
         self.ends = (u < low + band) | (u > high - band)
@@ -46,7 +47,8 @@ class ExaminedRamps(Examined):
         self.snap = Snap(z, (u >= low) & (u <= high), self.derived * model.spacing**2)
 
     def promised(self) -> float:
-        return super().promised() if self.model.edited else self.model.bound
+        own = self.model.known_bound()
+        return super().promised() if own is None else own
 
     def _argument(self, x: Tensor) -> Tensor:
         """u, (rows, n), in float64."""
