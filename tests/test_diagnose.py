@@ -406,6 +406,17 @@ def test_a_dtype_and_a_beta_that_both_fail_are_two_findings():
     assert kinds(diagnose(model, x, dtype=torch.float16, score_factor=0.1)) == [PRECISION, DRIFT]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_beta_is_advised_with_a_dtype_in_which_it_restores_the_bound(dtype: torch.dtype):
+    w, t, x = at(torch.linspace(-1, 49, 300, dtype=torch.float64), 5)
+    model = multi_head(w, t, -1, 49, 67, beta=0.1)
+    (finding,) = diagnose(model, x, dtype=dtype).findings
+    said = float(finding.advice.split(" by ")[1].split(":")[0])
+    advised = finding.advice.split("; use ")[1].split(",")[0] if "; use " in finding.advice else dtype
+    assert (advised == dtype) == diagnose(model, x, dtype=dtype, score_factor=said).healthy
+    assert diagnose(model, x, dtype=advised, score_factor=said).healthy
+
+
 # networks
 
 

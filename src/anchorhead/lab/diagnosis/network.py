@@ -179,7 +179,7 @@ class ExaminedNode(Examined):
         """A wire in words."""
         return f"layer {self.number}, node {shortened(self.network.core.circuit.wire_name(wire), 40)}"
 
-    def allows(self, dtype: torch.dtype) -> bool:
+    def allows(self, dtype: torch.dtype, factor: float = 1.0) -> bool:
         return self.network.keeps(dtype)
 
     def place(self, i: int) -> str:

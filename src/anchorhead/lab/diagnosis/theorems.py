@@ -9,6 +9,7 @@ z = 1 - 2e/h, with e the distance from the nearest anchor (`theorems/anchors.py`
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -103,8 +104,8 @@ class ExaminedRamps(Examined):
     def place(self, i: int) -> str:
         return f"token {i % self.model.tokens}, u = {self.u[i].item():.4g}"
 
-    def allows(self, dtype: torch.dtype) -> bool:
-        return self.model.precision.holds(dtype)
+    def allows(self, dtype: torch.dtype, factor: float = 1.0) -> bool:
+        return replace(self.model.precision, beta=factor * self.model.beta).holds(dtype)
 
     def rescale(self, factor: float) -> str:
         return derived(factor, self.derived, "")
