@@ -1,4 +1,4 @@
-"""The four ways to fail, and what tells them apart.
+"""The five ways to fail, and what tells them apart.
 
 A head that *blends* (smooth, gated, kinked) fails where its error exceeds what was proved, and only there: how its
 weights look is no evidence, since two to four keys blend nearly uniformly by design. A head that *selects* (the
@@ -27,19 +27,20 @@ from zero and with many anchors.
 **β.** A cause is a cause if it was changed and removing it helps. Scores of a blending head that fails, and are not
 those that were proved, are multiplied by what undoes `score_factor`, by powers of two, and between the best of those by
 golden section; if with a factor, as it is printed, no query errs beyond the bound, scores were too small (a factor
-above 1: uniform attention) or too large (below 1: one key takes over from the next in steps, drift). A factor that
-only lessens the error explains nothing: other numbers were changed. Of a head that selects β is a formula: what is
-tried is Λ*/Λ, and what undoes `score_factor`, and as a last resort others if all stored numbers are those built. A
-factor is found in float64; where the dtype that was run does not keep the bound at these scores, a wider one that does
-is named, too.
+above 1: uniform attention) or too large (below 1: one key takes over from the next in steps, drift). A factor that only
+lessens the error explains nothing: other numbers were changed (edited numbers). Of a head that selects β is a formula:
+what is tried is Λ*/Λ, and what undoes `score_factor`, and as a last resort others if all stored numbers are those
+built. A factor is found in float64; where the dtype that was run does not keep the bound at these scores, a wider one
+that does is named, too.
 
 **Precision.** The same numbers are run in float64. Where an output is not finite, or errs beyond the bound that the run
 in float64 keeps, the dtype is the cause. Logits of size S are rounded by ρS, ρ the unit roundoff; against the gap
 between the two leading scores that says how many keys can no longer be told apart (`theorems/precision.py`).
 
 Causes are not reported twice. Of a run in float64 at most one thing is said: uniform attention, else a boundary
-artefact, else drift; the order is that of what implies what, since a uniform head errs at its ends too. Where ends or
-seams fail because scores are too small, the advice says so. Precision is apart, and can be said as well.
+artefact, else drift or edited numbers; the order is that of what implies what, since a uniform head errs at its ends
+too. Where ends or seams fail because scores are too small, the advice says so. Precision is apart, and can be said as
+well.
 """
 
 from __future__ import annotations
@@ -196,9 +197,10 @@ def concentrated(error: Tensor, bound: Tensor, band: Tensor) -> bool:
 
 
 def unexplained(head: Examined, run: Run, seen: str) -> Finding:
-    """What is seen is there, and neither the dtype nor β nor the ends explain it: values were changed."""
+    """What is seen is there, and neither β nor the ends explain it: other numbers were changed, or where all are those
+    built, float64 has too few digits."""
     why, advice = head.otherwise()
-    return _found("interpolation drift", head, run, f"{seen}, {why}.", advice)
+    return _found("underflow or saturation" if head.intact else "edited numbers", head, run, f"{seen}, {why}.", advice)
 
 
 def restoring_factor(head: Examined) -> float | None:
