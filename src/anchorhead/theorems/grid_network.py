@@ -13,7 +13,7 @@ from typing import Literal as OneOf
 import torch
 from torch import Tensor, nn
 
-from anchorhead.digits import Down, interval
+from anchorhead.digits import Down, counted, interval
 from anchorhead.errors import AnchorheadError, InputError, asked
 from anchorhead.head.head import Head
 from anchorhead.model.affine import AppendColumns, AppendRows
@@ -236,9 +236,9 @@ class GridNetwork(Watched, Construction):
         own = ", keys in the columns of the sequence" if told["columns"] == "own" else ""
         own += f", {told['shifts']} shifted grids" if told["shifts"] > 1 else ""
         return [
-            f"{self.theorem}: {shortened(f, 60)} of {grid.tokens} tokens x {grid.features} features in "
-            f"{interval((grid.low, grid.high))}, {grid.tokens} x {told['output_features']} outputs, "
-            + str(self.dtype).removeprefix("torch."),
+            f"{self.theorem}: {shortened(f, 60)} of {counted(grid.tokens, 'token')} x "
+            f"{counted(grid.features, 'feature')} in {interval((grid.low, grid.high))}, {grid.tokens} x "
+            f"{told['output_features']} outputs, " + str(self.dtype).removeprefix("torch."),
             self.unproved or "|network - f| <= bound_for(lipschitz=L), which depends on how fast f varies",
             f"levels g = {grid.levels}, {grid.points:,} grid points{own}, p = {self.ramp_anchors} anchors of a ramp, "
             f"β = {self.beta:.6g}, of ramps {self.ramp_beta:.6g}, selection error ε = {self.selection_error:.3g}",

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anchorhead.digits import Down, Up, exactly
+from anchorhead.digits import Down, Up, counted, exactly
 from anchorhead.errors import InputError, PrecisionError, ShapeError
 from anchorhead.head.head import Head
 from anchorhead.head.own_precision import in_own_precision
@@ -172,7 +172,7 @@ class Ramps(Construction):
         known = self.unproved or f"|network - exact| <= {Up(self.bound):.4g} by the theorem, {limit}"
         return [
             f"{self.theorem}: clip(w_i·x_i + t_i, {exactly(self.low)}, {exactly(self.high)}){to}, "
-            f"{n} tokens x {d} features, " + str(self.dtype).removeprefix("torch."),
+            f"{counted(n, 'token')} x {counted(d, 'feature')}, " + str(self.dtype).removeprefix("torch."),
             known,
             f"anchors p = {len(self.anchors):,}, spacing {self.spacing:.4g}, β = {self.beta:.6g}, selection error "
             f"ε = {self.selection_error:.3g}",
