@@ -18,7 +18,7 @@ from anchorhead.lab.diagnosis.criteria import concentrated
 from anchorhead.theorems import attention_then_softmax, multi_head, single_head, two_layer
 from anchorhead.theorems.anchors import beta_for
 
-UNIFORM, BOUNDARY, DRIFT, PRECISION = KINDS
+UNIFORM, BOUNDARY, DRIFT, PRECISION, EDITED = KINDS
 CASES = {
     "gated": ("gelu(x)", None, 1e-5),
     "smooth": ("sin(3*x)", (-1, 1), 1e-4),
@@ -223,7 +223,7 @@ def test_values_that_were_changed_are_not_blamed_on_the_beta():
     with torch.no_grad():
         model.head.constants[2] += 0.1
     found = diagnose(model, points(model))
-    assert kinds(found) == [DRIFT]
+    assert kinds(found) == [EDITED]
     assert "its scores are those built, other stored numbers are not" in found.findings[0].evidence
 
 
@@ -234,7 +234,7 @@ def test_a_beta_is_advised_only_if_it_restores_the_bound(factor: float, tmp_path
     values = edited(model, constants=factor, gains=factor)
     values.save(tmp_path / "values.safetensors")
     found = diagnose_file(tmp_path / "values.safetensors")
-    assert kinds(found) == kinds(diagnose(values, points(values))) == [DRIFT]
+    assert kinds(found) == kinds(diagnose(values, points(values))) == [EDITED]
     assert "no β that was tried mends it" in found.findings[0].evidence
     edited(model, slopes=0.3, intercepts=0.3).save(tmp_path / "scores.safetensors")
     (finding,) = diagnose_file(tmp_path / "scores.safetensors").findings
@@ -245,7 +245,8 @@ def test_a_beta_is_advised_only_if_it_restores_the_bound(factor: float, tmp_path
 
 @pytest.mark.parametrize("many_heads", [False, True])
 @pytest.mark.parametrize(("name", "factor"), [("stages.0.0.gain", f) for f in (-1.0, 0.5, 1.01, 1.05, 1.2, 2.0)]
-                         + [("stages.1.query", f) for f in (-1.0, 0.1, 1.2)] + [("stages.1.value", 1.1)])  # fmt: skip
+                         + [("stages.1.query", f) for f in (-1.0, 0.0, 0.1, 1.2)]
+                         + [("stages.1.value", f) for f in (-1.0, 1.1)])  # fmt: skip
 def test_of_an_edited_theorem_too_a_beta_is_advised_only_if_it_restores_the_bound(name, factor, many_heads: bool):
     w, t, x = at(torch.linspace(-1.5, 1.5, 301, dtype=torch.float64), 3)
     model = multi_head(w, t, -1, 1, 40) if many_heads else single_head(w, t, -1, 1, 40)
@@ -260,6 +261,7 @@ def test_of_an_edited_theorem_too_a_beta_is_advised_only_if_it_restores_the_boun
             said = float(finding.advice.split(" by ")[1].split(":")[0])
             assert diagnose(model, x, score_factor=said).healthy
         else:
+            assert finding.kind == EDITED
             assert "the stored numbers are not those built" in finding.evidence
 
 
@@ -270,6 +272,7 @@ def test_numbers_that_are_those_built_are_not_said_to_be_others():
     found = diagnose(model, x)
     assert not found.edited
     assert found.findings
+    assert set(kinds(found)) == {PRECISION}
     assert all("the stored numbers are those built" in finding.evidence for finding in found.findings)
     assert diagnose(model, x * (0.4 * model.summand_limit / 1e15)).healthy
 
@@ -286,6 +289,7 @@ def test_values_of_a_known_function_that_were_changed_are_found(make, choice):
     with torch.no_grad():
         (model.layer2.value if choice and make is two_layer else model.lookup.values).mul_(1.5)
     (finding,) = diagnose(model, x).findings
+    assert finding.kind == EDITED
     assert "the stored numbers are not those built" in finding.evidence
 
 
@@ -406,6 +410,17 @@ def test_a_dtype_and_a_beta_that_both_fail_are_two_findings():
     assert kinds(diagnose(model, x, dtype=torch.float16, score_factor=0.1)) == [PRECISION, DRIFT]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_beta_is_advised_with_a_dtype_in_which_it_restores_the_bound(dtype: torch.dtype):
+    w, t, x = at(torch.linspace(-1, 49, 300, dtype=torch.float64), 5)
+    model = multi_head(w, t, -1, 49, 67, beta=0.1)
+    (finding,) = diagnose(model, x, dtype=dtype).findings
+    said = float(finding.advice.split(" by ")[1].split(":")[0])
+    advised = finding.advice.split("; use ")[1].split(",")[0] if "; use " in finding.advice else dtype
+    assert (advised == dtype) == diagnose(model, x, dtype=dtype, score_factor=said).healthy
+    assert diagnose(model, x, dtype=advised, score_factor=said).healthy
+
+
 # networks
 
 
@@ -480,7 +495,7 @@ def test_an_affine_map_that_was_edited_is_not_blamed_on_a_head():
     with torch.no_grad():
         model.network.layered.last.bias.add_(0.1)
     found = diagnose(model, square())
-    assert [finding.where for finding in found.findings] == ["the last affine map"]
+    assert [(finding.kind, finding.where) for finding in found.findings] == [(EDITED, "the last affine map")]
 
 
 def test_maxima_and_kinks_in_a_network():

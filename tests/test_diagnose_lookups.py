@@ -7,7 +7,7 @@ import anchorhead as ah
 from anchorhead.lab.diagnosis import KINDS, diagnose_file
 from anchorhead.theorems import attention_then_softmax, two_layer
 
-UNIFORM, BOUNDARY, DRIFT, PRECISION = KINDS
+UNIFORM, BOUNDARY, DRIFT, PRECISION, EDITED = KINDS
 
 
 def wave(x):
@@ -50,7 +50,7 @@ def test_values_that_were_changed_are_found(shifts):
     model = two_layer(wave, 3, 1, 4, columns="own", shifts=shifts, slope=1 / 32)
     with torch.no_grad():
         model.layer2.value[5] += 0.1
-    assert not ah.diagnose(model, laid(model)).healthy
+    assert [f.kind for f in ah.diagnose(model, laid(model)).findings] == [EDITED]
 
 
 @pytest.mark.parametrize(("build", "choice"), [(two_layer, {"columns": "own"}), (attention_then_softmax, {})])

@@ -165,6 +165,35 @@ def test_edited_networks_stay_edited(model, tmp_path):
         back.bound_for(lipschitz=1.0) if isinstance(back, T.GridNetwork) else back.bound
 
 
+@pytest.mark.parametrize("make", [single, CASES["multi"], CASES["two layers"]])
+def test_numbers_that_lost_digits_have_no_bound_in_a_dtype_with_more(make, tmp_path):
+    model = make().to(torch.float32).to(torch.float64)
+    assert model.edited
+    assert "cast from float32" in str(model)
+    with pytest.raises(ah.AnchorheadError, match="cast from float32"):
+        model.bound_for(lipschitz=2.0) if isinstance(model, T.GridNetwork) else model.bound
+    model.save(tmp_path / "one")
+    back, x = ah.load(tmp_path / "one"), inputs(model)
+    assert back.edited
+    torch.testing.assert_close(back(x), model(x), rtol=0, atol=1e-12)
+    assert not make().to(torch.float32).edited
+
+
+@pytest.mark.parametrize("make", [single, CASES["two layers"]])
+def test_numbers_that_require_gradients_are_not_said_to_be_others(make, tmp_path):
+    model = make().requires_grad_(True)
+    bound = lambda m: m.bound_for(lipschitz=2.0) if isinstance(m, T.GridNetwork) else m.bound
+    assert not model.edited
+    assert "require gradients" in str(model)
+    with pytest.raises(ah.AnchorheadError, match="requires_grad_"):
+        bound(model)
+    model.save(tmp_path / "one")
+    assert bound(ah.load(tmp_path / "one")) == bound(make())
+    model(inputs(model)).sum().backward()
+    assert model.attention.query.grad is not None
+    assert bound(model.requires_grad_(False)) == bound(make())
+
+
 def test_forged_numbers_have_no_bound(model, tmp_path):
     """Where a file says that its numbers are the construction's and they are not, the theorem is not claimed."""
     model.save(tmp_path / "one")

@@ -136,3 +136,12 @@ def test_one_layer_is_a_layer():
     assert "1 layer, 1 head, " in str(model)
     assert "1 layer, 1 head, " in str(ah.plan("tanh(x)", tol=1e-2))
     assert model(torch.zeros(1, dtype=torch.float64)).isfinite().all()
+
+
+def test_one_token_of_one_feature_is_said_so():
+    ramps, lookup = ah.theorems.single_head([[1.0]], [0.0], -1, 1, 4), two_layer("x1", 1, 1, 4)
+    plan = ah.theorems.plan("single_head", low=-1, high=1, tol=0.1, tokens=1, features=1)
+    for said in (str(ramps), str(lookup), str(plan)):
+        assert "1 token x 1 feature" in said
+        assert "1 tokens" not in said
+        assert "1 features" not in said

@@ -137,6 +137,19 @@ def test_every_form_is_the_same_network():
     assert model.keys == 20
 
 
+def test_a_module_as_function_is_no_part_of_the_network(tmp_path):
+    class Mean(torch.nn.Linear):
+        def forward(self, points, weights):
+            return weights @ super().forward(points)[:, 0]
+
+    f = Mean(1, 1).double()
+    model = ah.in_context.universal(f, {"x": (0, 1)}, 4, 4, lipschitz=9.0)
+    assert model.F is f
+    assert not [name for name in model.state_dict() if name.startswith("F")]
+    model.save(tmp_path / "model.safetensors")
+    assert ah.load(tmp_path / "model.safetensors").certificate.level == "conditional"
+
+
 def test_several_outputs_ranges_and_dtypes():
     def both(points, weights):
         return torch.stack([(weights * points[:, 0]).sum(-1), (weights * points[:, 1]).sum(-1)], -1)

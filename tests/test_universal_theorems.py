@@ -1,7 +1,10 @@
 """two_layer and attention_then_softmax: the declared modulus bounds the error, and halving cells halves it."""
 
+import copy
 import itertools
 import math
+import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -127,6 +130,24 @@ def test_bound_includes_rounding_of_the_values(offset):
 def test_bound_without_a_declaration_is_refused():
     with pytest.raises(ah.AnchorheadError, match="bound_for"):
         _ = two_layer(wave, 1, 1, 3).bound
+
+
+@BOTH
+def test_a_module_as_function_is_no_part_of_the_network(build, tmp_path):
+    f = torch.nn.Linear(2, 2).double()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = build(f, 1, 2, 3)
+    plain = build(lambda x: f(x), 1, 2, 3)
+    assert model.f is f
+    assert model.resources == plain.resources
+    assert model.bound_for(lipschitz=9) == plain.bound_for(lipschitz=9)
+    for made in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model.float()):
+        assert not made.edited
+        assert [name for name, _ in made.named_modules()] == [name for name, _ in plain.named_modules()]
+    assert f.weight.dtype == torch.float64
+    model.save(tmp_path / "model.safetensors")
+    assert not ah.load(tmp_path / "model.safetensors").edited
 
 
 @BOTH

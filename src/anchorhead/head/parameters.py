@@ -45,8 +45,11 @@ def unchanged(now: Sequence[Tensor], before: Sequence[Tensor]) -> bool:
 
 def followed(numbers: Sequence[Tensor]) -> bool:
     """Whether torch follows what is computed with these: for gradients, or as a transformation of torch.func."""
-    if torch.is_grad_enabled() and any(t.requires_grad for t in numbers):
-        return True
+    return (torch.is_grad_enabled() and any(t.requires_grad for t in numbers)) or transformed(numbers)
+
+
+def transformed(numbers: Sequence[Tensor]) -> bool:
+    """Whether these are in a transformation of torch.func, and may be other numbers than a module holds."""
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
         return False
     return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in numbers)
@@ -85,11 +88,16 @@ class AsBuilt(nn.Module):
         Inside torch.compile and torch.export: whether they had been at the last look outside.
         """
         now = self._fixed()
-        if followed(now) or any(t.requires_grad for t in now):
+        if transformed(now):
             return True
         if not torch.compiler.is_compiling():
             self._edited = self._built is None or not unchanged(now, self._built)
         return self._edited
+
+    @property
+    def evaluated_literally(self) -> bool:
+        """Whether the faster evaluation is not taken: it was edited, or gradients of its numbers are asked for."""
+        return self.edited or any(t.requires_grad for t in self._fixed())
 
     def _apply(self, fn: Any, recurse: bool = True) -> AsBuilt:
         edited = any(t.device.type != "meta" for t in self._fixed()) and self.edited

@@ -98,13 +98,15 @@ class Universal(InContextNetwork):
     True
     """
 
+    F: Function | None
     middle: Tensor
 
     def __init__(self, F: Function | None, names: tuple[str, ...], lattice: Lattice, values: Tensor,
                  lipschitz: float, examples: int, dtype: torch.dtype, unit: float) -> None:  # fmt: skip
         """values: F of every lattice measure, (K, outputs); F: None where these are all that is known of it."""
         super().__init__()
-        self.F, self.names, self.lattice, self.lipschitz = F, names, lattice, lipschitz
+        object.__setattr__(self, "F", F)  # the caller's, and no part of the network even where it is a module
+        self.names, self.lattice, self.lipschitz = names, lattice, lipschitz
         self.examples, self.dtype = examples, dtype
         middle = torch.tensor([(low + high) / 2 for low, high in lattice.ranges], dtype=dtype)
         self.register_buffer("middle", middle)

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EDITED = "The weights were changed since the network was built; the theorem says nothing of them."
+WIDENED = (
+    "The network was cast from {} to a dtype with more digits, where its numbers are not those that the construction "
+    "has; the theorem says nothing of them. Build it in the dtype that is wanted, with dtype=."
+)
+FOLLOWED = (
+    "The network's numbers require gradients, and in the form that has them the theorem does not count rounding; "
+    "network.requires_grad_(False) gives the bound back."
+)
 
 
 class Construction(Network, AsBuilt, ABC):
@@ -39,6 +47,8 @@ class Construction(Network, AsBuilt, ABC):
 
     theorem: str
     """The name of the function that builds it."""
+    _widened = ""
+    """Said of one that was cast to a dtype with more digits than its numbers have."""
 
     @property
     @abstractmethod
@@ -112,20 +122,32 @@ class Construction(Network, AsBuilt, ABC):
 
     def require_built(self) -> None:
         """Refuses to speak for numbers that are not the construction's."""
+        if self.unproved:
+            raise MissingPartError(self.unproved)
+
+    @property
+    def unproved(self) -> str:
+        """Why the theorem says nothing of its numbers as they are; empty where it does."""
         if self.edited:
-            raise MissingPartError(EDITED)
+            return self._widened or EDITED
+        return FOLLOWED if self.evaluated_literally else ""
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """`.to(dtype)` and the like: refused where the new dtype cannot hold the network."""
+        """`.to(dtype)` and the like: refused where the new dtype cannot hold the network; in one with more digits it
+        counts as edited, since the construction's numbers there are not rounded to the old one."""
         after = fn(self.attention.value[:0])
         if after.is_meta:
             raise InputError(
                 f"On the meta device the network of {self.theorem} would have no numbers, and there would be nothing "
                 "to bound. Keep it on a device with memory; its sizes are in .resources and .shapes()."
             )
-        if after.dtype != self.dtype:
+        before = self.dtype
+        if after.dtype != before:
             self.require(after.dtype)
         super()._apply(fn, recurse)
+        if torch.finfo(after.dtype).eps < torch.finfo(before).eps and not self.edited:
+            self.forget()
+            self._widened = WIDENED.format(str(before).removeprefix("torch."))
         return self
 
     def plot(self, *, lipschitz: float | Callable[[float], float] | None = None) -> Figure:

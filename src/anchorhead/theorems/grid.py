@@ -227,11 +227,12 @@ def _require_apart(f: Callable[[Tensor], Tensor], inputs: Tensor, values: Tensor
 
 
 def _asked(f: Callable[[Tensor], Tensor], inputs: Tensor) -> object:
-    """What f returns for a batch of grid points."""
-    return asked(
+    """What f returns for a batch of grid points, without its gradients."""
+    found: object = asked(
         f, inputs, name="f", at=f"a batch of grid points of shape {tuple(inputs.shape)}",
         advice="f works on batches, (..., tokens, features) to (..., tokens, d_out).",
     )  # fmt: skip
+    return found.detach() if isinstance(found, Tensor) else found
 
 
 def _checked(values: object, inputs: Tensor, grid: Grid, features: int | None, dtype: torch.dtype) -> Tensor:
@@ -260,4 +261,4 @@ def _checked(values: object, inputs: Tensor, grid: Grid, features: int | None, d
         raise InputError(
             "f returned a value that is not finite at a grid point; restrict low and high to where f is finite."
         )
-    return values.detach().to(dtype)
+    return values.to(dtype)

@@ -13,7 +13,7 @@ from typing import Literal as OneOf
 import torch
 from torch import Tensor, nn
 
-from anchorhead.digits import Down, interval
+from anchorhead.digits import Down, counted, interval
 from anchorhead.errors import AnchorheadError, InputError, asked
 from anchorhead.head.head import Head
 from anchorhead.model.affine import AppendColumns, AppendRows
@@ -22,7 +22,7 @@ from anchorhead.model.network import Resources
 from anchorhead.model.outside import Watched
 from anchorhead.model.report import shortened
 from anchorhead.theorems.anchors import check_beta, even_points, score_rows
-from anchorhead.theorems.construction import EDITED, Construction
+from anchorhead.theorems.construction import Construction
 from anchorhead.theorems.declared import declared_modulus, hold_against
 from anchorhead.theorems.formulas import Formulas, Target
 from anchorhead.theorems.grid import Grid, Modulus, saturation
@@ -236,10 +236,10 @@ class GridNetwork(Watched, Construction):
         own = ", keys in the columns of the sequence" if told["columns"] == "own" else ""
         own += f", {told['shifts']} shifted grids" if told["shifts"] > 1 else ""
         return [
-            f"{self.theorem}: {shortened(f, 60)} of {grid.tokens} tokens x {grid.features} features in "
-            f"{interval((grid.low, grid.high))}, {grid.tokens} x {told['output_features']} outputs, "
-            + str(self.dtype).removeprefix("torch."),
-            EDITED if self.edited else "|network - f| <= bound_for(lipschitz=L), which depends on how fast f varies",
+            f"{self.theorem}: {shortened(f, 60)} of {counted(grid.tokens, 'token')} x "
+            f"{counted(grid.features, 'feature')} in {interval((grid.low, grid.high))}, {grid.tokens} x "
+            f"{told['output_features']} outputs, " + str(self.dtype).removeprefix("torch."),
+            self.unproved or "|network - f| <= bound_for(lipschitz=L), which depends on how fast f varies",
             f"levels g = {grid.levels}, {grid.points:,} grid points{own}, p = {self.ramp_anchors} anchors of a ramp, "
             f"β = {self.beta:.6g}, of ramps {self.ramp_beta:.6g}, selection error ε = {self.selection_error:.3g}",
             *(
@@ -282,7 +282,8 @@ def assembled(f: Target | None, grid: Grid, grids: list[Grid], values: Tensor, p
     lookup = OwnLookup(grids, values, beta) if numbered else Lookup(values[0], beta, attention=attention)
     model = GridNetwork([*_ramps(grids, p, ramp_beta, dtype), Bumps(first.levels), lookup])
     model.theorem = "two_layer" if attention else "attention_then_softmax"
-    model.grid, model.f, model.scores = grid, f, scores
+    model.grid, model.scores = grid, scores
+    object.__setattr__(model, "f", f)  # the caller's, and no part of the network even where it is a module
     model.beta, model.ramp_beta, model.ramp_anchors = beta, ramp_beta, p
     model.watch([(grid.low, grid.high)], f"the network of {model.theorem}", ADVICE)
     model.built()

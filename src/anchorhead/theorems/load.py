@@ -73,7 +73,7 @@ def _ramps(found: ModelFile, stored: str, dtype: torch.dtype) -> Construction:
         model = multi_head(weights.reshape(n, d), bias, low, high, heads, **choice)
     places = torch.tensor(found.numbers["anchors"], dtype=torch.float64)
     if not near(places, model.anchors, dtype):
-        raise FileError("The anchors in the file do not lie evenly on its range.")
+        model.forget()
     model.anchors = places
     return model
 
@@ -174,7 +174,7 @@ def _require(found: ModelFile, shapes: Shapes, dtypes: dict[str, str]) -> None:
 
 def _take(model: Construction, found: ModelFile, *, built: bool) -> None:
     """Gives a network the file's numbers; built: whether the file says that they are the construction's."""
-    state = model.state_dict()
+    state, edited = model.state_dict(), model.edited
     taken = {}
     for name, value in state.items():
         exact = torch.tensor(found.numbers[file_name(name)], dtype=torch.float64).reshape(value.shape)
@@ -192,7 +192,7 @@ def _take(model: Construction, found: ModelFile, *, built: bool) -> None:
         apart.add("the values of f")
     if isinstance(lookup, AsBuilt):
         lookup.forget() if any(name.startswith("stages.3.") for name in apart) else lookup.built()
-    model.forget() if apart or not built else model.built()
+    model.forget() if apart or not built or edited else model.built()
 
 
 def _given(model: Construction, name: str) -> bool:

@@ -109,7 +109,7 @@ class Lookup(AsBuilt):
         return Attention(query, key, value[None], keep=slice(0, 1))
 
     def forward(self, bumps: Tensor) -> Tensor:
-        if self.edited:
+        if self.evaluated_literally:
             found: Tensor = self._stages()(bumps)
             return found
         weights = (self.beta * bumps).softmax(-1)

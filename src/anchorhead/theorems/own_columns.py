@@ -189,7 +189,7 @@ class OwnLookup(AsBuilt):
 
     def forward(self, bumps: Tensor) -> Tensor:
         """The scores of a list once, and every head's softmax over its window of them; see `MultiHead.fast`."""
-        if self.edited:
+        if self.evaluated_literally:
             found: Tensor = self._stages()(bumps)
             return found
         n, count = self.tokens, len(self.grids)

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anchorhead.digits import Down, Up, exactly
+from anchorhead.digits import Down, Up, counted, exactly
 from anchorhead.errors import InputError, PrecisionError, ShapeError
 from anchorhead.head.head import Head
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.model.network import Resources
 from anchorhead.theorems.anchors import beta_for, check_beta, selection_error_at
-from anchorhead.theorems.construction import EDITED, Construction, check_dtype
+from anchorhead.theorems.construction import Construction, check_dtype
 from anchorhead.theorems.precision import AnchorHead
 
 
@@ -169,22 +169,22 @@ class Ramps(Construction):
         n, d, rows = self.tokens, self.features, self.output_features
         to = "" if rows == 1 else f" in one of {rows} output rows"
         limit = f"where |w_1 x_1| + ... + |t - middle| <= {Down(self.summand_limit):.3g}"
-        known = EDITED if self.edited else f"|network - exact| <= {Up(self.bound):.4g} by the theorem, {limit}"
+        known = self.unproved or f"|network - exact| <= {Up(self.bound):.4g} by the theorem, {limit}"
         return [
             f"{self.theorem}: clip(w_i·x_i + t_i, {exactly(self.low)}, {exactly(self.high)}){to}, "
-            f"{n} tokens x {d} features, " + str(self.dtype).removeprefix("torch."),
+            f"{counted(n, 'token')} x {counted(d, 'feature')}, " + str(self.dtype).removeprefix("torch."),
             known,
             f"anchors p = {len(self.anchors):,}, spacing {self.spacing:.4g}, β = {self.beta:.6g}, selection error "
             f"ε = {self.selection_error:.3g}",
         ]
 
     def known_bound(self) -> float | None:
-        return None if self.edited else self.bound
+        return None if self.unproved else self.bound
 
     @property
     def without(self) -> dict[str, str]:
-        """Of an edited network its bounds, too."""
-        lost = dict.fromkeys(("bound", "sum_bound"), EDITED) if self.edited else {}
+        """Where the theorem says nothing its bounds, too."""
+        lost = dict.fromkeys(("bound", "sum_bound"), self.unproved) if self.unproved else {}
         return super().without | {"bound_for": "The bound of ramps needs nothing to be declared: it is .bound."} | lost
 
     @abstractmethod
@@ -202,7 +202,7 @@ class Ramps(Construction):
     def forward(self, x: Tensor) -> Tensor:
         """(..., n, d) to (..., n, output_features)."""
         self.check(x)
-        return super().forward(x) if self.edited else self.fast(x)
+        return super().forward(x) if self.evaluated_literally else self.fast(x)
 
     def exact(self, x: Tensor) -> Tensor:
         """The target in the same dtype: the clipped value in row G(nearest anchor), zeros elsewhere."""

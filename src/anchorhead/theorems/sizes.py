@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from anchorhead.digits import Down, Up, interval
+from anchorhead.digits import Down, Up, counted, interval
 from anchorhead.display import facts, page
 from anchorhead.errors import InputError
 from anchorhead.theorems.anchors import beta_for, check_count, check_range
@@ -71,8 +71,8 @@ class Plan:
         ramps = "" if self.ramp_beta is None else f", of ramps {self.ramp_beta:.6g}"
         holds = ", ".join(name for name, held in self.dtypes.items() if held) or "no dtype"
         return (
-            f"{self.theorem} on {interval((self.low, self.high))} to within {self.tol:g}, {self.tokens} tokens x "
-            f"{self.features} features\n"
+            f"{self.theorem} on {interval((self.low, self.high))} to within {self.tol:g}, "
+            f"{counted(self.tokens, 'token')} x {counted(self.features, 'feature')}\n"
             f"  layers {self.layers}, heads {self.heads:,}, {grid}anchors p = {self.anchors:,}, β = {self.beta:.6g}"
             f"{ramps}\n"
             f"  bound {Up(self.bound):.6g}{self._condition}, selection error ε = {self.selection_error:.3g}, "

@@ -1,4 +1,4 @@
-"""The four ways to fail, and what tells them apart.
+"""The five ways to fail, and what tells them apart.
 
 A head that *blends* (smooth, gated, kinked) fails where its error exceeds what was proved, and only there: how its
 weights look is no evidence, since two to four keys blend nearly uniformly by design. A head that *selects* (the
@@ -27,17 +27,20 @@ from zero and with many anchors.
 **β.** A cause is a cause if it was changed and removing it helps. Scores of a blending head that fails, and are not
 those that were proved, are multiplied by what undoes `score_factor`, by powers of two, and between the best of those by
 golden section; if with a factor, as it is printed, no query errs beyond the bound, scores were too small (a factor
-above 1: uniform attention) or too large (below 1: one key takes over from the next in steps, drift). A factor that
-only lessens the error explains nothing: other numbers were changed. Of a head that selects β is a formula: what is
-tried is Λ*/Λ, and what undoes `score_factor`, and as a last resort others if all stored numbers are those built.
+above 1: uniform attention) or too large (below 1: one key takes over from the next in steps, drift). A factor that only
+lessens the error explains nothing: other numbers were changed (edited numbers). Of a head that selects β is a formula:
+what is tried is Λ*/Λ, and what undoes `score_factor`, and as a last resort others if all stored numbers are those
+built. A factor is found in float64; where the dtype that was run does not keep the bound at these scores, a wider one
+that does is named, too.
 
 **Precision.** The same numbers are run in float64. Where an output is not finite, or errs beyond the bound that the run
 in float64 keeps, the dtype is the cause. Logits of size S are rounded by ρS, ρ the unit roundoff; against the gap
 between the two leading scores that says how many keys can no longer be told apart (`theorems/precision.py`).
 
 Causes are not reported twice. Of a run in float64 at most one thing is said: uniform attention, else a boundary
-artefact, else drift; the order is that of what implies what, since a uniform head errs at its ends too. Where ends or
-seams fail because scores are too small, the advice says so. Precision is apart, and can be said as well.
+artefact, else drift or edited numbers; the order is that of what implies what, since a uniform head errs at its ends
+too. Where ends or seams fail because scores are too small, the advice says so. Precision is apart, and can be said as
+well.
 """
 
 from __future__ import annotations
@@ -85,7 +88,7 @@ def selecting(head: Examined, snap: Snap, run: Run) -> Finding | None:
     # Λ as the run has it, at least that where a weight underflows
     gap = float(((run.top / run.second.clamp_min(1e-300)).log() / snap.z)[should].median())
     factor = derived_factor(head, snap, gap, should)
-    advice = "" if factor is None else head.rescale(factor)
+    advice = "" if factor is None else rescaled(head, factor)
     keys = float(run.effective[should].median())
     blurred = f"the gap of scores between neighbouring keys is {gap:.3g} where {snap.gap:.3g} is derived"
     if factor is not None and (keys - 1) / max(head.keys - 1, 1) > HALF:
@@ -122,12 +125,29 @@ def derived_factor(head: Examined, snap: Snap, gap: float, should: Tensor) -> fl
     return restoring_factor(head) if head.intact else None
 
 
+def rescaled(head: Examined, factor: float) -> str:
+    """Advice on a factor for the scores that restores the bound in float64, and on the dtype where the one that was run
+    does not keep it at these scores."""
+    scale, advice = head.score_factor * factor, head.rescale(factor)
+
+    def kept(dtype: torch.dtype) -> bool:
+        return dtype == torch.float64 or bool((head.run(dtype, scale).error <= head.bound).all())
+
+    if kept(head.dtype):
+        return advice
+    wider = next(dtype for dtype in _wider_than(head.dtype)
+                 if dtype == torch.float64 or (head.allows(dtype, factor) and kept(dtype)))  # fmt: skip
+    name = _name(head.dtype)
+    unheld = f"{name} does not keep the bound at these scores; use {_name(wider)}, which does."
+    return f"{advice} But {unheld} {head.smaller(head.dtype)}".rstrip()
+
+
 def blending(head: Examined, run: Run) -> Finding | None:
     """A head that is meant to blend: failing at ends or seams, at a wrong β, or for no such reason."""
     if not (run.error > head.bound).any():
         return None
     factor = restoring_factor(head)
-    advice = "" if factor is None else head.rescale(factor)
+    advice = "" if factor is None else rescaled(head, factor)
     found = at_boundary(head, run, advice)
     if found is not None or factor is None:
         return found or unexplained(head, run, _error(head, run))
@@ -177,9 +197,10 @@ def concentrated(error: Tensor, bound: Tensor, band: Tensor) -> bool:
 
 
 def unexplained(head: Examined, run: Run, seen: str) -> Finding:
-    """What is seen is there, and neither the dtype nor β nor the ends explain it: values were changed."""
+    """What is seen is there, and neither β nor the ends explain it: other numbers were changed, or where all are those
+    built, float64 has too few digits."""
     why, advice = head.otherwise()
-    return _found("interpolation drift", head, run, f"{seen}, {why}.", advice)
+    return _found("underflow or saturation" if head.intact else "edited numbers", head, run, f"{seen}, {why}.", advice)
 
 
 def restoring_factor(head: Examined) -> float | None:
@@ -261,12 +282,16 @@ def _wider(head: Examined) -> str:
             return "Build, compile or load the model again: not all of its stored numbers are finite."
         limit = torch.finfo(torch.float64).max / max(head.logits, 1.0)
         return f"Float64 does not hold it either: lower β, to below {limit:.2g} times the built one."
-    wider = [d for d in DTYPES if torch.finfo(d).eps < torch.finfo(head.dtype).eps]
-    for dtype in reversed(wider):
+    for dtype in _wider_than(head.dtype):
         run = head.plain if dtype == torch.float64 else head.run(dtype, head.score_factor)
         if head.allows(dtype) and not _lost(head, run).any():
             return f"Use {_name(dtype)}, which holds it. {head.smaller(head.dtype)}".rstrip()
     return "Build it again: no dtype holds these numbers."
+
+
+def _wider_than(dtype: torch.dtype) -> list[torch.dtype]:
+    """Those with more digits, the narrowest first."""
+    return [wider for wider in reversed(DTYPES) if torch.finfo(wider).eps < torch.finfo(dtype).eps]
 
 
 def share(mask: Tensor) -> float:

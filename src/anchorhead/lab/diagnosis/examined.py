@@ -153,8 +153,8 @@ class Examined(ABC):
         """The network's own bound."""
         return float(self.bound.max())
 
-    def allows(self, dtype: torch.dtype) -> bool:
-        """Whether the library would build this network in a dtype."""
+    def allows(self, dtype: torch.dtype, factor: float = 1.0) -> bool:
+        """Whether the library would build this network in a dtype, with a β that is so many times its own."""
         return True
 
     def rescale(self, factor: float) -> str:

@@ -9,7 +9,9 @@ from typing import Any, Literal, get_args
 from anchorhead.digits import Up
 from anchorhead.display import gauge, page, sentence, table
 
-Kind = Literal["uniform attention", "boundary artefacts", "interpolation drift", "underflow or saturation"]
+Kind = Literal[
+    "uniform attention", "boundary artefacts", "interpolation drift", "underflow or saturation", "edited numbers"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 

@@ -129,7 +129,7 @@ class ExaminedNetwork:
             evidence = f"{figures}, which float64 keeps: sums of the heads' outputs lose digits."
             return Finding("underflow or saturation", "the last affine map", evidence, "Use float64, which holds it.")
         evidence = f"{figures}, while every head keeps its share: the last affine map is not the one that was compiled."
-        return Finding("interpolation drift", "the last affine map", evidence, "Compile or load the model again.")
+        return Finding("edited numbers", "the last affine map", evidence, "Compile or load the model again.")
 
 
 class ExaminedNode(Examined):
@@ -179,7 +179,7 @@ class ExaminedNode(Examined):
         """A wire in words."""
         return f"layer {self.number}, node {shortened(self.network.core.circuit.wire_name(wire), 40)}"
 
-    def allows(self, dtype: torch.dtype) -> bool:
+    def allows(self, dtype: torch.dtype, factor: float = 1.0) -> bool:
         return self.network.keeps(dtype)
 
     def place(self, i: int) -> str:

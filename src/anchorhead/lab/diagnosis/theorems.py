@@ -9,6 +9,7 @@ z = 1 - 2e/h, with e the distance from the nearest anchor (`theorems/anchors.py`
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -35,7 +36,8 @@ class ExaminedRamps(Examined):
         self.u = u = self._argument(self.x).reshape(-1)
         size = max(abs(low), abs(high)) * SELECTION_ERROR + model.resolution + (model.seam_cost or 0.0)
         self.bound = torch.full_like(u, size)
-        if not model.edited and not math.isclose(model.bound, size, rel_tol=1e-5):
+        own = model.known_bound()
+        if own is not None and not math.isclose(own, size, rel_tol=1e-5):
             self.standard = "bound at the derived β"
         band = min(model.spacing, (high - low) / 20)
         self.ends = (u < low + band) | (u > high - band)
@@ -46,7 +48,8 @@ class ExaminedRamps(Examined):
         self.snap = Snap(z, (u >= low) & (u <= high), self.derived * model.spacing**2)
 
     def promised(self) -> float:
-        return super().promised() if self.model.edited else self.model.bound
+        own = self.model.known_bound()
+        return super().promised() if own is None else own
 
     def _argument(self, x: Tensor) -> Tensor:
         """u, (rows, n), in float64."""
@@ -101,8 +104,8 @@ class ExaminedRamps(Examined):
     def place(self, i: int) -> str:
         return f"token {i % self.model.tokens}, u = {self.u[i].item():.4g}"
 
-    def allows(self, dtype: torch.dtype) -> bool:
-        return self.model.precision.holds(dtype)
+    def allows(self, dtype: torch.dtype, factor: float = 1.0) -> bool:
+        return replace(self.model.precision, beta=factor * self.model.beta).holds(dtype)
 
     def rescale(self, factor: float) -> str:
         return derived(factor, self.derived, "")
