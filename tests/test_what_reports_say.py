@@ -1,5 +1,8 @@
 """Reports name every reason for what is left, and every layer that follows, whether it can be read or not."""
 
+import math
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -141,3 +144,41 @@ def test_a_model_that_holds_a_converted_one_is_not_written_without_its_heads(lay
     with pytest.raises(ah.InputError, match="without the heads of the LlamaModel in it"):
         llama.save_pretrained(tmp_path)
     assert any("heads." in name for name in llama.state_dict())
+
+
+class Twins(nn.Module):
+    """An activation that two layers take."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.act, self.one, self.other = nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x):
+        h = self.act(self.first(x))
+        return self.one(h) + self.other(h)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ["first", "one", "other"])
+def test_weights_that_are_not_finite_are_named_and_bound_nothing(name, value, tmp_path):
+    model = ah.convert(Twins(), inputs=torch.randn(3, 4))
+    model.get_submodule(name).weight.data[0, 0] = value
+    report = model.report
+    assert report.not_finite == [f"{name}.weight"]
+    assert f"NOT finite: numbers in {name}.weight" in str(report)
+    assert (report.replaced[0].output_bound is None) == (name != "first")
+    assert not re.search(r"at most (nan|inf)", str(report))
+    ah.save_converted(model, tmp_path / "out")
+    assert ah.load_converted(tmp_path / "out", Twins()).report == report
+
+
+def test_a_folder_that_cannot_be_written_is_not_left_behind(tmp_path, monkeypatch):
+    model = ah.convert(Twins(), inputs=torch.randn(3, 4))
+
+    def full(*_, **__):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("anchorhead.conversion.save_folder.save_file", full)
+    with pytest.raises(ah.FileError, match="no space left"):
+        ah.save_converted(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
