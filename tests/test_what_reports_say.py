@@ -182,3 +182,36 @@ def test_a_folder_that_cannot_be_written_is_not_left_behind(tmp_path, monkeypatc
     with pytest.raises(ah.FileError, match="no space left"):
         ah.save_converted(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+class Chosen(nn.Module):
+    """A leaky relu, by a mask."""
+
+    def forward(self, x):
+        y, low = x.clone(), x < 0
+        y[low] = 0.2 * y[low]
+        return y
+
+
+class Where(nn.Module):
+    def forward(self, x):
+        return torch.where(x > 0, x, torch.exp(x) - 1)
+
+
+@pytest.mark.parametrize("pure", [False, True])
+def test_numbers_chosen_by_a_mask_are_to_be_written_as_where(pure):
+    said = str(ah.convert(nn.Sequential(nn.Linear(4, 4), Chosen()), inputs=torch.randn(3, 4), pure=pure).report)
+    assert "torch.where(condition, a, b)" in said
+    assert "stack" not in said
+    assert "has no head for it" not in said
+
+
+def test_a_function_of_each_number_that_only_a_pure_conversion_reads_is_said_to_be_one():
+    model = nn.Sequential(nn.Linear(4, 4), Where())
+    plain, pure = (ah.convert(model, inputs=torch.randn(3, 4), pure=pure).report for pure in (False, True))
+    ((place, why),) = plain.refused
+    assert place == "1"
+    assert "pure=True reads it" in why
+    assert "has no head for it" not in str(plain)
+    assert pure.pure
+    assert not pure.refused
