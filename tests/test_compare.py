@@ -100,3 +100,22 @@ def test_texts_without_a_tokenizer_are_one_sentence(tmp_path):
     (tmp_path / "texts").write_text("one\n", encoding="utf-8")
     with pytest.raises(ah.FileError, match="has no tokenizer for texts"):
         compare_folders(source, made, tmp_path / "texts")
+
+
+class Returns(nn.Module):
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def forward(self, x):
+        return x + self.value
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_in_one_model_alone_is_infinitely_far(value):
+    found = compare(Returns(0.0), Returns(value), [{"x": torch.ones(3, 4)}])
+    assert found.difference == found.normalised == float("inf")
+    assert found.cosine == -1
+    assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["difference"] == "inf"
+    same = compare(Returns(value), Returns(value), [{"x": torch.ones(3, 4)}])
+    assert (same.difference, same.normalised, same.cosine) == (0, 0, 1)

@@ -190,6 +190,13 @@ def test_bfloat16_is_written_with_a_warning_and_half_runs(tmp_path):
     assert ah.check_onnx(model, tmp_path / "h.onnx", x.half()) < 1e-2
 
 
+def test_what_a_model_does_not_take_is_refused_in_a_sentence_when_its_file_is_checked(tmp_path):
+    model = ah.convert(nn.Sequential(nn.Embedding(9, 4), nn.GELU()), inputs=torch.arange(6).reshape(2, 3))
+    export_onnx(model, tmp_path / "tokens.onnx", torch.arange(6).reshape(2, 3))
+    with pytest.raises(ah.InputError, match=r"does not take these inputs, input \(2, 6\): .*indices.*takes input\.$"):
+        check_onnx(model, tmp_path / "tokens.onnx", torch.randn(2, 6))
+
+
 def test_refusals(tmp_path, monkeypatch):
     path = tmp_path / "none.onnx"
     head = ah.compile("relu(x)")

@@ -315,3 +315,36 @@ def test_a_model_that_is_one_norm_has_a_name_in_its_report(tmp_path):
     assert ">the model<" in converted.report._repr_html_()
     ah.save_converted(converted, tmp_path / "norm")
     assert "  the model, square: " in str(ah.verify(tmp_path / "norm"))
+
+
+class Attended(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.rest = nn.LayerNorm(8), nn.Sequential(nn.Linear(8, 8), nn.GELU())
+
+    def forward(self, x):
+        h = self.rest(self.norm(x))
+        return x + F.scaled_dot_product_attention(h, h, h)
+
+
+class Aliased(nn.Module):
+    """A block under two names, in a list twice, and within another one."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = Attended()
+        self.b, self.c, self.d = self.a, nn.ModuleList([self.a, Attended(), self.a]), nn.Sequential(self.a)
+
+    def forward(self, x):
+        for layer in (self.a, self.b, *self.c, self.d):
+            x = layer(x)
+        return x
+
+
+def test_a_walk_confirms_what_stands_in_several_places():
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 8)
+    model = ah.convert(Aliased().eval(), inputs=x, pure=True)
+    assert model.report.pure
+    assert ah.walk(model, x).softmax > 0
+    assert model.b is model.a

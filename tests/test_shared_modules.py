@@ -86,3 +86,9 @@ def test_an_instance_that_does_not_share_is_made_to(tmp_path):
     assert loaded.second is loaded.first
     x = torch.randn(3, 4)
     assert torch.equal(loaded(x), converted(x))
+
+
+def test_the_width_before_a_head_is_that_of_the_layer_before_it_also_where_it_stands_twice():
+    wide = nn.Linear(4, 8)
+    row = ah.convert(nn.Sequential(wide, nn.Linear(8, 4), wide, nn.GELU()), inputs=torch.randn(3, 4)).report.replaced[0]
+    assert row.neurons == 8

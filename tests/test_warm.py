@@ -101,3 +101,25 @@ def test_compiled_models_are_warmed_too(made):
 def test_conversion_without_it_makes_none(made):
     ah.convert(nn.Sequential(nn.Linear(4, 8), nn.GELU()))
     assert not made
+
+
+def test_where_torch_compile_is_switched_off_that_is_said(monkeypatch):
+    monkeypatch.setattr(fused, "_by_numbers", {})
+    model = ah.convert(nn.Sequential(nn.Linear(4, 4), nn.GELU()), tol=1e-2)
+    with torch.compiler.set_stance("force_eager"), pytest.warns(UserWarning, match="switched off here.*Unset") as said:
+        ah.warm(model)
+    assert "g++" not in str(said[0].message)
+
+
+@pytest.mark.heavy
+def test_torch_compile_may_be_switched_off_after_a_kernel_was_made():
+    model, x = ah.convert(nn.Sequential(nn.Linear(4, 4), nn.GELU()), tol=1e-2, warm=True), torch.randn(20_000, 4)
+    threads = torch.get_num_threads()
+    with torch.no_grad():
+        before = model(x)
+        torch.set_num_threads(threads + 1)  # which another kernel is for
+        try:
+            with torch.compiler.set_stance("force_eager"):
+                torch.testing.assert_close(model(x), before, rtol=1e-5, atol=1e-5)
+        finally:
+            torch.set_num_threads(threads)

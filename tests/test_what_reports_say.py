@@ -1,5 +1,8 @@
 """Reports name every reason for what is left, and every layer that follows, whether it can be read or not."""
 
+import math
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -141,3 +144,74 @@ def test_a_model_that_holds_a_converted_one_is_not_written_without_its_heads(lay
     with pytest.raises(ah.InputError, match="without the heads of the LlamaModel in it"):
         llama.save_pretrained(tmp_path)
     assert any("heads." in name for name in llama.state_dict())
+
+
+class Twins(nn.Module):
+    """An activation that two layers take."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.act, self.one, self.other = nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x):
+        h = self.act(self.first(x))
+        return self.one(h) + self.other(h)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ["first", "one", "other"])
+def test_weights_that_are_not_finite_are_named_and_bound_nothing(name, value, tmp_path):
+    model = ah.convert(Twins(), inputs=torch.randn(3, 4))
+    model.get_submodule(name).weight.data[0, 0] = value
+    report = model.report
+    assert report.not_finite == [f"{name}.weight"]
+    assert f"NOT finite: numbers in {name}.weight" in str(report)
+    assert (report.replaced[0].output_bound is None) == (name != "first")
+    assert not re.search(r"at most (nan|inf)", str(report))
+    ah.save_converted(model, tmp_path / "out")
+    assert ah.load_converted(tmp_path / "out", Twins()).report == report
+
+
+def test_a_folder_that_cannot_be_written_is_not_left_behind(tmp_path, monkeypatch):
+    model = ah.convert(Twins(), inputs=torch.randn(3, 4))
+
+    def full(*_, **__):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("anchorhead.conversion.save_folder.save_file", full)
+    with pytest.raises(ah.FileError, match="no space left"):
+        ah.save_converted(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+class Chosen(nn.Module):
+    """A leaky relu, by a mask."""
+
+    def forward(self, x):
+        y, low = x.clone(), x < 0
+        y[low] = 0.2 * y[low]
+        return y
+
+
+class Where(nn.Module):
+    def forward(self, x):
+        return torch.where(x > 0, x, torch.exp(x) - 1)
+
+
+@pytest.mark.parametrize("pure", [False, True])
+def test_numbers_chosen_by_a_mask_are_to_be_written_as_where(pure):
+    said = str(ah.convert(nn.Sequential(nn.Linear(4, 4), Chosen()), inputs=torch.randn(3, 4), pure=pure).report)
+    assert "torch.where(condition, a, b)" in said
+    assert "stack" not in said
+    assert "has no head for it" not in said
+
+
+def test_a_function_of_each_number_that_only_a_pure_conversion_reads_is_said_to_be_one():
+    model = nn.Sequential(nn.Linear(4, 4), Where())
+    plain, pure = (ah.convert(model, inputs=torch.randn(3, 4), pure=pure).report for pure in (False, True))
+    ((place, why),) = plain.refused
+    assert place == "1"
+    assert "pure=True reads it" in why
+    assert "has no head for it" not in str(plain)
+    assert pure.pure
+    assert not pure.refused

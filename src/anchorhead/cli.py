@@ -249,7 +249,7 @@ def compare(
     from anchorhead.conversion.compare import compare_folders
 
     found = compare_folders(original, converted, texts, not as_json)
-    print(json.dumps(vars(found)) if as_json else found)
+    print(json.dumps(found.as_dict()) if as_json else found)
 
 
 @app.command()

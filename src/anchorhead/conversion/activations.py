@@ -53,6 +53,10 @@ METHODS = {"relu": "relu", "tanh": "tanh", "sigmoid": "sigmoid"}
 """Methods of a tensor that are activations."""
 
 MODULES = {name.lower(): name for name in nn.modules.activation.__all__}
+READ_IF_PURE = (
+    "a function of each number, and no activation that is known; pure=True reads it, and has a head for it if it nears "
+    "straight lines on both sides"
+)
 JUMPS = "jumps, and heads are continuous, so that none is near it everywhere"
 
 PASSIVE = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)

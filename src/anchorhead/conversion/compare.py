@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from anchorhead.conversion.folder import load_folder
 from anchorhead.conversion.inputs import example, run
 from anchorhead.conversion.pretrained import first_line
+from anchorhead.conversion.trial import apart
 from anchorhead.digits import counted
 from anchorhead.errors import AnchorheadError, FileError, InputError
 from anchorhead.file.folder import RECORD
 from anchorhead.progress import Progress, telling
+from anchorhead.proof.certificate import end_text
 
 REPEATS = 7
 BATCH = 32
@@ -47,6 +49,10 @@ class Comparison:
     def ratio(self) -> float:
         """The second model's time over the first's."""
         return self.converted_seconds / self.seconds
+
+    def as_dict(self) -> dict[str, int | float | str]:
+        """Plain values for JSON; infinite differences become strings."""
+        return {name: end_text(value) for name, value in vars(self).items()}
 
     def __str__(self) -> str:
         left = f" ({counted(self.empty, 'empty line')} left out)" if self.empty else ""
@@ -94,11 +100,13 @@ def compare(first: nn.Module, second: nn.Module, batches: list[dict[str, Tensor]
                 )
             mask = batch.get("attention_mask")
             seen = _seen(a, mask)
-            difference = max(difference, float((a - b)[seen].abs().max()))
-            size = max(size, float(a[seen].abs().max()))
-            pa, pb = (_pooled(v, mask) for v in (a, b))
-            normalised = max(normalised, float((pa - pb).abs().max()))
-            cosine = min(cosine, float((pa.double() * pb.double()).sum(-1).min()))
+            difference = max(difference, float(apart(a[seen], b[seen]).max()))
+            size = max(size, float(a[seen].nan_to_num(0.0, 0.0, 0.0).abs().max()))
+            pa, pb = (_pooled(v, mask).double() for v in (a, b))
+            far, cosines = apart(pa, pb), (pa * pb).sum(-1)
+            same = torch.where(far.amax(-1) == 0, 1.0, -1.0).to(cosines)
+            normalised = max(normalised, float(far.max()))
+            cosine = min(cosine, float(torch.where(cosines.isnan(), same, cosines).min()))
             count += len(a)
         seconds: tuple[list[float], list[float]] = ([], [])
         for _ in range(REPEATS):

@@ -11,10 +11,12 @@ from collections.abc import Callable
 
 from anchorhead.conversion.activations import FUNCTIONS
 from anchorhead.conversion.states import SAID
+from anchorhead.tracing.function import CHOOSING
 
 NORMS = set("native_layer_norm native_group_norm _fused_rms_norm rms_norm rsqrt".split())
 """What norms compute and little else does."""
-ELEMENTWISE = set(
+COMPARISONS = set("gt ge lt le eq ne".split())
+ELEMENTWISE = COMPARISONS | set(
     "abs clamp clamp_min clamp_max maximum minimum where erf erfc sin cos tan asin acos atan sinh cosh asinh acosh "
     "atanh exp exp2 expm1 log log2 log10 log1p pow square sqrt reciprocal".split()
 )
@@ -31,6 +33,9 @@ REASONS: list[Advice] = [
     (lambda seen: seen & {"tanh", *SCORES} if "tanh" in seen and seen & SCORES else set(), PRODUCTS, "a softcap of "
      "scores, which pure=True converts, also where a function of the model's file computes it; the softmax counts as "
      "attention then"),
+    (lambda seen: seen.intersection(CHOOSING) if seen & COMPARISONS else set(), COMPARISONS, "numbers chosen by a "
+     "condition; where each depends on itself alone, write torch.where(condition, a, b), in a module of its own "
+     "without parameters, and use pure=True"),
     (lambda seen: seen & ELEMENTWISE, PRODUCTS - MATRICES, "left, since of calls in a forward only torch's activations "
      "are converted; where the whole is a function of one argument and of numbers, compute it in a module of its own "
      "without parameters, and use pure=True; what nears no straight line on some side, as sin(x), x*x and exp(x), and "

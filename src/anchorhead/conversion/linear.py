@@ -110,7 +110,7 @@ def _in_row(owner: nn.Sequential, site: Site) -> Around:
         if any(p.ndim > 1 for p in module.parameters()):
             break
         between = between and isinstance(module, PASSIVE)
-    before = [m for n, m in owner.named_children() if names.index(n) < names.index(site.name)]
+    before = [owner.get_submodule(name) for name in names[: names.index(site.name)]]
     width = next((found[1] for m in reversed(before) if (found := sizes(m)) is not None), None)
     return Around(width)
 

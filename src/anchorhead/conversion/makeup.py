@@ -17,9 +17,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
+from anchorhead.conversion.asked import DTYPES
 from anchorhead.conversion.called_code import Called, assigned_around, called, replaced
 from anchorhead.conversion.code_digest import ASIDE, PLAIN, function_text, hook_counts
 from anchorhead.conversion.configured import LONG, Configured, config_changes, configured
@@ -89,9 +91,20 @@ def plain_now(model: nn.Module, before: Makeup) -> Texts:
 def dtypes(model: nn.Module) -> dict[str, int]:
     """How many parameters and places of heads compute in each dtype; heads keep theirs."""
     placed = [m for m in model.modules() if isinstance(m, Placed)]
-    inside = {id(p) for m in placed for p in m.heads.parameters()}
-    held = [p for _, p in model.named_parameters(remove_duplicate=False) if id(p) not in inside]
+    held = [p for _, p in _parameters(model)]
     return dict(Counter([str(p.dtype).removeprefix("torch.") for p in held] + [m.dtype for m in placed]))
+
+
+def not_finite(model: nn.Module) -> list[str]:
+    """Parameters outside heads that hold an infinite number, or none; buffers may, as masks do."""
+    read = ((name, p) for name, p in _parameters(model) if p.dtype in DTYPES and p.layout == torch.strided)
+    return [name for name, p in read if not p.is_meta and not p.isfinite().all()]
+
+
+def _parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Those outside heads, by each of their names."""
+    inside = {id(p) for m in model.modules() if isinstance(m, Placed) for p in m.heads.parameters()}
+    return ((name, p) for name, p in model.named_parameters(remove_duplicate=False) if id(p) not in inside)
 
 
 def _everywhere() -> dict[str, tuple[int, ...]]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from anchorhead.conversion.configured import computed, configured, functions_named
 from anchorhead.conversion.instead import instead
-from anchorhead.conversion.makeup import Makeup, changes, dtypes, makeup, standing
+from anchorhead.conversion.makeup import Makeup, changes, dtypes, makeup, not_finite, standing
 from anchorhead.conversion.rows import UNITS, Place, Replaced, lines, said, some
 from anchorhead.digits import Up, counted, exactly
 from anchorhead.display import gauge, page, sentence, table
@@ -149,6 +149,11 @@ class ConversionReport:
         return [r.place for r in self.replaced if f"{r.place}.".startswith(idle)]
 
     @property
+    def not_finite(self) -> list[str]:
+        """Weights of the model that hold numbers which are not finite, as after a training that diverged."""
+        return [] if self.model is None else not_finite(self.model)
+
+    @property
     def keys(self) -> int:
         """The most keys that a head has."""
         return max((r.keys for r in self.replaced), default=0)
@@ -159,7 +164,8 @@ class ConversionReport:
         seen = {name: getattr(self, name) for name in (*PAIRS, *NAMES)}
         measured = {name: v if math.isfinite(v := getattr(self, name)) else None for name in MEASURED}
         return {"tol": self.tol, "replaced": rows, **seen, "inputs": self.inputs, **measured,
-                "watched": self.watched, "unwatched": self._why_unwatched(), "pure": self.pure,
+                "not_finite": self.not_finite, "watched": self.watched, "unwatched": self._why_unwatched(),
+                "pure": self.pure,
                 "seen": {"unwatched": self.unwatched, "computed_by": self.computed_by, "on": self.seen_on,
                          "dtypes": self.dtypes},
                 "blocks": len(self.blocks), "neurons": self.neurons}  # fmt: skip
@@ -243,7 +249,10 @@ class ConversionReport:
         beyond = [row.place for row in kept if row.heads[0].error > half]
         above = f"above {exactly(half)}, half of tol, which is what stored numbers are to keep"
         found = [f"  with an error {above}: {some(beyond)}"]
-        return found * bool(beyond) + [f"  NOT converted, {place}: {why}" for place, why in self.refused]
+        infinite = self.not_finite
+        weights = f"  NOT finite: numbers in {some(infinite)}, nor what is computed with them, whatever heads keep to"
+        refused = [f"  NOT converted, {place}: {why}" for place, why in self.refused]
+        return found * bool(beyond) + [weights] * bool(infinite) + refused
 
     def _seen(self) -> list[str]:
         """What watching gave, or that the model was not watched."""

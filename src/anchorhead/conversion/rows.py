@@ -38,8 +38,9 @@ class Replaced:
     heads: each by its role. neurons: how many it serves, None if not known.
     feeds: the linear layers that follow, as the forward says or the run showed, and output_bound: how far their output
     moves at most, the largest row sum of their weights times the error, rounding apart; for a gate for partners of size
-    one, for a square for u of that size, and None where something other than dropout stands between, or where a layer
-    multiplies by something else than its weight, as one that is quantised or has an adapter: unread says which.
+    one, for a square for u of that size, and None where something other than dropout stands between, where weights
+    there are not finite (finite is False then), or where a layer multiplies by something else than its weight, as one
+    that is quantised or has an adapter: unread says which.
     """
 
     place: str
@@ -56,6 +57,7 @@ class Replaced:
     feeds: str | None
     output_bound: float | None
     unread: str = ""
+    finite: bool = True
 
     @property
     def gated(self) -> bool:
@@ -95,6 +97,8 @@ class Place:
         sums = [row_sum(layer) for _, layer in near.feeds]
         known = [most for most in sums if most is not None]
         unread = [type(m).__name__ for (_, m), most in zip(near.feeds, sums, strict=True) if most is None]
+        bounds = [most * found.error for most in known]
+        finite = all(map(math.isfinite, known)) and (not direct or all(map(math.isfinite, bounds)))
         return Replaced(
             place=self.place,
             formula=self.module.formula,
@@ -104,8 +108,9 @@ class Place:
             heads=heads_of(self.module.claims),
             neurons=near.neurons,
             feeds=", ".join(path for path, _ in near.feeds) or None,
-            output_bound=max(known) * found.error if direct and not unread else None,
+            output_bound=max(bounds) if direct and finite and not unread else None,
             unread=", ".join(dict.fromkeys(unread)),
+            finite=finite,
         )
 
 
@@ -160,7 +165,7 @@ def _unclaimed(r: Replaced) -> str:
     """Why nothing is claimed of the layers that follow."""
     if r.unread:
         return f"{UNCLAIMED} {r.unread} multiplies by something else than a weight that can be read"
-    return f"{UNCLAIMED} something may stand between"
+    return f"{UNCLAIMED} {'something may stand between' if r.finite else 'weights there have no finite sum'}"
 
 
 def said(place: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -61,6 +62,7 @@ def write(model: Any, where: Path, beside: list[Path]) -> None:
                               "grown": grown(model, model.report.made.tensors),
                               "state": plain_now(model, model.report.made), **_configured(model)}  # fmt: skip
     require_free(where)
+    there = where.exists()
     try:
         where.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=where, prefix=".") as beneath:
@@ -69,6 +71,9 @@ def write(model: Any, where: Path, beside: list[Path]) -> None:
             for path in Path(beneath).iterdir():
                 path.rename(where / path.name)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        if not there:
+            with suppress(OSError):
+                where.rmdir()
         raise FileError(f"{where} cannot be written: {error}.") from error
 
 

@@ -21,6 +21,7 @@ from torch import fx, nn
 from anchorhead.conversion.activations import (
     FUNCTIONS,
     METHODS,
+    READ_IF_PURE,
     formula_of,
     formula_of_call,
     is_activation,
@@ -102,15 +103,17 @@ def find_sites(
     graphs: dict[str, fx.Graph] = {}
     called: dict[type, set[str]] = {}
     names = mentioned(model)
-    more = {id(m) for m in model.modules() if is_elementwise(m)} if pure else set()
+    elementwise = {id(m) for m in model.modules() if is_elementwise(m)}
+    more = elementwise if pure else set()
     for path, module in model.named_modules():
         if is_activation(module) or id(module) in more:
             continue
-        if pure and (why := why_not_elementwise(module)):
-            refused.append((path, why))
         if type(module) not in called:
             called[type(module)] = activation_calls(module)
         own = called[type(module)]
+        left = READ_IF_PURE if id(module) in elementwise and not own else None
+        if why := why_not_elementwise(module) if pure else left:
+            refused.append((path, why))
         children = {n: c for n, c in module._modules.items() if c is not None and (is_activation(c) or id(c) in more)}
         attribute = _attribute(module)
         if attribute is not None:

@@ -203,10 +203,14 @@ def _apart(first: list[Tensor], second: list[Tensor], model: nn.Module) -> list[
             x, y = (
                 torch.view_as_real(t).double().flatten() if t.is_complex() else t.double().flatten() for t in (a, b)
             )
-            apart = torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, (x - y).abs()).nan_to_num(nan=math.inf)
-            far, size = float(apart.max()), float(x.nan_to_num(0.0, 0.0, 0.0).abs().max())
+            far, size = float(apart(x, y).max()), float(x.nan_to_num(0.0, 0.0, 0.0).abs().max())
         found.append((far, size))
     return found
+
+
+def apart(a: Tensor, b: Tensor) -> Tensor:
+    """How far numbers are from each other, infinitely where only one of two is a number."""
+    return torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
 
 
 def _take_what_ran(model: Any, item: Any) -> set[tuple[str, str]]:

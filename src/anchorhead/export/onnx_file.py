@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from anchorhead.conversion.report import ConversionReport
-from anchorhead.errors import FileError, InputError
+from anchorhead.errors import AnchorheadError, FileError, InputError
 from anchorhead.export.onnx_numbers import difference, no_runtime, stored_numbers
 from anchorhead.export.steady import steady
 from anchorhead.in_context.universal import Universal
@@ -117,7 +117,7 @@ def check_onnx(model: nn.Module, path: str | os.PathLike[str], inputs: Inputs, *
         raise InputError(f"The file takes {len(known)} inputs ({', '.join(known)}), and {len(tensors)} were given.")
     order = call.names if set(call.names) == set(known) else known
     with _evaluating(model):
-        wanted = call(*tensors)
+        wanted = _outputs(call, tensors, "these inputs,")
     try:
         found = session.run(None, {name: t.detach().cpu().numpy() for name, t in zip(order, tensors, strict=True)})
     except Exception as error:
@@ -227,13 +227,7 @@ def _converted(model: nn.Module, example: Any) -> tuple[_Call, tuple[Tensor, ...
     call, tensors = _call(model, example)
     sizes: Sizes = [{} for _ in tensors]
     with _evaluating(call):
-        try:
-            outputs = call(*tensors)
-        except Exception as error:  # whatever the model has against it
-            given = ", ".join(f"{name} {tuple(t.shape)}" for name, t in zip(call.names, tensors, strict=True))
-            takes = ", ".join(inspect.signature(model.forward).parameters)
-            why = f"{given}: {_reason(error)}. Its forward takes {takes}."
-            raise InputError(f"The model does not take the example, which is {why}") from error
+        outputs = _outputs(call, tensors, "the example, which is")
         if not outputs:
             raise InputError("The model returns no tensors, so that there is nothing to write.")
         if all(t.ndim and len(t) == 1 for t in tensors):  # the exporter takes a size of one for a fact
@@ -247,6 +241,20 @@ def _converted(model: nn.Module, example: Any) -> tuple[_Call, tuple[Tensor, ...
                 for known, a in zip(sizes, alike, strict=True):
                     known.update({i: name} if a else {})
     return call, tensors, sizes
+
+
+def _outputs(call: _Call, tensors: Sequence[Tensor], what: str) -> dict[str, Tensor]:
+    """What a model returns; what it raises about its inputs becomes a sentence."""
+    try:
+        found: dict[str, Tensor] = call(*tensors)
+        return found
+    except AnchorheadError:
+        raise
+    except Exception as error:  # whatever the model has against it
+        given = ", ".join(f"{name} {tuple(t.shape)}" for name, t in zip(call.names, tensors, strict=True))
+        takes = ", ".join(inspect.signature(call.model.forward).parameters)
+        why = f"{given}: {_reason(error)}. Its forward takes {takes}."
+        raise InputError(f"The model does not take {what} {why}") from error
 
 
 def _name(i: int) -> str:

@@ -26,6 +26,7 @@ def steady(module: nn.Module) -> nn.Module:
     if isinstance(module, LiteralHead):
         pieces = len(module.gate_slopes)
         return SteadyHead(module) if 1 < pieces < len(module.slopes) else module
-    for name, child in list(module.named_children()):
-        setattr(module, name, steady(child))
+    for name, child in list(module._modules.items()):
+        if child is not None:
+            setattr(module, name, steady(child))
     return module

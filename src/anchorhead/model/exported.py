@@ -14,14 +14,27 @@ from anchorhead.errors import AnchorheadError, InputError, StructureError
 
 
 def literal_form(module: nn.Module, written: Callable[[Any], nn.Module] | None = None) -> nn.Module:
-    """The module with every network of this library inside it in its literal evaluation, as `written` has it."""
+    """The module with every network of this library inside it in its literal evaluation, as `written` has it; what
+    stands in several places does so in the literal form."""
+    return _literal(module, written, {})
+
+
+def _literal(module: nn.Module, written: Callable[[Any], nn.Module] | None, known: dict[int, nn.Module]) -> nn.Module:
+    if id(module) not in known:
+        known[id(module)] = _made(module, written, known)
+    return known[id(module)]
+
+
+def _made(module: nn.Module, written: Callable[[Any], nn.Module] | None, known: dict[int, nn.Module]) -> nn.Module:
     hooks = (module._forward_hooks, module._forward_pre_hooks)
     ours = type(module).__module__.partition(".")[0] == "anchorhead"
     if getattr(module, "literal", None) is not None:
         made: Any = module.literal if written is None else lambda: written(module)
         return made() if ours and (written or not any(hooks)) else module
-    children = {name: literal_form(child, written) for name, child in module.named_children()}
-    if all(children[name] is child for name, child in module.named_children()):
+    # not named_children, which has a child that is registered under two names under the first alone
+    held = {name: child for name, child in module._modules.items() if child is not None}
+    children = {name: _literal(child, written, known) for name, child in held.items()}
+    if all(children[name] is child for name, child in held.items()):
         return module
     twin = copy.copy(module)
     twin._modules = {**module._modules, **children}

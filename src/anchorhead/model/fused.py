@@ -2,9 +2,9 @@
 
 An evaluation is a function of tensors that torch.fx can trace, its numbers constants in it: h(u), or (u, v) -> h(u)·v,
 or a norm with its sum over the last dimension. torch.compile makes one loop of it. The kernel makes itself on first
-use, for large inputs, or ahead of that (`warm`); where that is not possible (no C++ compiler) a sentence says so and
-plain torch is used, slower. Inside a model that is itself compiled or exported the plain form is used, and fused with
-its surroundings.
+use, for large inputs, or ahead of that (`warm`); where that is not possible (no C++ compiler, or torch.compile switched
+off) a sentence says so and plain torch is used, slower. Inside a model that is itself compiled or exported the plain
+form is used, and fused with its surroundings.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ SIZES = {1: (1 << 16,), 2: (2048, 640), 3: (3, 2048, 640)}
 """The sizes, by dimensions, for which a kernel is made: such that torch shares all of its loops among threads."""
 _VECTORS = {"AVX512": 512, "AVX2": 256, "NEON": 128, "SVE256": 256}
 """Bits of a vector, by what torch calls the processor's capability."""
+
+SWITCH_ON = (
+    "Unset TORCHDYNAMO_DISABLE and TORCH_COMPILE_DISABLE, and leave torch.compiler.set_stance at its default when the "
+    "heads first run, to have them fused."
+)
 
 
 @contextmanager
@@ -134,12 +139,18 @@ def _compiled(evaluation: Kernel, *like: Tensor) -> Kernel | None:
         return _built(evaluation, {"cpp.simdlen": pick_vec_isa().bit_width()}, *like)
     except Exception as error:  # a missing compiler shows itself in many ways
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        off = isinstance(error, _SwitchedOffError)
+        what = "is switched off here" if off else f"is not available here ({reason[:120]})"
+        remedy = SWITCH_ON if off else "Install a C++ compiler such as g++ to have them fused."
         warnings.warn(
-            f"torch.compile is not available here ({reason[:120]}); heads are evaluated in plain torch, which is "
-            "several times slower. Install a C++ compiler such as g++ to have them fused.",
+            f"torch.compile {what}; heads are evaluated in plain torch, which is several times slower. {remedy}",
             stacklevel=2,
         )
         return None
+
+
+class _SwitchedOffError(Exception):
+    """torch.compile ran what it was given, and compiled nothing."""
 
 
 def _built(evaluation: Kernel, options: dict[str, Any], *like: Tensor) -> Kernel:
@@ -158,7 +169,12 @@ def _built(evaluation: Kernel, options: dict[str, Any], *like: Tensor) -> Kernel
         threads = torch.get_num_threads()
         key = (threads, *((t.dtype, t.dim()) for t in args))
         if key not in kernels:
-            kernels[key] = _kernel(evaluation, options | {"cpp.threads": threads}, *args)
+            try:
+                kernels[key] = _kernel(evaluation, options | {"cpp.threads": threads}, *args)
+            except _SwitchedOffError:  # since the first was made
+                if not kernels:
+                    raise
+                return followed(*args)
         with torch.no_grad():
             return kernels[key](*(t.contiguous() for t in args))
 
@@ -204,6 +220,8 @@ def _kernel(evaluation: Kernel, options: dict[str, Any], *like: Tensor) -> Kerne
         with for_kernel():
             graph = torch.fx.symbolic_trace(evaluation)
         whole = torch.compile(graph, dynamic=True, backend=backend)(*few)
+    if not seen:
+        raise _SwitchedOffError
     [(run, places, results)] = seen
     wanted = [next(i for i, t in enumerate(results) if t is part)
               for part in ([whole] if isinstance(whole, Tensor) else whole)]  # fmt: skip

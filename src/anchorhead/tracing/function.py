@@ -37,6 +37,9 @@ CLOSE, COARSE = 1e-9, 1e-6
 SIZES = (7, 5)
 """Lengths of the dummy inputs: a target that reads them off is not a function of each element."""
 
+CHOOSING = ("index", "index_put", "masked_fill", "masked_scatter", "masked_select")
+"""Operations of torch that take a condition on their argument, y[y < 0] and y[y < 0] = 0 among them."""
+
 
 def trace(function: Callable[..., Any], variables: Sequence[str] = ("x",)) -> Expression:
     """The expression that a callable of one tensor for each variable computes for each element."""
@@ -116,10 +119,15 @@ class _Numbers(Walk):
         name = name_of(node)
         if name == "stack":
             return list(given["tensors"])
-        if any(isinstance(value, list) for value in given.values()):
+        taken = [self.values[each] for each in node.all_input_nodes]
+        if any(isinstance(value, list) for value in taken):
             raise ExpressionError(
-                f"torch's {name} is applied to what torch.stack put together; stack what is returned, "
-                "or write a function of one tensor and say its shape, shape=(3,)"
+                f"torch's {name} is applied to what torch.stack put together; stack what is returned, and nothing else"
+            )
+        if name in CHOOSING and any(isinstance(value, Comparison) for value in taken):
+            raise ExpressionError(
+                f"torch's {name} chooses numbers by a condition, which is read where it is written as "
+                "torch.where(condition, a, b)"
             )
         if name not in OPERATIONS or given.get("dim") is not None:
             raise ExpressionError(f"torch's {name} is not an elementwise operation that is known")
