@@ -97,6 +97,12 @@ class Objective:
         found = float((moved + here).norm() / here.norm().clamp(min=1e-300))
         return found if math.isfinite(found) else math.inf
 
+    def weakest(self, bent: float) -> float:
+        """The least eigenvalue of a Hessian whose predictions have a sixteenth of this curvature, with the penalties:
+        they hold columns that cannot be told apart, and leave others to their moments."""
+        moments = self.X.mT @ (self.shares.unsqueeze(-1) * self.X)
+        return least_eigenvalue(bent / 16 * moments + torch.diag(self.l2))[0]
+
     def known(self, w: Tensor) -> bool:
         """Whether the gradient's rounding leaves the coefficients where they are; of classes each by itself."""
         s = self.predictions(w)
@@ -171,7 +177,6 @@ def fit_smooth(loss: Loss, value: Callable[[Tensor, Tensor], Tensor], data: Scal
     X, shares = data.X, data.shares
     n, d = X.shape
     squares = X.square().sum(1)
-    least, _ = least_eigenvalue(data.moments())
 
     def curvature(s: Tensor) -> Tensor:
         found = torch.ones(n, dtype=torch.float64)
@@ -202,7 +207,7 @@ def fit_smooth(loss: Loss, value: Callable[[Tensor, Tensor], Tensor], data: Scal
     bent = curvature(X @ w)
     share = float(objective.shares @ bent)
     top = float((objective.shares * bent) @ squares) + max(l2)
-    weakest = max(share * least / 16, min(l2), 1e-12 * top, 1e-300)
+    weakest = max(objective.weakest(share), 1e-12 * top, 1e-300)
     return newton_steps(objective, w, tol, most, take, min(inversions(top, weakest), MOST_INVERSIONS), report)
 
 
@@ -266,7 +271,6 @@ def fit_classes(data: Scaled, labels: Tensor, classes: int, l2: list[float], tol
     objective = Objective(data, l2, lambda s: s.logsumexp(1) - (s * Y).sum(1), lambda s: s.softmax(1) - Y,
                           lambda s: s.softmax(1) * (1 - s.softmax(1)))  # fmt: skip
     squares = X.square().sum(1)
-    least, _ = least_eigenvalue(data.moments())
 
     def take(W: Tensor, depth: int) -> tuple[Run, Tensor]:
         p = (X @ W.mT).softmax(1)
@@ -281,7 +285,7 @@ def fit_classes(data: Scaled, labels: Tensor, classes: int, l2: list[float], tol
                 bound *= 2.0**10
         raise InputError("The coefficients grow without bound on these data; use a larger penalty.")
 
-    weakest = max(least / (16 * classes), min(l2))
-    depth = inversions(float(objective.shares @ squares) * (1 - 1 / classes) + max(l2), weakest)
+    top = float(objective.shares @ squares) * (1 - 1 / classes) + max(l2)
+    depth = inversions(top, objective.weakest(1 / classes))
     start = torch.zeros(classes, d, dtype=torch.float64)
     return newton_steps(objective, start, tol, most, take, min(depth, MOST_INVERSIONS), report)
