@@ -2,10 +2,10 @@
 
 A step that does not lower the objective is halved, but where the objective is the same but for rounding and all slopes,
 each in units of its column, get smaller. Whether the inverse had steps enough is seen from what it leaves of the linear
-system, and where more of them leave less, it gets more. A fit has converged once the objective's gradient, in units of
-the columns' sizes, is below tol, or rounding keeps it from falling further, and the step is short beside the
-coefficients: of classes that are nearly separable the gradient is small long before. Where the curvature is so small
-that the gradient's rounding alone moves the coefficients, no fit has converged.
+system, and where more of them leave less, it gets more; where their rounding leads out of all bounds, fewer. A fit has
+converged once the objective's gradient, in units of the columns' sizes, is below tol, or rounding keeps it from falling
+further, and the step is short beside the coefficients: of classes that are nearly separable the gradient is small long
+before. Where the curvature is so small that the gradient's rounding alone moves the coefficients, no fit has converged.
 """
 
 from __future__ import annotations
@@ -132,23 +132,35 @@ Take = Callable[[Tensor, int], tuple[Run, Tensor]]
 
 
 class _Inverse:
-    """How many steps the inverse takes."""
+    """How many steps the inverse takes; one of so many that their rounding leads away has fewer, for good."""
 
     def __init__(self, objective: Objective, take: Take, depth: int) -> None:
         self.objective, self.take, self.depth, self.accepted = objective, take, depth, COARSE / 2
+        self.most = MOST_INVERSIONS
 
     def step(self, w: Tensor) -> tuple[Run, Tensor]:
         """The run and where it ends; with a deeper inverse if that leaves less of the system than half."""
-        run, ahead = self.take(w, self.depth)
-        left = self.objective.unsolved(w, ahead)
-        while left > 2 * self.accepted and self.depth + MORE <= MOST_INVERSIONS:
-            other, further = self.take(w, self.depth + MORE)
-            less = self.objective.unsolved(w, further)
+        run, ahead, left = self._taken(w)
+        while left > 2 * self.accepted and self.depth + MORE <= self.most:
+            before, self.depth = self.depth, self.depth + MORE
+            other, further, less = self._taken(w)
             if not less < left / 2:
-                self.accepted = left
+                self.accepted, self.depth = left, before
                 break
-            run, ahead, left, self.depth = other, further, less, self.depth + MORE
+            run, ahead, left = other, further, less
         return run, ahead
+
+    def _taken(self, w: Tensor) -> tuple[Run, Tensor, float]:
+        """The run, where it ends, and what that leaves of the system."""
+        while True:
+            try:
+                run, ahead = self.take(w, self.depth)
+            except OutsideBoundsError:
+                if self.depth <= MORE:
+                    raise
+                self.depth = self.most = self.depth - MORE
+            else:
+                return run, ahead, self.objective.unsolved(w, ahead)
 
 
 def newton_steps(objective: Objective, w: Tensor, tol: float, most: int, take: Take, depth: int,
@@ -201,7 +213,7 @@ def fit_smooth(loss: Loss, value: Callable[[Tensor, Tensor], Tensor], data: Scal
                 return run, run.scaled()
             except OutsideBoundsError:
                 bounds["w"] *= 2.0**10
-        raise InputError("The coefficients grow without bound on these data; use a larger penalty.")
+        raise OutsideBoundsError("The coefficients grow without bound on these data; use a larger penalty.")
 
     w = torch.zeros(d, dtype=torch.float64) if start is None else start
     bent = curvature(X @ w)
@@ -283,7 +295,7 @@ def fit_classes(data: Scaled, labels: Tensor, classes: int, l2: list[float], tol
                 return Run(network, given(X, Y, W, shares)), network(X, Y, W, shares)
             except OutsideBoundsError:
                 bound *= 2.0**10
-        raise InputError("The coefficients grow without bound on these data; use a larger penalty.")
+        raise OutsideBoundsError("The coefficients grow without bound on these data; use a larger penalty.")
 
     top = float(objective.shares @ squares) * (1 - 1 / classes) + max(l2)
     depth = inversions(top, objective.weakest(1 / classes))
