@@ -160,13 +160,14 @@ def test_classes_of_nearly_equal_columns_are_those_of_the_penalty(seed, classes,
     assert ours.certificate_.bound < 1e-8
 
 
+@pytest.mark.filterwarnings("ignore:The coefficients are proved")
 def test_an_inverse_of_too_many_steps_gets_fewer(monkeypatch):
     monkeypatch.setattr("anchorhead.in_context.fit_smooth.inversions", lambda top, least: MOST_INVERSIONS)
     _, X = drawn(0, 20, 2)
     X[:, 1] = X[:, 0] + 1e-6 * X[:, 1]
     for classes in (2, 3):
         ours = ic.LogisticRegression(1e6).fit(X, np.arange(20) % classes)
-        assert np.isfinite(ours.coef_).all()
+        assert ours.network_.inversions < MOST_INVERSIONS
         assert ours.certificate_.level == "proved"
 
 
