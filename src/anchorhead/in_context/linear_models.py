@@ -119,8 +119,9 @@ class Linear(BaseEstimator):
 
     network_: the last network that ran, on prompt_, the tensors that it was given: network_(*prompt_) runs it again,
     and replay() takes its result to the units of the data. certificate_: how far coef_ and intercept_ are from the
-    minimiser's, proved, in the units of the data, `outputs` for every coefficient and, last, the intercept; or None,
-    and then certificate_missing_ says why. n_iter_: steps of networks.
+    minimiser's, proved, in the units of the data, `outputs` for every coefficient and, last, the intercept, of
+    several classes or targets one after another; or None, and then certificate_missing_ says why. n_iter_: steps of
+    networks.
     """
 
     def __sklearn_tags__(self) -> Any:
