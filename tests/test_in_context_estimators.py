@@ -166,7 +166,9 @@ def test_options_that_are_none_are_refused(model):
 @pytest.mark.parametrize(
     ("model", "weights"),
     [(ic.KernelRidge(-1), None), (ic.KernelRidge(1, gamma=0), None), (ic.NadarayaWatson(0), None), (ic.Ridge(), -1.0),
-     (ic.Ridge(), 0.0), (ic.Ridge(), np.nan)],
+     (ic.Ridge(), 0.0), (ic.Ridge(), np.nan), (ic.KernelRidge(True), None), (ic.KernelRidge(gamma=True), None),
+     (ic.NadarayaWatson(True), None), (ic.HuberRegressor(True), None), (ic.Ridge(True), None),
+     (ic.Ridge(10**400), None), (ic.LogisticRegression(True), None)],
 )  # fmt: skip
 def test_every_refusal_is_one_of_ours(model, weights):
     with pytest.raises(ah.AnchorheadError, match=r"must be a|weight"):
@@ -204,6 +206,18 @@ def test_penalties_that_are_none_are_refused_in_one_sentence():
     for C in (0, -1, "a"):
         with pytest.raises(ah.AnchorheadError, match=r"^C=.* must be a positive number; math.inf is no penalty.$"):
             ic.LogisticRegression(C).fit(X, y > 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "advice"),
+    [(ic.LogisticRegression(1e-310), "C=1e-310 is so small .* increase it"),
+     (ic.PoissonRegressor(1e308), "alpha=1e.*308 is so large .* decrease it"),
+     (ic.HuberRegressor(alpha=1e308), "alpha=1e.*308 is so large .* decrease it")],
+)  # fmt: skip
+def test_penalties_beyond_the_largest_float_are_refused(model, advice):
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    with pytest.raises(ah.AnchorheadError, match=advice):
+        model.fit(X, np.arange(20) % 2 * (1e3 if "Huber" in str(model) else 1), sample_weight=np.full(20, 1e-3))
 
 
 def test_labels_of_one_column_have_scikit_learns_shapes():

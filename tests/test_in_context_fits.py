@@ -22,6 +22,7 @@ from sklearn.exceptions import ConvergenceWarning  # noqa: E402
 from sklearn.kernel_ridge import KernelRidge  # noqa: E402
 from sklearn.preprocessing import PolynomialFeatures  # noqa: E402
 
+from anchorhead.in_context.fit_smooth import MOST_INVERSIONS  # noqa: E402
 from anchorhead.in_context.linear_models import DensifiedWarning  # noqa: E402
 
 ic = ah.in_context
@@ -143,6 +144,31 @@ def test_logistic_regression_of_two_classes_and_more(seed, classes, power):
     assert ours.certificate_.level == "proved"
     assert "3 coefficients and the intercept" + " of each of" * (classes > 2) in str(ours.certificate_)
     assert ours.certificate_.bound < 1e-5 * max(np.abs(ours.coef_).max(), np.abs(ours.intercept_).max())
+
+
+@settings(max_examples=8, deadline=None)
+@given(SEEDS, st.integers(2, 3), st.floats(3, 9), st.floats(0, 2))
+def test_classes_of_nearly_equal_columns_are_those_of_the_penalty(seed, classes, digits, power):
+    draw, X = drawn(seed, 40, 3)
+    X[:, 2] = X[:, 0] + 10.0**-digits * X[:, 2]
+    y = draw.integers(0, classes, 40)
+    y[:classes] = range(classes)
+    ours = ic.LogisticRegression(10.0**power).fit(X, y)
+    theirs = linear_model.LogisticRegression(C=10.0**power, solver="newton-cholesky", **EXACT).fit(X, y)
+    agree(ours.coef_, theirs.coef_, 1e-6)
+    assert ours.n_iter_ <= 10
+    assert ours.certificate_.bound < 1e-8
+
+
+@pytest.mark.filterwarnings("ignore:The coefficients are proved")
+def test_an_inverse_of_too_many_steps_gets_fewer(monkeypatch):
+    monkeypatch.setattr("anchorhead.in_context.fit_smooth.inversions", lambda top, least: MOST_INVERSIONS)
+    _, X = drawn(0, 20, 2)
+    X[:, 1] = X[:, 0] + 1e-6 * X[:, 1]
+    for classes in (2, 3):
+        ours = ic.LogisticRegression(1e6).fit(X, np.arange(20) % classes)
+        assert ours.network_.inversions < MOST_INVERSIONS
+        assert ours.certificate_.level == "proved"
 
 
 @settings(max_examples=6, deadline=None)

@@ -238,6 +238,7 @@ REFUSED = {
     "sum(x)": "for prompts of every length; write mean(x), and multiply the answer by the number of tokens",
     "prod(x)": "atanh, attend, celu, clip, cos, cosh, cov,",
     "max(x)": "no network for prompts of every length; attend(100*x, x)",
+    "median(x)": "a single token may move it from one end to the other; mean(clip(x",
     "mean(z)": "z is not a variable here",
     "mean": "mean is not a variable here",
 }

@@ -260,6 +260,12 @@ class _Reader:
                 f"factor, comes near it, and {name} of two or more numbers of a token is known",
                 tree,
             )
+        if self.pools and name in ("median", "quantile"):
+            raise self.refused(
+                f"{name} over the tokens has no network for prompts of every length: in a long one a single token may "
+                "move it from one end to the other; mean(clip(x, low, high)) keeps tokens far away from counting much",
+                tree,
+            )
         if self.pools and name in ("sum", "count", "len"):
             raise self.refused(
                 f"{name} over the tokens grows with their number, and a network holds for prompts of every length; "

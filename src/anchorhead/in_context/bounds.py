@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,9 +92,10 @@ def counts(**given: Any) -> list[int]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number that a float can hold."""
+    """Whether it is a real number that a float can hold; True and False are none."""
+    known = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     try:
-        return isinstance(value, int | float) and math.isfinite(value)
+        return known and math.isfinite(value)
     except OverflowError:
         return False
 
@@ -151,7 +153,7 @@ def read_penalties(name: str, given: float | Sequence[float], features: int) -> 
         raise InputError(f"{name} must be one number, or one for each of {features} features.") from error
     if len(values) != features:
         raise InputError(f"{name} has {len(values)} entries for {features} features; give one number, or one for each.")
-    if not all(math.isfinite(v) and v >= 0 for v in values):
+    if isinstance(given, bool) or not all(math.isfinite(v) and v >= 0 for v in values):
         raise InputError(f"{name}={given!r} must be finite and not negative.")
     return tuple(values)
 

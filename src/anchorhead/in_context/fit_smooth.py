@@ -2,10 +2,10 @@
 
 A step that does not lower the objective is halved, but where the objective is the same but for rounding and all slopes,
 each in units of its column, get smaller. Whether the inverse had steps enough is seen from what it leaves of the linear
-system, and where more of them leave less, it gets more. A fit has converged once the objective's gradient, in units of
-the columns' sizes, is below tol, or rounding keeps it from falling further, and the step is short beside the
-coefficients: of classes that are nearly separable the gradient is small long before. Where the curvature is so small
-that the gradient's rounding alone moves the coefficients, no fit has converged.
+system, and where more of them leave less, it gets more; where their rounding leads out of all bounds, fewer. A fit has
+converged once the objective's gradient, in units of the columns' sizes, is below tol, or rounding keeps it from falling
+further, and the step is short beside the coefficients: of classes that are nearly separable the gradient is small long
+before. Where the curvature is so small that the gradient's rounding alone moves the coefficients, no fit has converged.
 """
 
 from __future__ import annotations
@@ -97,6 +97,12 @@ class Objective:
         found = float((moved + here).norm() / here.norm().clamp(min=1e-300))
         return found if math.isfinite(found) else math.inf
 
+    def weakest(self, bent: float) -> float:
+        """The least eigenvalue of a Hessian whose predictions have a sixteenth of this curvature, with the penalties:
+        they hold columns that cannot be told apart, and leave others to their moments."""
+        moments = self.X.mT @ (self.shares.unsqueeze(-1) * self.X)
+        return least_eigenvalue(bent / 16 * moments + torch.diag(self.l2))[0]
+
     def known(self, w: Tensor) -> bool:
         """Whether the gradient's rounding leaves the coefficients where they are; of classes each by itself."""
         s = self.predictions(w)
@@ -126,23 +132,35 @@ Take = Callable[[Tensor, int], tuple[Run, Tensor]]
 
 
 class _Inverse:
-    """How many steps the inverse takes."""
+    """How many steps the inverse takes; one of so many that their rounding leads away has fewer, for good."""
 
     def __init__(self, objective: Objective, take: Take, depth: int) -> None:
         self.objective, self.take, self.depth, self.accepted = objective, take, depth, COARSE / 2
+        self.most = MOST_INVERSIONS
 
     def step(self, w: Tensor) -> tuple[Run, Tensor]:
         """The run and where it ends; with a deeper inverse if that leaves less of the system than half."""
-        run, ahead = self.take(w, self.depth)
-        left = self.objective.unsolved(w, ahead)
-        while left > 2 * self.accepted and self.depth + MORE <= MOST_INVERSIONS:
-            other, further = self.take(w, self.depth + MORE)
-            less = self.objective.unsolved(w, further)
+        run, ahead, left = self._taken(w)
+        while left > 2 * self.accepted and self.depth + MORE <= self.most:
+            before, self.depth = self.depth, self.depth + MORE
+            other, further, less = self._taken(w)
             if not less < left / 2:
-                self.accepted = left
+                self.accepted, self.depth = left, before
                 break
-            run, ahead, left, self.depth = other, further, less, self.depth + MORE
+            run, ahead, left = other, further, less
         return run, ahead
+
+    def _taken(self, w: Tensor) -> tuple[Run, Tensor, float]:
+        """The run, where it ends, and what that leaves of the system."""
+        while True:
+            try:
+                run, ahead = self.take(w, self.depth)
+            except OutsideBoundsError:
+                if self.depth <= MORE:
+                    raise
+                self.depth = self.most = self.depth - MORE
+            else:
+                return run, ahead, self.objective.unsolved(w, ahead)
 
 
 def newton_steps(objective: Objective, w: Tensor, tol: float, most: int, take: Take, depth: int,
@@ -171,7 +189,6 @@ def fit_smooth(loss: Loss, value: Callable[[Tensor, Tensor], Tensor], data: Scal
     X, shares = data.X, data.shares
     n, d = X.shape
     squares = X.square().sum(1)
-    least, _ = least_eigenvalue(data.moments())
 
     def curvature(s: Tensor) -> Tensor:
         found = torch.ones(n, dtype=torch.float64)
@@ -196,13 +213,13 @@ def fit_smooth(loss: Loss, value: Callable[[Tensor, Tensor], Tensor], data: Scal
                 return run, run.scaled()
             except OutsideBoundsError:
                 bounds["w"] *= 2.0**10
-        raise InputError("The coefficients grow without bound on these data; use a larger penalty.")
+        raise OutsideBoundsError("The coefficients grow without bound on these data; use a larger penalty.")
 
     w = torch.zeros(d, dtype=torch.float64) if start is None else start
     bent = curvature(X @ w)
     share = float(objective.shares @ bent)
     top = float((objective.shares * bent) @ squares) + max(l2)
-    weakest = max(share * least / 16, min(l2), 1e-12 * top, 1e-300)
+    weakest = max(objective.weakest(share), 1e-12 * top, 1e-300)
     return newton_steps(objective, w, tol, most, take, min(inversions(top, weakest), MOST_INVERSIONS), report)
 
 
@@ -266,7 +283,6 @@ def fit_classes(data: Scaled, labels: Tensor, classes: int, l2: list[float], tol
     objective = Objective(data, l2, lambda s: s.logsumexp(1) - (s * Y).sum(1), lambda s: s.softmax(1) - Y,
                           lambda s: s.softmax(1) * (1 - s.softmax(1)))  # fmt: skip
     squares = X.square().sum(1)
-    least, _ = least_eigenvalue(data.moments())
 
     def take(W: Tensor, depth: int) -> tuple[Run, Tensor]:
         p = (X @ W.mT).softmax(1)
@@ -279,9 +295,9 @@ def fit_classes(data: Scaled, labels: Tensor, classes: int, l2: list[float], tol
                 return Run(network, given(X, Y, W, shares)), network(X, Y, W, shares)
             except OutsideBoundsError:
                 bound *= 2.0**10
-        raise InputError("The coefficients grow without bound on these data; use a larger penalty.")
+        raise OutsideBoundsError("The coefficients grow without bound on these data; use a larger penalty.")
 
-    weakest = max(least / (16 * classes), min(l2))
-    depth = inversions(float(objective.shares @ squares) * (1 - 1 / classes) + max(l2), weakest)
+    top = float(objective.shares @ squares) * (1 - 1 / classes) + max(l2)
+    depth = inversions(top, objective.weakest(1 / classes))
     start = torch.zeros(classes, d, dtype=torch.float64)
     return newton_steps(objective, start, tol, most, take, min(depth, MOST_INVERSIONS), report)

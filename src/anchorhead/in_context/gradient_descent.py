@@ -32,7 +32,7 @@ from anchorhead.expression.graph import Expression, Node, constant, substituted,
 from anchorhead.expression.primitives import add, mul
 from anchorhead.head.own_precision import in_own_precision
 from anchorhead.in_context import bounds as limits
-from anchorhead.in_context.bounds import DTYPES, Bounds, OutsideBoundsError, counts, positive, read_penalties
+from anchorhead.in_context.bounds import DTYPES, Bounds, OutsideBoundsError, counts, is_number, positive, read_penalties
 from anchorhead.in_context.certificate import Proof, certify
 from anchorhead.in_context.convergence import Convergence, converge
 from anchorhead.in_context.gradient_terms import gradient_terms
@@ -306,7 +306,7 @@ def read_algorithm(loss: Loss, features: int, examples: int, steps: int, rate: f
     """Checked."""
     features, examples, steps = counts(features=features, examples=examples, steps=steps)
     rate = positive("learning_rate", rate)
-    if not (isinstance(momentum, int | float) and 0 <= momentum < 1):
+    if not (is_number(momentum) and 0 <= momentum < 1):
         raise InputError(f"momentum={momentum!r} must be at least 0 and below 1.")
     return Algorithm(loss, features, examples, steps, rate, read_penalties("l2", l2, features),
                      read_penalties("l1", l1, features), float(momentum))  # fmt: skip

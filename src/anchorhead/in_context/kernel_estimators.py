@@ -10,7 +10,6 @@ queries as they are centred and measured inside: of NadarayaWatson by what is pr
 
 from __future__ import annotations
 
-import math
 import os
 from abc import abstractmethod
 from dataclasses import replace
@@ -25,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from anchorhead.arithmetic import binary_ceiling, binary_floor
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, ToleranceError
-from anchorhead.in_context.bounds import SLACK
+from anchorhead.in_context.bounds import SLACK, positive
 from anchorhead.in_context.coefficient_certificate import ASSUMPTIONS
 from anchorhead.in_context.fit import averages
 from anchorhead.in_context.kernel_regression import KernelRegression, kernel_regression
@@ -231,7 +230,7 @@ class NadarayaWatson(Kernel):
         return f"bandwidth={self.bandwidth!r} is so small", "a larger bandwidth"
 
     def _units(self) -> float:
-        return binary_floor(positive_number("bandwidth", self.bandwidth))
+        return binary_floor(positive("bandwidth", self.bandwidth))
 
     def _network(self, bounds: dict[str, float]) -> KernelRegression:
         width = self.bandwidth / self.unit_
@@ -257,9 +256,3 @@ class NadarayaWatson(Kernel):
 
     def _answer(self, network: Any, query: torch.Tensor) -> torch.Tensor:
         return torch.stack([network(self._X, y, query) for y in self._columns().mT], -1)
-
-
-def positive_number(name: str, value: Any) -> float:
-    if not (isinstance(value, int | float | np.number) and math.isfinite(value) and value > 0):
-        raise InputError(f"{name}={value!r} must be a positive finite number.")
-    return float(value)

@@ -15,9 +15,10 @@ from sklearn.exceptions import ConvergenceWarning
 
 from anchorhead.digits import Up
 from anchorhead.errors import AnchorheadError, ToleranceError
+from anchorhead.in_context.bounds import positive
 from anchorhead.in_context.fit import inversions
 from anchorhead.in_context.kernel_certificate import prediction_bounds
-from anchorhead.in_context.kernel_estimators import COMPARED, UNSETTLED, Kernel, positive_number
+from anchorhead.in_context.kernel_estimators import COMPARED, UNSETTLED, Kernel
 from anchorhead.in_context.kernel_inverse import WEAKEST, KernelInverseNetwork
 from anchorhead.in_context.kernel_ridge import KernelRidgeNetwork, coefficients_for, enough_steps
 from anchorhead.in_context.kernels import squared_distances
@@ -82,7 +83,7 @@ class KernelRidge(Kernel):
 
     @property
     def _gamma(self) -> float:
-        return positive_number("gamma", 1 / self.n_features_in_ if self.gamma is None else self.gamma)
+        return positive("gamma", 1 / self.n_features_in_ if self.gamma is None else self.gamma)
 
     @property
     def _rate(self) -> float:
@@ -95,8 +96,8 @@ class KernelRidge(Kernel):
     def _network(self, bounds: dict[str, float]) -> KernelRidgeNetwork:
         n, features = self._X.shape
         rate = self._rate
-        penalty = positive_number("alpha", self.alpha) / (n * self._most)
-        length, left = math.sqrt(0.5 / rate), positive_number("tol", self.tol)
+        penalty = positive("alpha", self.alpha) / (n * self._most)
+        length, left = math.sqrt(0.5 / rate), positive("tol", self.tol)
         try:
             steps = few_steps(penalty, left)
             weakest = _least(self._X, self._roots, rate, penalty) if FEW * n < STEP_COST * steps else 0.0

@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anchorhead.errors import InputError
+from anchorhead.in_context.bounds import is_number
 from anchorhead.in_context.coefficient_certificate import CoefficientCertificate
 from anchorhead.in_context.fit import Solved
 from anchorhead.in_context.minimiser_bound import distances
@@ -68,13 +69,26 @@ def read_weights(weights: Any, count: int) -> np.ndarray | None:
 
 def read_penalty(name: str, value: Any) -> float:
     """A number that is not negative; C is positive, and may be infinite."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if name == "C":
-        if not (number and value > 0):
+        unbounded = isinstance(value, float | np.floating) and value == math.inf
+        if not unbounded and not (is_number(value) and value > 0):
             raise InputError(f"C={value!r} must be a positive number; math.inf is no penalty.")
-    elif not (number and 0 <= value < math.inf):
+    elif not (is_number(value) and value >= 0):
         raise InputError(f"{name}={value!r} must be a finite number that is not negative.")
     return float(value)
+
+
+def penalty_share(name: str, value: Any, over: float, times: float = 1.0) -> float:
+    """The penalty, alpha or 1/C, in the units of a fit: times a factor and over another."""
+    number = read_penalty(name, value)
+    found = (1 / number if name == "C" else number) * (times / over)
+    if not math.isfinite(found):
+        size, advice = ("small", "increase") if name == "C" else ("large", "decrease")
+        raise InputError(
+            f"{name}={value!r} is so {size} that the penalty is beyond the largest float in the units of these data; "
+            f"{advice} it."
+        )
+    return found
 
 
 def read_penalties(value: Any, targets: int) -> list[float]:
@@ -94,7 +108,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     switch, tol, most = options.get("fit_intercept", True), options.get("tol", 0.0), options.get("max_iter", 1)
     if not isinstance(switch, bool | np.bool_):
         raise InputError(f"fit_intercept={switch!r} must be True or False.")
-    if not isinstance(tol, int | float | np.number) or isinstance(tol, bool) or not 0 <= tol < math.inf:
+    if not (is_number(tol) and tol >= 0):
         raise InputError(f"tol={tol!r} must be a finite number that is not negative.")
     if not isinstance(most, int | np.integer) or isinstance(most, bool) or most < 1:
         raise InputError(f"max_iter={most!r} must be a whole number from 1.")
@@ -105,8 +119,9 @@ class Linear(BaseEstimator):
 
     network_: the last network that ran, on prompt_, the tensors that it was given: network_(*prompt_) runs it again,
     and replay() takes its result to the units of the data. certificate_: how far coef_ and intercept_ are from the
-    minimiser's, proved, in the units of the data, `outputs` for every coefficient and, last, the intercept; or None,
-    and then certificate_missing_ says why. n_iter_: steps of networks.
+    minimiser's, proved, in the units of the data, `outputs` for every coefficient and, last, the intercept, of
+    several classes or targets one after another; or None, and then certificate_missing_ says why. n_iter_: steps of
+    networks.
     """
 
     def __sklearn_tags__(self) -> Any:

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from anchorhead.digits import Up
 from anchorhead.errors import InputError
+from anchorhead.in_context.bounds import is_number
 from anchorhead.in_context.fit import Report, Scaled, Solved, largest, spanned
 from anchorhead.in_context.fit_smooth import fit_classes, fit_smooth
-from anchorhead.in_context.linear_models import Linear, LinearRegressor, counting, ones_like, read_penalty
+from anchorhead.in_context.linear_models import Linear, LinearRegressor, counting, ones_like, penalty_share
 from anchorhead.in_context.losses import huber, logistic, poisson
 from anchorhead.in_context.minimiser_units import Problem, penalty_of
 from anchorhead.model.fused import unfused
@@ -65,8 +66,7 @@ class LogisticRegression(ClassifierMixin, Linear):
             raise InputError("The labels have one class, and at least two are needed.")
         X, labels, weights = counting(X, labels, weights)
         own = ones_like(weights, len(X))
-        penalty = 1 / read_penalty("C", self.C)
-        share = penalty / float(own.sum())
+        share = penalty_share("C", self.C, float(own.sum()))
         data = spanned(X, weights, centre=self.fit_intercept).eased(share)
         l2 = data.penalties(share, 2)
         with telling(f"fitting {type(self).__name__}", self.progress) as report, unfused():
@@ -76,10 +76,11 @@ class LogisticRegression(ClassifierMixin, Linear):
         self.intercept_: np.ndarray = _intercept(data, torch.tensor(w), self.coef_, self.fit_intercept)
         self._end(data.told(solved))
         if len(self.classes_) > 2:
-            problem = Problem(X, labels, own, self.fit_intercept, "classes", penalty)
+            problem = Problem(X, labels, own, self.fit_intercept, "classes", 1 / float(self.C))
             self._certify(problem, "coef_ and intercept_ of the minimiser whose rows sum to zero")
         else:
-            self._certify(Problem(X, labels[None].astype(float), own, self.fit_intercept, "logistic", penalty))
+            labels = labels[None].astype(float)
+            self._certify(Problem(X, labels, own, self.fit_intercept, "logistic", 1 / float(self.C)))
         return self
 
     def _solved(self, data: Scaled, labels: Tensor, l2: list[float], report: Report) -> Solved:
@@ -144,16 +145,17 @@ class PoissonRegressor(LinearRegressor):
             raise InputError("Some labels are negative, which a Poisson distribution does not allow.")
         if not y.any():
             raise InputError("All labels are zero: the minimum is at an intercept of minus infinity. Give counts.")
-        own, alpha = ones_like(weights, len(X)), read_penalty("alpha", self.alpha)
+        own = ones_like(weights, len(X))
         size = float(np.average(y, weights=weights)) if self.fit_intercept else 1.0  # exp(s)/size is exp(s - log size)
-        data = spanned(X, weights, centre=self.fit_intercept).eased(alpha / size)
+        share = penalty_share("alpha", self.alpha, size)
+        data = spanned(X, weights, centre=self.fit_intercept).eased(share)
         with telling(f"fitting {type(self).__name__}", self.progress) as report, unfused():
             solved = fit_smooth(poisson(), lambda s, y: s.exp() - y * s, data, torch.tensor(y / size),
-                                data.penalties(alpha / size, 2), self.tol, self.max_iter, report)  # fmt: skip
+                                data.penalties(share, 2), self.tol, self.max_iter, report)  # fmt: skip
         self.coef_ = data.coefficients(solved.w)
         self.intercept_ = float(_intercept(data, solved.w, self.coef_, self.fit_intercept)) + math.log(size)
         self._end(data.told(solved, math.log(size)))
-        self._certify(Problem(X, y, own, self.fit_intercept, "poisson", penalty_of(alpha, float(own.sum()))))
+        self._certify(Problem(X, y, own, self.fit_intercept, "poisson", penalty_of(self.alpha, float(own.sum()))))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -186,15 +188,15 @@ class HuberRegressor(LinearRegressor):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> HuberRegressor:
         """Fits y, (n,), by networks; sample_weight is one number for each example."""
         X, y, weights = self._read(X, y, sample_weight, y_numeric=True)
-        if not (isinstance(self.epsilon, int | float | np.number) and self.epsilon >= 1):
-            raise InputError(f"epsilon={self.epsilon!r} must be at least 1.")
+        if not (is_number(self.epsilon) and self.epsilon >= 1):
+            raise InputError(f"epsilon={self.epsilon!r} must be a finite number, at least 1.")
         whole, labels = X, y.astype(np.float64)
         X, y, weights = counting(X, labels, weights)
         own = ones_like(weights, len(X))
         centre = _median(y, own) if self.fit_intercept else 0.0
         typical = _median(np.abs(y - centre), own) or float(np.average(np.abs(y - centre), weights=own)) or 1.0
-        penalty = read_penalty("alpha", self.alpha) * typical / float(own.sum())
-        data = spanned(X, weights, centre=self.fit_intercept).eased(penalty)
+        share = penalty_share("alpha", self.alpha, float(own.sum()), typical)
+        data = spanned(X, weights, centre=self.fit_intercept).eased(share)
         with telling(f"fitting {type(self).__name__}", self.progress) as report, unfused():
             search = _ScaleSearch(self, data, y - centre, own, typical, report)
             self.scale_ = search.run()
@@ -203,7 +205,7 @@ class HuberRegressor(LinearRegressor):
         last = float(solved.w[-1]) * self.scale_ if self.fit_intercept else 0.0
         self.intercept_ = centre + last - float(self.coef_ @ data.mean)
         self._end(data.told(solved, centre, self.scale_)._replace(steps=search.steps), spent)
-        corner = self.epsilon * self.scale_
+        corner = float(self.epsilon) * self.scale_
         penalty = penalty_of(self.alpha, self.scale_)
         problem = Problem(X, y, own, self.fit_intercept, "huber", penalty, corner=corner)
         self._certify(problem, "coef_ and intercept_ of the minimiser at this scale_", missing=search.missing(solved))
@@ -221,8 +223,7 @@ class _ScaleSearch:
     def __init__(self, model: HuberRegressor, data: Scaled, y: np.ndarray, weights: np.ndarray, typical: float,
                  report: Report) -> None:  # fmt: skip
         self.model, self.data, self.y, self.weights, self.report = model, data, y, weights, report
-        self.alpha, self.scale = read_penalty("alpha", model.alpha), 1.0
-        self.typical, self.far = typical, FURTHEST * typical
+        self.scale, self.typical, self.far = 1.0, typical, FURTHEST * typical
         self.last: Solved | None = None
         self.steps, self.off, self.room = 0, math.inf, LONGEST
 
@@ -273,7 +274,7 @@ class _ScaleSearch:
     def _fit(self, scale: float) -> Solved:
         """The best fit at a scale, from the last one."""
         model, most = self.model, float(np.abs(self.y).max())
-        l2 = self.data.penalties(self.alpha * scale / float(self.weights.sum()), 2)
+        l2 = self.data.penalties(penalty_share("alpha", model.alpha, float(self.weights.sum()), scale), 2)
         start, steps = None if self.last is None else self.last.w * (self.scale / scale), 0
         while True:
             found = fit_smooth(huber(model.epsilon), lambda s, y: _huber_value(s - y, model.epsilon), self.data,

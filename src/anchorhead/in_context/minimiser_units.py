@@ -135,7 +135,7 @@ def in_units(problem: Problem) -> Units | str:
 
 def penalty_of(*factors: float) -> float:
     """The product of what was given; NaN where it is so small that digits are lost."""
-    found = math.prod(factors)
+    found = math.prod(map(float, factors))
     return math.nan if found < LEAST_PENALTY and 0.0 not in factors else found
 
 

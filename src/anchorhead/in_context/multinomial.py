@@ -23,7 +23,7 @@ from torch import Tensor
 
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.in_context import bounds as limits
-from anchorhead.in_context.bounds import SLACK, counts, read_penalties
+from anchorhead.in_context.bounds import SLACK, OutsideBoundsError, counts, read_penalties
 from anchorhead.in_context.heads import Factor
 from anchorhead.in_context.inverse import Inversion
 from anchorhead.in_context.network import InContextNetwork, Layers, State, stated
@@ -59,7 +59,13 @@ class Multinomial(InContextNetwork):
     def forward(self, X: Tensor, Y: Tensor, W0: Tensor, mask: Tensor | None = None) -> Tensor:
         """W, (classes, d)."""
         found: Tensor = self.fast(X, Y, W0, mask)
-        return limits.within(found, self.limits["w"], "w")
+        most = limits.largest(found)
+        if not most <= self.limits["w"] * (1 + SLACK):
+            raise OutsideBoundsError(
+                f"After the step an entry of w is {most:.6g}, outside the declared {self.limits['w']:g}. Declare a "
+                f"larger w, use a larger l2, or fewer than {self.inversions} inversions: their rounding adds up."
+            )
+        return found
 
     def begin(self, how: Reading, X: Tensor, Y: Tensor, W0: Tensor, mask: Tensor | None = None) -> State:
         """The gradient and M."""
