@@ -320,7 +320,7 @@ def test_pages_escape_everything(text: str, number: float) -> None:
     ]
     shown = Page(display.page(text, *parts))
     assert shown.tags <= {"div", "br", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "svg",
-                          "polyline", "line", "circle", "rect", "text"}  # fmt: skip
+                          "polyline", "line", "circle", "rect", "text", "wbr"}  # fmt: skip
 
 
 def test_convergence_is_drawn_by_step_and_shown_in_a_line() -> None:
