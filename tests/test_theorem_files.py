@@ -380,3 +380,16 @@ def test_the_command_shows_saved_networks(files):
         assert told["file"] == str(path)
         assert told["theorem"]
         assert told["resources"]["heads"] >= 1
+
+
+@pytest.mark.parametrize("name", ["weights", "bias", "anchors"])
+@pytest.mark.parametrize("make", [ah.theorems.single_head, ah.theorems.multi_head])
+def test_a_bound_is_not_of_a_target_that_was_changed(make, name, tmp_path) -> None:
+    size = {"anchors": 16} if make is ah.theorems.single_head else {"heads": 8}
+    network = make(torch.ones(4, 1, dtype=torch.float64), torch.zeros(4, dtype=torch.float64), -1, 1, **size)
+    assert network.bound > 0
+    getattr(network, name).add_(0.5)
+    assert network.edited
+    assert not hasattr(network, "bound")
+    network.save(tmp_path / "changed.safetensors")
+    assert ah.load(tmp_path / "changed.safetensors").edited

@@ -72,9 +72,9 @@ def _ramps(found: ModelFile, stored: str, dtype: torch.dtype) -> Construction:
     else:
         model = multi_head(weights.reshape(n, d), bias, low, high, heads, **choice)
     places = torch.tensor(found.numbers["anchors"], dtype=torch.float64)
-    if not near(places, model.anchors, dtype):
-        model.forget()
+    as_built = near(places, model.anchors, dtype)
     model.anchors = places
+    model.built() if as_built else model.forget()
     return model
 
 

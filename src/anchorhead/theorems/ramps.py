@@ -178,6 +178,10 @@ class Ramps(Construction):
             f"ε = {self.selection_error:.3g}",
         ]
 
+    def _fixed(self) -> list[Tensor]:
+        """The target's numbers, too: the bound is on the distance from what `exact` computes with these."""
+        return [*self.parameters(), *self.buffers()]
+
     def known_bound(self) -> float | None:
         return None if self.unproved else self.bound
 
