@@ -168,3 +168,13 @@ def test_transformer_lens_patches_what_it_patches_in_all_positions_at_once() -> 
         patching.get_act_patch_attn_out(hooked, other, kept, lambda y: y.sum())
     with pytest.raises(IndexError):
         patching.get_act_patch_attn_head_out_by_pos(hooked, other, kept, lambda y: y.sum())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hooks_that_are_no_list_of_pairs_are_refused(kind: str) -> None:
+    network, _ = given(kind)
+    pair = (next(iter(network.hook_dict)), lambda value, hook: None)
+    assert run(kind, iter([pair])).isfinite().all()  # any row of pairs will do
+    for wrong in (pair, [pair[0]], [pair[1]], "blocks", [(*pair, 1)], None, 3):
+        with pytest.raises(ah.InputError, match=r"^fwd_hooks is a list of pairs of a hook point's name and a func"):
+            run(kind, wrong)

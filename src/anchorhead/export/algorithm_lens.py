@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from anchorhead.display import facts, page
 from anchorhead.errors import DependencyError, InputError, MissingPartError
-from anchorhead.export.points import Known, Point, points_said
+from anchorhead.export.points import Known, Pairs, Point, points_said
 from anchorhead.in_context.bounds import OutsideBoundsError
 from anchorhead.in_context.matrices import Calls
 from anchorhead.in_context.network import InContextNetwork, State, in_double
@@ -87,7 +87,7 @@ def _through(point: nn.Module, value: Tensor, touched: list[str]) -> Tensor:
     return found
 
 
-class HookedAlgorithm(HookedRootModule):
+class HookedAlgorithm(Pairs, HookedRootModule):
     """`hooked(...)` takes what the model takes and checks it as the model does; the result is one tensor, in float64.
 
     begin, steps, end: where its points are. `hook_dict` has all of them by name. It has no weights of its own: it runs

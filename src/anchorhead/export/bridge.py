@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from anchorhead.errors import DependencyError, InputError
 from anchorhead.export.lens import Hooked, hooked, require_dtype
 from anchorhead.export.named import Named
-from anchorhead.export.points import not_there
+from anchorhead.export.points import Pairs, not_there
 from anchorhead.model.mechanism import Mechanism
 
 try:
@@ -73,7 +73,7 @@ class Adapter(ArchitectureAdapter):
         self.component_mapping = {"blocks": OpaqueBlockBridge(name="blocks", submodules=parts)}
 
 
-class NamedBridge(Named, TransformerBridge):
+class NamedBridge(Named, Pairs, TransformerBridge):
     """A bridge that knows its heads by name, as `HookedNetwork` does."""
 
     def __init__(self, network: Hooked) -> None:

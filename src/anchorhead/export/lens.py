@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from anchorhead.errors import DependencyError, InputError, PrecisionError, ShapeError
 from anchorhead.export.named import Named
-from anchorhead.export.points import Known, Point
+from anchorhead.export.points import Known, Pairs, Point
 from anchorhead.head.parameters import constant
 from anchorhead.model.compiled import CompiledModel, fingerprint
 from anchorhead.model.head_core import HeadCore
@@ -103,7 +103,7 @@ class HookedBlock(Block):
         return out[..., : self.rows]
 
 
-class Hooked(Named, HookedRootModule):
+class Hooked(Named, Pairs, HookedRootModule):
     """Blocks with hook points, and the affine map after the last.
 
     cfg: what TransformerLens asks of a model: blocks, heads, sizes, and that there is nothing but attention. asks:

@@ -36,6 +36,29 @@ class Point(HookPoint):
         return found
 
 
+class Pairs:
+    """In front of one of TransformerLens' networks: hooks that are given by name are pairs, or refused."""
+
+    def hooks(self, *given: Any, **named: Any) -> Any:
+        return super().hooks(*given, **_paired(named))  # type: ignore[misc]
+
+    def run_with_hooks(self, *given: Any, **named: Any) -> Any:
+        return super().run_with_hooks(*given, **_paired(named))  # type: ignore[misc]
+
+
+def _paired(named: dict[str, Any]) -> dict[str, Any]:
+    return named | {name: _pairs(name, named[name]) for name in ("fwd_hooks", "bwd_hooks") if name in named}
+
+
+def _pairs(name: str, given: Any) -> list[Any]:
+    found = [*given] if isinstance(given, Iterable) else [given]
+    for pair in found:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not callable(pair[1]):
+            raise InputError(f"{name} is a list of pairs of a hook point's name and a function, as in {name}="
+                             f"[hooked.ablation(name)]; {pair!r:.60} is no such pair.")  # fmt: skip
+    return found
+
+
 class Known(dict[str, nn.Module]):
     """Hook points by name; other names are refused."""
 

@@ -34,6 +34,8 @@ FOLLOWED = (
     "The network's numbers require gradients, and in the form that has them the theorem does not count rounding; "
     "network.requires_grad_(False) gives the bound back."
 )
+WITHOUT = ("certificate", "report", "mechanism", "probe", "bound", "sum_bound", "bound_for")
+"""What a theorem's network may be without, as `Construction.without` says."""
 
 
 class Construction(Network, AsBuilt, ABC):
@@ -186,7 +188,7 @@ class Construction(Network, AsBuilt, ABC):
         return {"beta": self.resources.beta}
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("certificate", "report", "bound", "sum_bound", "bound_for") and name in self.without:
+        if name in WITHOUT and name in self.without:
             raise MissingPartError(self.without[name])
         return super().__getattr__(name)
 
@@ -197,7 +199,9 @@ class Construction(Network, AsBuilt, ABC):
             "what is known of it is proved on paper. Its bound is .bound, or .bound_for(lipschitz=L) of a look-up, and "
             "print(network) says what it is."
         )
-        return {name: f"A theorem's network has no {name}: {why}" for name in ("certificate", "report")}
+        drawn = "its heads have no names. .matrices() has their weights by name, .plot() draws the first layer's."
+        reasons = {"certificate": why, "report": why, "mechanism": drawn, "probe": why}
+        return {name: f"A theorem's network has no {name}: {why}" for name, why in reasons.items()}
 
     def with_row_map(self, row_map: Any) -> NoReturn:
         """Refuses: the theorems are of softmax. Says which heads take other row maps."""
