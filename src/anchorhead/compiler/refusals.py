@@ -96,7 +96,7 @@ def _refusal(search: Search) -> ToleranceError:
             + "Use a larger tol, a domain that keeps away from there, or another form of the formula."
         )
     if search.unproved >= PATIENCE and search.rounds is not None:
-        advice = wider if search.target.bounded and search.rounds < math.inf else "Use a smaller, bounded domain."
+        advice = wider if search.target.bounded else "Use a smaller, bounded domain."
         return BelowDtype(
             f"{what} could not be proved: heads keep it on samples, but {_rounds(search, search.rounds)}. "
             + (f"{best_so_far(search)} {advice}" if search.kept else advice)
@@ -141,7 +141,8 @@ def _refusal(search: Search) -> ToleranceError:
 def _rounds(search: Search, rounds: float) -> str:
     """What is wrong with the rounding of heads that are near enough."""
     if rounds == math.inf:
-        return "what evaluating them may round by has no bound on so wide a domain, where scores are as large"
+        wide = "with scores that large" if search.target.bounded else "on so wide a domain, where scores are as large"
+        return f"what evaluating them may round by has no bound {wide}"
     if search.target.bounded:
         return f"evaluating them may round by {Up(rounds):.3g}"
     return f"evaluating them may round by {Up(rounds):.3g} (1 + |{search.target.variable}|), and they are no larger"
