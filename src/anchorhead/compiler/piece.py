@@ -38,8 +38,6 @@ SETTLED = 0.25
 MOST_FAMILIES = 64
 HOPEFUL = 4.0
 """Crowded keys are searched where a glance gives them this many times the goal, in e-folds, or less."""
-BOUNDED = "; give a bounded domain, such as (-20, 20)."
-"""What can be done about a target that no head follows to infinity, where there is a domain to give."""
 
 
 class Layout:
@@ -143,6 +141,13 @@ def least_keys(problem: Problem) -> int:
     return (turns + 2) // 2 if problem.affine else turns + 1
 
 
+def bounded_part(target: Target) -> str:
+    """An interval of the domain, for a sentence."""
+    low = target.low if math.isfinite(target.low) else min(-20.0, target.high - 20)
+    high = target.high if math.isfinite(target.high) else max(20.0, target.low + 20)
+    return f"({low:g}, {high:g})"
+
+
 class PieceFit:
     """A gated head for one smooth piece, fitted a little past its kinks, or to its asymptotes where it is infinite."""
 
@@ -151,6 +156,7 @@ class PieceFit:
         self.unpinned: PieceFit | None = None
         self.f = target.function(piece.node)
         self.affine = affine_form(piece.node, target.variable, piece.low, piece.high)
+        self.some = bounded_part(target)
         self.left = self.right = None
         self.low, self.high = piece.low, piece.high
         self.rates: list[float] = []
@@ -178,7 +184,7 @@ class PieceFit:
             side = "right" if sign > 0 else "left"
             raise InputError(
                 f"{self.name} is not seen to approach a line exponentially on the {side}, as a head that "
-                f"follows it to infinity does{BOUNDED}"
+                f"follows it to infinity does; give a bounded domain, such as {self.some}."
             )
         if found[1] is not None:
             self.rates.append(found[1])
