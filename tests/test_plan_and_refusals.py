@@ -363,7 +363,7 @@ def test_a_search_ends_where_the_rounding_of_stored_numbers_is_all_that_is_left(
     assert ah.compile("mish(x)", tol=1e-9, progress=False).certificate.bound <= 1e-9
 
 
-@pytest.mark.parametrize("domain, said", [((0, math.inf), r"\(0, 20\)"), ((-math.inf, -50), r"\(-70, -50\)")])
+@pytest.mark.parametrize(("domain", "said"), [((0, math.inf), r"\(0, 20\)"), ((-math.inf, -50), r"\(-70, -50\)")])
 def test_the_domain_that_is_advised_is_part_of_the_one_that_was_given(domain, said):
     with pytest.raises(ah.InputError, match=f"give a bounded domain, such as {said}"):
         ah.compile("exp(-abs(x))*sin(5*x)", domain, tol=1e-4)
