@@ -174,6 +174,20 @@ class Centred(nn.Module):
         return v * (v.pow(2).mean(-1, keepdim=True) + self.tiny) ** self.power * (1 + self.weight)
 
 
+class Across(nn.Module):
+    """Of the channels of an image, written out."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(12)), nn.Parameter(torch.zeros(12))
+
+    def forward(self, x):
+        v = x - x.mean(1, keepdim=True)
+        return (
+            v / (v.pow(2).mean(1, keepdim=True) + 1e-6).sqrt() * self.weight[:, None, None] + self.bias[:, None, None]
+        )
+
+
 class RMSNorm(nn.Module):
     """A name, and something else."""
 
@@ -192,6 +206,9 @@ NORMS = {
     "rms norm": (lambda: nn.RMSNorm(12, eps=1e-4), NormForm(False, 1e-4)),
     "rms norm, eps of the dtype": (lambda: nn.RMSNorm(12), NormForm(False, torch.finfo(torch.float32).eps)),
     "group norm": (lambda: nn.GroupNorm(3, 12), NormForm(True, 1e-5, groups=3, biased=True)),
+    "norm of each channel": (lambda: nn.InstanceNorm2d(12), NormForm(True, 1e-5, axes=2, by_channel=True)),
+    "norm of each channel with statistics": (lambda: nn.InstanceNorm1d(12, track_running_stats=True), None),
+    "across channels": (Across, NormForm(True, 1e-6, across=True, biased=True)),
     "of nobody": (Centred, NormForm(True, 1e-4, shift=1.0)),
     "another power": (lambda: Centred(-0.4), None),
     "half centred": (lambda: Centred(before=0.5), None),

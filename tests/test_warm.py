@@ -57,6 +57,8 @@ NORMS = {
     "over two axes": (nn.LayerNorm((4, 6)), (3, 4, 6)),
     "without a weight": (nn.LayerNorm((4, 6), elementwise_affine=False), (3, 4, 6)),
     "in groups": (nn.GroupNorm(2, 8), (3, 8, 5)),
+    "of each channel": (nn.InstanceNorm2d(8, affine=True), (3, 8, 5, 4)),
+    "of each channel, without a weight": (nn.InstanceNorm1d(8), (3, 8, 5)),
     "in groups, without a weight": (nn.GroupNorm(2, 8, affine=False), (3, 8, 5)),
 }
 

@@ -24,6 +24,13 @@ class OnePlus(nn.Module):
         return (y * (1.0 + self.weight.to(y.dtype))).to(x.dtype)
 
 
+class Across(nn.LayerNorm):
+    """Over the channels of images, as ConvNeXt's."""
+
+    def forward(self, x):
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
 class Stepwise(nn.Module):
     """An RMS norm that rounds to the dtype before its weight, as Llama's."""
 
@@ -41,10 +48,16 @@ NORMS = {
     "layer norm without a bias": lambda: nn.LayerNorm(WIDTH, bias=False),
     "layer norm without a weight": lambda: nn.LayerNorm(WIDTH, elementwise_affine=False),
     "group norm": lambda: nn.GroupNorm(4, WIDTH),
+    "norm of each channel": lambda: nn.InstanceNorm1d(WIDTH, affine=True),
+    "norm of each channel without a weight": lambda: nn.InstanceNorm2d(WIDTH),
+    "norm across channels": lambda: Across(WIDTH),
     "rms norm": lambda: nn.RMSNorm(WIDTH, eps=1e-6),
     "one plus the weight": OnePlus,
     "rounded before the weight": Stepwise,
 }
+
+
+EACH = nn.InstanceNorm1d | nn.InstanceNorm2d
 
 
 def drawn(name, dtype, seed=0):
@@ -52,16 +65,20 @@ def drawn(name, dtype, seed=0):
     norm, draw = NORMS[name](), torch.Generator().manual_seed(seed)
     for held in norm.parameters():
         held.data = torch.randn(held.shape, generator=draw) * 10 ** torch.randn(held.shape, generator=draw).clamp(-2, 2)
-    x = torch.randn(*((200, WIDTH, 6) if name == "group norm" else (2000, WIDTH)), generator=draw)
+    size = (200, WIDTH, 3, 2) if "channel" in name else (200, WIDTH, 6) if name == "group norm" else (2000, WIDTH)
+    size = (200, WIDTH, 6) if isinstance(norm, nn.InstanceNorm1d) else size
+    x = torch.randn(*size, generator=draw)
     return norm.to(dtype), x.to(dtype)
 
 
 def parts(norm, x):
     """What is normalised, its weight and its bias, in float64 and by formulas of their own."""
-    x, shape = x.double(), (-1, 1) if isinstance(norm, nn.GroupNorm) else (-1,)
+    x, shape = x.double(), (-1, *[1] * (x.dim() - 2))
     rows = x.reshape(len(x), 4, -1) if isinstance(norm, nn.GroupNorm) else x
-    rows = rows - rows.mean(-1, keepdim=True) if isinstance(norm, nn.LayerNorm | nn.GroupNorm) else rows
-    y = (rows / (rows.square().mean(-1, keepdim=True) + norm.eps).sqrt()).reshape(x.shape)
+    rows = rows.flatten(2) if isinstance(norm, EACH) else rows
+    axis = 1 if isinstance(norm, Across) else -1
+    rows = rows - rows.mean(axis, keepdim=True) if isinstance(norm, nn.LayerNorm | nn.GroupNorm | EACH) else rows
+    y = (rows / (rows.square().mean(axis, keepdim=True) + norm.eps).sqrt()).reshape(x.shape)
     weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
     w = torch.ones(WIDTH).double() if weight is None else weight.detach().double()
     b = torch.zeros(WIDTH).double() if bias is None else bias.detach().double()

@@ -39,6 +39,9 @@ MOST_FAMILIES = 64
 HOPEFUL = 4.0
 """Crowded keys are searched where a glance gives them this many times the goal, in e-folds, or less."""
 
+BOUNDED = "; give a bounded domain"
+"""What can be done about a target that no head follows to infinity, where there is a domain to give."""
+
 
 class Layout:
     """Evenly spaced keys, or keys that crowd at one of some places where that is found to fit better."""
@@ -184,7 +187,7 @@ class PieceFit:
             side = "right" if sign > 0 else "left"
             raise InputError(
                 f"{self.name} is not seen to approach a line exponentially on the {side}, as a head that "
-                f"follows it to infinity does; give a bounded domain, such as {self.some}."
+                f"follows it to infinity does{BOUNDED}, such as {self.some}."
             )
         if found[1] is not None:
             self.rates.append(found[1])

@@ -148,7 +148,7 @@ def _heads_for(
             refusal.best = error.best
             raise refusal from None  # the cause names another number, half of tol
     except InputError as error:
-        why = f"{site.formula} has no head on all of R: {str(error).removesuffix(BOUNDED)}"
+        why = f"{site.formula} has no head on all of R: {str(error).partition(BOUNDED)[0]}"
     report.refused.append((said(site.place), why))
     return None
 

@@ -40,6 +40,8 @@ CALLS: dict[Any, tuple[str, ...]] = {F.layer_norm: LAYER_NORM, torch.layer_norm:
 NORM_NAMES = {"layer_norm", "rms_norm"}
 USUAL_EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5)
 """For norms that do not hold theirs, but write it in their code."""
+OF_CHANNELS = {nn.InstanceNorm1d: 1, nn.InstanceNorm2d: 2, nn.InstanceNorm3d: 3}
+"""Norms of every channel by itself, and how many axes a channel has."""
 GROUPED = 1 << 18
 """The most numbers in a group of channels."""
 
@@ -69,7 +71,8 @@ def norm_call(node: fx.Node) -> NormCall | None:
 def norm_of(module: nn.Module) -> tuple[NormForm, int] | None:
     """Which norm a module is, and over how many numbers at most; None if it is none."""
     own = dict(module._parameters)
-    if module._modules or module._buffers or set(own) - {"weight", "bias"} or not _takes_one(module):
+    held = any(buffer is not None for buffer in module._buffers.values())
+    if module._modules or held or set(own) - {"weight", "bias"} or not _takes_one(module):
         return None
     shape = _shape(module)
     if any(
@@ -78,21 +81,18 @@ def norm_of(module: nn.Module) -> tuple[NormForm, int] | None:
     ):
         return None
     bare = _bare(module)
-    held = (
+    given = (
         getattr(module, "eps", 0.0) is not None
     )  # else that of the dtype in which torch computes: float32 for shorter
-    dtype = torch.float64 if held or _dtype(module) == torch.float64 else torch.float32
-    try:
-        with torch.no_grad():
-            form = next((f for f in _forms(module, shape, dtype) if _fits(f, bare.to(dtype), shape)), None)
-            if form is None:
-                return None
-            form = _as_rounded(form, bare, shape)
-    except Exception:  # whatever a module does with numbers that are not its own
-        return None
+    dtype = torch.float64 if given or _dtype(module) == torch.float64 else torch.float32
+    with torch.no_grad():
+        form = next((f for f in _forms(module, shape, dtype) if _fits(f, bare.to(dtype), shape)), None)
+        if form is None:
+            return None
+        form = _as_rounded(form, bare, shape)
     form = replace(form, biased=own.get("bias") is not None)
     sized = any(p is not None for p in own.values()) or hasattr(module, "normalized_shape")
-    return form, GROUPED if form.groups else shape.numel() if sized else ANY
+    return form, GROUPED if form.groups or form.by_channel else shape.numel() if sized else ANY
 
 
 def _takes_one(module: nn.Module) -> bool:
@@ -109,8 +109,9 @@ def _shape(module: nn.Module) -> torch.Size:
     given: Any = getattr(module, "normalized_shape", None)
     if weight is not None:
         return torch.Size(weight.shape)
-    if isinstance(module, nn.GroupNorm):
-        return torch.Size([module.num_channels])
+    channels: Any = getattr(module, "num_channels", getattr(module, "num_features", None))
+    if isinstance(channels, int):
+        return torch.Size([channels])
     return torch.Size(given) if given is not None else torch.Size([WIDTH])
 
 
@@ -135,14 +136,18 @@ def _forms(module: nn.Module, shape: torch.Size, dtype: torch.dtype) -> Iterator
     if getattr(module, "eps", 0.0) is None:
         held = {torch.finfo(dtype).eps}
     groups = module.num_groups if isinstance(module, nn.GroupNorm) else 0
-    for eps, centred, shift in itertools.product(sorted(held), (True, False), (0.0, 1.0)):
+    spatial = next((n for kind, n in OF_CHANNELS.items() if isinstance(module, kind)), 0)
+    acrosses = (False,) if groups or spatial or len(shape) > 1 else (False, True)
+    for across, eps, centred, shift in itertools.product(acrosses, sorted(held), (True, False), (0.0, 1.0)):
         if not (shift and module._parameters.get("weight") is None):
-            yield NormForm(centred, eps, axes=len(shape), groups=groups, shift=shift)
+            yield NormForm(centred, eps, axes=spatial or len(shape), groups=groups, shift=shift, across=across,
+                           by_channel=spatial > 0)  # fmt: skip
 
 
 def _drawn(form: NormForm, shape: torch.Size, scale: float, dtype: torch.dtype) -> Tensor:
     draw = torch.Generator().manual_seed(1)
-    size = (2, *shape, 3) if form.groups else (2, 3, *shape)
+    size = (2, *shape, 3) if form.groups else (2, *shape, 3, 2) if form.across else (2, 3, *shape)
+    size = (2, *shape, 5, *[3] * (form.axes - 1)) if form.by_channel else size
     return (scale * (0.7 + torch.randn(*size, generator=draw, dtype=torch.float64))).to(dtype)
 
 
@@ -151,7 +156,7 @@ def _computed(form: NormForm, module: nn.Module, x: Tensor) -> Tensor:
     v = form.centre(form.rows(x))
     y = v * ((v * v).mean(-1, keepdim=True) + form.eps).rsqrt()
     weight, bias = (form.beside(module._parameters.get(name), x) for name in ("weight", "bias"))
-    return form.scaled(y, weight, bias, x.dtype).reshape(x.shape)
+    return form.back(form.scaled(y, weight, bias, x.dtype), x)
 
 
 def _fits(form: NormForm, module: nn.Module, shape: torch.Size) -> bool:
@@ -160,7 +165,10 @@ def _fits(form: NormForm, module: nn.Module, shape: torch.Size) -> bool:
     for scale in (*SCALES, max(form.eps, 1e-16) ** 0.5):
         x = _drawn(form, shape, scale, dtype)
         for given in (x, -x):
-            found, expected = module(given), _computed(form, module, given)
+            try:
+                found, expected = module(given), _computed(form, module, given)
+            except Exception:  # whatever a module does with numbers that are not its own
+                return False
             if not isinstance(found, Tensor) or found.shape != expected.shape:
                 return False
             if not torch.allclose(found.double(), expected.double(), rtol=NEAR, atol=NEAR):

@@ -39,8 +39,9 @@ ADVICE = "What a norm returns there may be off by any amount: scale what is norm
 class NormForm:
     """Which norm: over how many of the last axes, or in how many groups of channels; centred, as a layer norm is.
 
-    shift: what is added to the weight, 1 in models whose weights are around zero. rounds: to the input's dtype before
-    the weight is multiplied. biased: whether a bias is added.
+    across: over the channels of images, axis 1, instead. by_channel: every channel by itself, over its axes, with one
+    weight for each. shift: what is added to the weight, 1 in models whose weights are around zero. rounds: to the
+    input's dtype before the weight is multiplied. biased: whether a bias is added.
     """
 
     centred: bool
@@ -50,10 +51,14 @@ class NormForm:
     shift: float = 0.0
     rounds: bool = False
     biased: bool = False
+    across: bool = False
+    by_channel: bool = False
 
     def __str__(self) -> str:
         name = "group_norm" if self.groups else "layer_norm" if self.centred else "rms_norm"
+        name = "instance_norm" if self.by_channel else name
         more = [f"groups={self.groups}"] * bool(self.groups) + [f"axes={self.axes}"] * (self.axes > 1)
+        more += ["of axis 1"] * self.across
         more += [f"weight + {self.shift:g}"] * bool(self.shift) + ["bias"] * self.biased
         return f"{name}({', '.join(['x', f'eps={self.eps!r}', *more])})"
 
@@ -61,12 +66,18 @@ class NormForm:
         """The numbers that are normalised together side by side, (..., numbers)."""
         if self.groups:
             return x.reshape(x.shape[0], self.groups, -1)
+        if self.across:
+            return x.movedim(1, -1)
         return x if self.axes == 1 else x.flatten(-self.axes)
+
+    def back(self, rows: Tensor, x: Tensor) -> Tensor:
+        """Rows as they lie in x."""
+        return rows.reshape(x.movedim(1, -1).shape).movedim(-1, 1) if self.across else rows.reshape(x.shape)
 
     def beside(self, weight: Tensor | None, x: Tensor) -> Tensor | None:
         """A weight or bias as it stands beside `rows`."""
         if weight is None or not self.groups:
-            return None if weight is None else weight.reshape(-1)
+            return None if weight is None else weight.reshape(-1, *[1] * self.by_channel)
         each = weight.reshape(-1, *[1] * (x.dim() - 2)).expand(x.shape[1:])
         return each.reshape(self.groups, -1)
 
@@ -113,7 +124,7 @@ class NormHead(Placed):
         beside = [form.beside(part, x) for part in (self.weight, self.bias)]
         y, u = self._value(rows, *beside)
         self.look(u)
-        return y.reshape(x.shape)
+        return form.back(y, x)
 
     def _value(self, rows: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, ...]:
         """The norm of every row, and its mean square plus eps: fused where that pays."""
@@ -141,7 +152,7 @@ class NormHead(Placed):
         one_row = rows.numel() == rows.shape[-1]  # a kernel would be made anew for it
         if one_row or not worth_fusing(rows, 1 if made(evaluation) else WORTH_COMPILING):
             return None
-        given = [rows if self.form.groups else rows.reshape(-1, rows.shape[-1]), *beside]
+        given = [rows if self.form.groups or self.form.by_channel else rows.reshape(-1, rows.shape[-1]), *beside]
         kind = self.form, self.weight is None, self.bias is None
         run: Any = fused(evaluation, lambda: (*kind, *(head.numbers for head in heads)), *given)
         found: tuple[Tensor, ...] | None = None if run is None else run(*given)
@@ -161,13 +172,13 @@ class NormHead(Placed):
 
     def carried(self, out: Tensor) -> Tensor:
         bias = self.form.beside(self.bias, out)  # |weight y| + |bias| is at most |weight y + bias| + 2 |bias|
-        return out.abs() if bias is None else (self.form.rows(out).abs() + 2 * bias.abs()).reshape(out.shape)
+        return out.abs() if bias is None else self.form.back(self.form.rows(out).abs() + 2 * bias.abs(), out)
 
     def few(self) -> tuple[Tensor, ...]:
         """Two rows of its own shape, or a shape that it takes, of mean square 1."""
         beside, form = (self.weight if self.bias is None else self.bias), self.form
-        if form.groups:
-            shape = [form.groups if beside is None else beside.numel(), 4]
+        if form.groups or form.across or form.by_channel:
+            shape = [form.groups or 4 if beside is None else beside.numel(), 4, *[1] * (form.axes - 1 + form.across)]
         else:
             shape = [*[1] * (form.axes - 1), min(self._width, 16)] if beside is None else list(beside.shape)
         signs = 2 * (torch.arange(2 * math.prod(shape)) % 2) - 1
@@ -219,4 +230,4 @@ class LiteralNorm(nn.Module):
         p = self.coarse(u, self.coarse(u, u))
         y = self.fine(p, self.coarse(u, v))
         weight, bias = (self.form.beside(part, x) for part in (self.weight, self.bias))
-        return self.form.scaled(y, weight, bias, x.dtype).reshape(x.shape)
+        return self.form.back(self.form.scaled(y, weight, bias, x.dtype), x)
