@@ -98,59 +98,81 @@ def find_sites(
 ) -> tuple[list[Site], list[tuple[str, str]], dict[str, fx.Graph]]:
     """Sites, norms among them if all is to be pure; activations that cannot be read with the reason; and traced
     forwards by path."""
-    sites: list[Site] = []
-    refused: list[tuple[str, str]] = []
-    graphs: dict[str, fx.Graph] = {}
-    called: dict[type, set[str]] = {}
-    names = mentioned(model)
-    elementwise = {id(m) for m in model.modules() if is_elementwise(m)}
-    more = elementwise if pure else set()
+    found = _Found(model, pure)
     for path, module in model.named_modules():
-        if is_activation(module) or id(module) in more:
-            continue
-        if type(module) not in called:
-            called[type(module)] = activation_calls(module)
-        own = called[type(module)]
-        left = READ_IF_PURE if id(module) in elementwise and not own else None
-        if why := why_not_elementwise(module) if pure else left:
-            refused.append((path, why))
-        children = {n: c for n, c in module._modules.items() if c is not None and (is_activation(c) or id(c) in more)}
-        attribute = _attribute(module)
-        if attribute is not None:
-            sites.append(Site("attribute", path, "activation", attribute, False))
-        if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-            own = set()
-        else:
-            refused += [(below(path, name), why) for name, why in held_functions(module, names)]
+        if not is_activation(module) and id(module) not in found.read:
+            found.look(path, module)
+    if is_activation(model) and (formula := formula_of(model)):
+        found.sites.append(Site("module", "", "", formula, False, bool(getattr(model, "inplace", False))))
+    return found.sites + (_norms(model, found.graphs) if pure else []), found.refused, found.graphs
+
+
+class _Found:
+    """What is found in a model, module by module. read: elementwise modules that are read like activations."""
+
+    def __init__(self, model: nn.Module, pure: bool) -> None:
+        self.sites: list[Site] = []
+        self.refused: list[tuple[str, str]] = []
+        self.graphs: dict[str, fx.Graph] = {}
+        self.pure, self.names = pure, mentioned(model)
+        self.elementwise = {id(m) for m in model.modules() if is_elementwise(m)}
+        self.read = self.elementwise if pure else set()
+        self._called: dict[type, set[str]] = {}
+
+    def look(self, path: str, module: nn.Module) -> None:
+        """Activations that a module calls, by whatever way."""
+        own = self._called_by(path, module)
+        children = {name: child for name, child in module._modules.items()
+                    if child is not None and (is_activation(child) or id(child) in self.read)}  # fmt: skip
         fixed = frozen(module) if children or own else None
         graph = traced(module) if (children or own) and fixed is None else None
         if graph is not None:
-            graphs[path] = graph
+            self.graphs[path] = graph
         for name, child in children.items():
-            formula = formula_of(child)
-            if formula is None:
-                refused.append((below(path, name), why_unread(child)))
-            else:
-                in_place = bool(getattr(child, "inplace", False))
-                read = name in source_gates(module) and graph is None and not in_place
-                gated = read or (graph is not None and _gates(graph, name) and not in_place)
-                sites.append(Site("source" if read else "module", path, name, formula, gated, in_place))
+            self._child(path, module, name, child, graph)
         glus = {n: c for n, c in module._modules.items() if isinstance(c, nn.GLU)}
-        sites += [Site("module", path, name, SIGMOID, False, carries=glu.dim) for name, glu in glus.items()]
+        self.sites += [Site("module", path, name, SIGMOID, False, carries=glu.dim) for name, glu in glus.items()]
         if graph is None:
-            found = [Site("source", path, n, f, False) for n, f in source_calls(module, helpers=pure).items()]
-            sites += found
-            if found and len(found) < len(each_call(module)):
-                refused.append((path or "the model", _in_part(own, fixed)))
-            own = set() if found else own
+            own = self._in_source(path, module, own, fixed)
         if own:
             found, missed = _calls(path, graph, own, fixed)
-            sites += found
-            refused += missed
-    if is_activation(model):
-        formula = formula_of(model)
-        sites += [Site("module", "", "", formula, False, bool(getattr(model, "inplace", False)))] if formula else []
-    return sites + (_norms(model, graphs) if pure else []), refused, graphs
+            self.sites += found
+            self.refused += missed
+
+    def _called_by(self, path: str, module: nn.Module) -> set[str]:
+        """The activations that its forward calls; what else it has that is one becomes a site, or is refused."""
+        if type(module) not in self._called:
+            self._called[type(module)] = activation_calls(module)
+        own = self._called[type(module)]
+        left = READ_IF_PURE if id(module) in self.elementwise and not own else None
+        if why := why_not_elementwise(module) if self.pure else left:
+            self.refused.append((path, why))
+        attribute = _attribute(module)
+        if attribute is not None:
+            self.sites.append(Site("attribute", path, "activation", attribute, False))
+        if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+            return set()
+        self.refused += [(below(path, name), why) for name, why in held_functions(module, self.names)]
+        return own
+
+    def _child(self, path: str, module: nn.Module, name: str, child: nn.Module, graph: fx.Graph | None) -> None:
+        """An activation that is a module of its own, a gate if its result is one factor of a product."""
+        formula = formula_of(child)
+        if formula is None:
+            self.refused.append((below(path, name), why_unread(child)))
+            return
+        in_place = bool(getattr(child, "inplace", False))
+        read = name in source_gates(module) and graph is None and not in_place
+        gated = read or (graph is not None and _gates(graph, name) and not in_place)
+        self.sites.append(Site("source" if read else "module", path, name, formula, gated, in_place))
+
+    def _in_source(self, path: str, module: nn.Module, own: set[str], fixed: str | None) -> set[str]:
+        """Calls in a forward that cannot be traced, found in its source; those that are left where there are none."""
+        found = [Site("source", path, n, f, False) for n, f in source_calls(module, helpers=self.pure).items()]
+        self.sites += found
+        if found and len(found) < len(each_call(module)):
+            self.refused.append((path or "the model", _in_part(own, fixed)))
+        return set() if found else own
 
 
 def _in_part(names: set[str], fixed: str | None) -> str:
