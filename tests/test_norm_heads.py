@@ -188,6 +188,16 @@ class Across(nn.Module):
         )
 
 
+class Turned(nn.LayerNorm):
+    """Of the channels of a sequence."""
+
+    def __init__(self):
+        super().__init__(12)
+
+    def forward(self, x):
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
 class RMSNorm(nn.Module):
     """A name, and something else."""
 
@@ -208,7 +218,8 @@ NORMS = {
     "group norm": (lambda: nn.GroupNorm(3, 12), NormForm(True, 1e-5, groups=3, biased=True)),
     "norm of each channel": (lambda: nn.InstanceNorm2d(12), NormForm(True, 1e-5, axes=2, by_channel=True)),
     "norm of each channel with statistics": (lambda: nn.InstanceNorm1d(12, track_running_stats=True), None),
-    "across channels": (Across, NormForm(True, 1e-6, across=True, biased=True)),
+    "across channels": (Across, NormForm(True, 1e-6, across=4, biased=True)),
+    "across channels of sequences": (Turned, NormForm(True, 1e-5, across=3, biased=True)),
     "of nobody": (Centred, NormForm(True, 1e-4, shift=1.0)),
     "another power": (lambda: Centred(-0.4), None),
     "half centred": (lambda: Centred(before=0.5), None),
@@ -223,6 +234,13 @@ def test_norms_are_known_by_what_they_compute(name):
     make, form = NORMS[name]
     found = norm_of(make())
     assert (found and replace(found[0], rounds=False)) == form  # where one that rounds at every step rounds is open
+
+
+def test_a_norm_across_channels_takes_what_it_was_known_by():
+    norm = ah.convert(nn.Sequential(nn.Conv2d(3, 12, 3), Across()), pure=True, inputs=torch.rand(2, 3, 8, 8))[1]
+    assert norm(torch.rand(2, 12, 5, 5)).shape == (2, 12, 5, 5)
+    with pytest.raises(ah.ShapeError, match=r"across axis 1 of 4 axes, and was given an input of 3"):
+        norm(torch.rand(12, 12, 5))
 
 
 @pytest.mark.parametrize("name", ["Llama", "Gemma2", "Gemma3", "T5", "Olmo2", "Qwen3"])

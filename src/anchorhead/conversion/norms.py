@@ -42,6 +42,8 @@ USUAL_EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5)
 """For norms that do not hold theirs, but write it in their code."""
 OF_CHANNELS = {nn.InstanceNorm1d: 1, nn.InstanceNorm2d: 2, nn.InstanceNorm3d: 3}
 """Norms of every channel by itself, and how many axes a channel has."""
+ACROSS = (4, 3, 5)
+"""Axes of what is normalised across channels: images, sequences, volumes."""
 GROUPED = 1 << 18
 """The most numbers in a group of channels."""
 
@@ -137,7 +139,7 @@ def _forms(module: nn.Module, shape: torch.Size, dtype: torch.dtype) -> Iterator
         held = {torch.finfo(dtype).eps}
     groups = module.num_groups if isinstance(module, nn.GroupNorm) else 0
     spatial = next((n for kind, n in OF_CHANNELS.items() if isinstance(module, kind)), 0)
-    acrosses = (False,) if groups or spatial or len(shape) > 1 else (False, True)
+    acrosses = (0,) if groups or spatial or len(shape) > 1 else (0, *ACROSS)
     for across, eps, centred, shift in itertools.product(acrosses, sorted(held), (True, False), (0.0, 1.0)):
         if not (shift and module._parameters.get("weight") is None):
             yield NormForm(centred, eps, axes=spatial or len(shape), groups=groups, shift=shift, across=across,
@@ -146,7 +148,8 @@ def _forms(module: nn.Module, shape: torch.Size, dtype: torch.dtype) -> Iterator
 
 def _drawn(form: NormForm, shape: torch.Size, scale: float, dtype: torch.dtype) -> Tensor:
     draw = torch.Generator().manual_seed(1)
-    size = (2, *shape, 3) if form.groups else (2, *shape, 3, 2) if form.across else (2, 3, *shape)
+    size: tuple[int, ...] = (2, *shape, 3) if form.groups else (2, 3, *shape)
+    size = (2, *shape, 3, *[2] * (form.across - 3)) if form.across else size
     size = (2, *shape, 5, *[3] * (form.axes - 1)) if form.by_channel else size
     return (scale * (0.7 + torch.randn(*size, generator=draw, dtype=torch.float64))).to(dtype)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from anchorhead.errors import InputError
+from anchorhead.errors import InputError, ShapeError
 from anchorhead.head.decay import in_kernel
 from anchorhead.head.evaluation import Evaluation
 from anchorhead.head.module import HeadParameters, LiteralHead
@@ -39,9 +39,9 @@ ADVICE = "What a norm returns there may be off by any amount: scale what is norm
 class NormForm:
     """Which norm: over how many of the last axes, or in how many groups of channels; centred, as a layer norm is.
 
-    across: over the channels of images, axis 1, instead. by_channel: every channel by itself, over its axes, with one
-    weight for each. shift: what is added to the weight, 1 in models whose weights are around zero. rounds: to the
-    input's dtype before the weight is multiplied. biased: whether a bias is added.
+    across: over axis 1 of so many, the channels of an image, instead. by_channel: every channel by itself, over its
+    axes, with one weight for each. shift: what is added to the weight, 1 in models whose weights are around zero.
+    rounds: to the input's dtype before the weight is multiplied. biased: whether a bias is added.
     """
 
     centred: bool
@@ -51,14 +51,14 @@ class NormForm:
     shift: float = 0.0
     rounds: bool = False
     biased: bool = False
-    across: bool = False
+    across: int = 0
     by_channel: bool = False
 
     def __str__(self) -> str:
         name = "group_norm" if self.groups else "layer_norm" if self.centred else "rms_norm"
         name = "instance_norm" if self.by_channel else name
         more = [f"groups={self.groups}"] * bool(self.groups) + [f"axes={self.axes}"] * (self.axes > 1)
-        more += ["of axis 1"] * self.across
+        more += [f"of axis 1 of {self.across}"] * bool(self.across)
         more += [f"weight + {self.shift:g}"] * bool(self.shift) + ["bias"] * self.biased
         return f"{name}({', '.join(['x', f'eps={self.eps!r}', *more])})"
 
@@ -118,6 +118,9 @@ class NormHead(Placed):
         self._evaluation = None
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.form.across not in (0, x.dim()):
+            raise ShapeError(f"{self.form} is a norm across axis 1 of {self.form.across} axes, and was given an input "
+                             f"of {x.dim()}: for others, convert without pure=True.")  # fmt: skip
         form, rows = self.form, self.form.rows(x)
         if rows.shape[-1] > self._width:
             raise InputError(f"{form} is proved for up to {self._width} numbers, and was given {rows.shape[-1]}.")
@@ -178,7 +181,8 @@ class NormHead(Placed):
         """Two rows of its own shape, or a shape that it takes, of mean square 1."""
         beside, form = (self.weight if self.bias is None else self.bias), self.form
         if form.groups or form.across or form.by_channel:
-            shape = [form.groups or 4 if beside is None else beside.numel(), 4, *[1] * (form.axes - 1 + form.across)]
+            more = form.across - 3 if form.across else form.axes - 1
+            shape = [form.groups or 4 if beside is None else beside.numel(), 4, *[1] * more]
         else:
             shape = [*[1] * (form.axes - 1), min(self._width, 16)] if beside is None else list(beside.shape)
         signs = 2 * (torch.arange(2 * math.prod(shape)) % 2) - 1
