@@ -16,6 +16,7 @@ from matplotlib.text import Text
 import anchorhead as ah
 from anchorhead.digits import Up
 from anchorhead.theorems import attention_then_softmax, two_layer
+from anchorhead.theorems.grid_rounding import sum_error
 
 BOTH = pytest.mark.parametrize("build", [two_layer, attention_then_softmax])
 
@@ -125,6 +126,38 @@ def test_bound_includes_rounding_of_the_values(offset):
     x = uniform(500, 1, 1, dtype=torch.float32)
     error = (model(x).double() - (offset + x.double())).abs().max()
     assert error <= model.bound_for(lipschitz=1.0)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [(1, 700, 1e-4), (1, 4096, 1e-6), (1, 700, 1e-2), (2, 64, 0.1)])
+@pytest.mark.parametrize("offset", [1.0, 1e5])
+def test_bound_includes_rounding_of_sums_over_all_keys(build, dtype, size, offset):
+    """Of a constant nothing but rounding is off; weights that do not sum to one then show."""
+    features, levels, error = size
+    model = build(lambda x: offset + 0 * x[..., :1], 1, features, levels, selection_error=error, dtype=dtype)
+    x = uniform(40, 1, features, dtype=dtype)
+    bound = model.bound_for(lipschitz=0.0)
+    for network in (model, model.literal()):
+        assert (network(x).double() - offset).abs().max() <= bound
+    assert bound <= 2 * model.rounding
+    assert model.rounding <= 3 * offset * (levels**features * torch.finfo(dtype).eps + 1e-7)
+
+
+def test_sums_of_small_terms_err_by_no_more_than_these():
+    """The bound of a sum, against orders that are bad for it: small terms onto the large one in turn, and in pairs."""
+    for small, terms in ((1e-4, 2000), (1e-6, 60_000), (0.2, 5000)):
+        draw = torch.Generator().manual_seed(terms)
+        rest = torch.rand(terms, generator=draw, dtype=torch.float64) ** 2
+        each = torch.cat([torch.ones(1), (small * rest / rest.sum()).float()])
+        exact, pairs, running = each.double().sum().item(), each, each[0]
+        for one in each[1:]:
+            running = running + one
+        while len(pairs) > 1:
+            pairs = torch.nn.functional.pad(pairs, (0, len(pairs) % 2)).reshape(-1, 2).sum(-1)
+        allowed = sum_error(terms + 1, 1, each[1:].double().sum().item() / exact, 2.0**-24)
+        assert abs(running.item() - exact) <= allowed * exact
+        assert abs(pairs.item() - exact) <= allowed * exact
 
 
 def test_bound_without_a_declaration_is_refused():

@@ -96,8 +96,7 @@ def _on_cube(target: Opaque) -> Callable[[Tensor], Tensor]:
 
 def _certificate(target: Opaque, network: GridNetwork, lipschitz: float | None, dtype: str) -> Certificate:
     values = network.lookup.values
-    unit = torch.finfo(network.dtype).eps / 2
-    rounding = 8 * (len(target.box) + 1) * unit * values.abs().max().item()
+    rounding = network.rounding
     condition = ""
     if lipschitz is None:
         draw = torch.Generator().manual_seed(0)

@@ -21,9 +21,8 @@ own cell no blend of values can be, whatever the weights),
 
 and in L_p the slopes matter only by their share of the volume, at most D(g-1)δ/(high - low); elsewhere the error is
 that of r = w/2, which is the smaller, so that the mean is largest where slopes have all of that share.
-Rounding: values of size V are stored, and weighed along D coordinates, with at most 8(D + 1)ρV in all. It also
-moves an edge by a few units in the last place of the inputs, at most δ/16, which is allowed for by counting
-slopes as δ·9/8 wide.
+Rounding of values, scores and sums is in `grid_rounding.py`; it also makes ε a little larger. It moves an edge by a few
+units in the last place of the inputs, at most δ/16, which is allowed for by counting slopes as δ·9/8 wide.
 """
 
 from __future__ import annotations

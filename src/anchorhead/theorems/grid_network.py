@@ -25,7 +25,8 @@ from anchorhead.theorems.anchors import check_beta, even_points, score_rows
 from anchorhead.theorems.construction import Construction
 from anchorhead.theorems.declared import declared_modulus, hold_against
 from anchorhead.theorems.formulas import Formulas, Target
-from anchorhead.theorems.grid import Grid, Modulus, saturation
+from anchorhead.theorems.grid import Grid, Modulus
+from anchorhead.theorems.grid_rounding import blurred_error, lookup_rounding, own_rounding
 from anchorhead.theorems.grid_scores import GridScores, require_values
 from anchorhead.theorems.lookup import Bumps, Lookup
 from anchorhead.theorems.own_columns import OwnLookup, stray
@@ -73,8 +74,7 @@ class GridNetwork(Watched, Construction):
         """ε of the bound, in the dtype that the network has."""
         if isinstance(self.lookup, OwnLookup):
             return stray(self.lookup.grid, self.beta, self.dtype)[0]
-        settled = saturation(self.ramp_anchors, self.ramp_beta / (self.ramp_anchors - 1) ** 2)
-        return self.grid.selection_error(self.beta, settled)
+        return blurred_error(self.grid, self.beta, self.ramp_anchors, self.ramp_beta, self.dtype)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -179,9 +179,14 @@ class GridNetwork(Watched, Construction):
 
     @property
     def rounding(self) -> float:
-        """What storing values and weighing them along every coordinate adds; see `grid.py`."""
-        unit = torch.finfo(self.dtype).eps / 2
-        return 8 * (self.grid.coordinates + 1) * unit * self.lookup.values.abs().max().item()
+        """What storing values and weighing them adds, in this network and written out; see `grid_rounding.py`."""
+        values, error = self.lookup.values.double(), self.selection_error
+        size = values.abs().max().item()
+        if not isinstance(self.lookup, OwnLookup):
+            return lookup_rounding(self.grid, error, size, self.dtype)
+        spread = (values.amax(0) - values.amin(0)).max().item()
+        count = len(self.lookup.grids)
+        return own_rounding(self.lookup.grid, count, self.lookup.second.heads // count, error, spread, size, self.dtype)
 
     @property
     def reach(self) -> float:
