@@ -304,6 +304,8 @@ def test_reports_plans_diagnoses_and_programs_are_shown() -> None:
     assert "registers" in Page(ah.program(ah.compile("x*y", (-1, 1), tol=1e-2))._repr_html_()).text
     sizes = ah.theorems.plan("single_head", tol=1e-2, tokens=2, features=1)
     assert f"{sizes.anchors:,}" in Page(sizes._repr_html_()).text
+    universal = ah.in_context.plan_universal(0.2, {"x": (0, 1)}, lipschitz=1.0)
+    assert f"{universal.keys:,}" in Page(universal._repr_html_()).text
     descent = ah.in_context.gradient_descent("squared", features=2, examples=8, steps=3, learning_rate=0.1)
     assert "steps" in Page(descent._repr_html_()).text
 

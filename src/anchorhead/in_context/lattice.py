@@ -44,6 +44,7 @@ from flint import arb
 
 from anchorhead.arithmetic import binary_ceiling
 from anchorhead.digits import Up
+from anchorhead.display import facts, page
 from anchorhead.dtypes import UNIT
 from anchorhead.enclosure.precision import precision, upper
 from anchorhead.errors import InputError, SizeError
@@ -207,6 +208,18 @@ class UniversalPlan:
         )
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = [
+            ("Lipschitz constant, as declared", f"{self.lipschitz:g}"),
+            ("bound", f"{Up(self.bound):.4g}"),
+            ("cells of each coordinate", " x ".join(map(str, self.cells))),
+            ("masses in parts of", f"{self.masses:,}"),
+            ("keys", f"{self.keys:,}"),
+            ("β", f"{self.beta:,.6g}"),
+        ]
+        return page(f"Plan: universal to within {self.tol:g}", facts(rows))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""

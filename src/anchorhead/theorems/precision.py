@@ -21,7 +21,7 @@ which the bound holds with rounding included. It ends where the sum or a score m
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -30,6 +30,9 @@ from anchorhead.errors import PrecisionError
 from anchorhead.theorems.anchors import selection_error_at, two_point_error
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+BETAS = ((0.8, 0.5, 0.25, 0.1), (2.0, 4.0, 10.0, 100.0))
+"""Lower and higher βs that are tried before one is advised, as factors."""
 
 
 def require_held(dtype: torch.dtype) -> torch.dtype:
@@ -125,6 +128,11 @@ class AnchorHead:
         raise PrecisionError(
             f"{dtype} cannot hold this head: at β = {self.beta:.6g} the logits span ±{self.logit_range:.3g} in its "
             f"range, and rounding may move the output by {said}, of which twice must fit into the "
-            f"{Down(self.room):.3g} that the theorem leaves{bias}. {first} fewer anchors, a larger selection_error or "
-            "a lower β."
+            f"{Down(self.room):.3g} that the theorem leaves{bias}. {first} {self._instead(dtype)}."
         )
+
+    def _instead(self, dtype: torch.dtype) -> str:
+        """What else may be held: fewer anchors, and another β if that alone mends it."""
+        lower, higher = (any(replace(self, beta=self.beta * k).holds(dtype) for k in factors) for factors in BETAS)
+        other = ", a larger selection_error or a lower β" * lower or " or a higher β" * higher
+        return f"fewer anchors{other}"
