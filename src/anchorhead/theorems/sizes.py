@@ -36,8 +36,8 @@ class Plan:
     the universal theorems; `logit_range` is the largest |logit| for inputs in range, of the universal theorems in the
     box; `dtypes` says which can hold it, ramps if their biases t are zero, since those far from the middle of the range
     take digits; and `reach` beyond which |u - middle| its logits would overflow. `bound` of the universal theorems
-    holds if f has the constant `lipschitz` in the distance `metric`; `beta` is that of their look-up, and `ramp_beta`
-    that of the ramps.
+    holds if f has the constant `lipschitz` in the distance `metric`, but for rounding, which depends on how large f is
+    and is in the network's `bound_for`; `beta` is that of their look-up, and `ramp_beta` that of the ramps.
 
     >>> plan = ah.theorems.plan("multi_head", low=-25, high=25, tol=0.1, tokens=50, features=10)
     >>> plan.heads, plan.dtypes["float32"]
