@@ -163,6 +163,13 @@ class Linear(BaseEstimator):
                 f"{stuck}; {' or '.join(advice)}.",
                 ConvergenceWarning,
             )
+        if not solved.shortest:
+            warn_caller(
+                "The columns are linearly dependent, and rounding hides which of the coefficients that minimise the "
+                "objective are the shortest: those found minimise it, and others are shorter. Leave a column out, or "
+                "divide the columns by their deviations.",
+                ConvergenceWarning,
+            )
 
     def _advice(self, spent: bool) -> list[str]:
         """What brings coefficients nearer to the minimum."""
