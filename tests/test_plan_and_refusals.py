@@ -241,6 +241,23 @@ def test_options_that_a_plan_does_not_read_are_refused(arguments, said):
     assert said in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compile", "mean(x*y)", "--tokens", "x=-1:1", "y=-1:1"],
+        ["compile", "q*mean(x)", "--tokens", "x=-1:1", "--query", "q=-1:1", "y=-1:1"],
+        ["compile", "x*y", "-d", "x=-1:1", "y=-1:1"],
+        ["plan", "x*y", "-d", "x=-1:1", "y=-1:1"],
+    ],
+)
+def test_an_interval_without_its_option_is_told_to_repeat_it(arguments):
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code != 0
+    said = str(result.exception)
+    assert "'y=-1:1' is an interval and was read as a formula" in said
+    assert "Repeat the option for each variable: --domain x=-1:1 --domain y=-1:1" in said
+
+
 @pytest.mark.parametrize("error", [1e-320, 1e-201, 0.0, 1.0, float("nan")])
 def test_a_selection_error_that_is_no_number_to_divide_by_is_refused_by_name(error):
     for call in (
