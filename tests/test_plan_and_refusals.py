@@ -5,6 +5,7 @@ import math
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -188,6 +189,10 @@ REFUSALS = [
     (lambda: plan("single_head", tol=0.1, tokens=1, features=1, columns="own"), "cannot be planned for single_head"),
     (lambda: two_layer(torch.sin, 1, 1, 3).bound_for(lipschitz="1"), "lipschitz='1' must be a finite number"),
     (lambda: two_layer(torch.sin, 1, 1, 3).bound_for(lipschitz=None), "lipschitz=None must be a finite number"),
+    (
+        lambda: ah.compile(SimpleNamespace(coefs_=[], intercepts_=[])),
+        r"perceptron of scikit-learn; make an nn\.Sequential of its coefs_ and intercepts_, as docs/compiling\.md",
+    ),
     (lambda: ah.distance(two_layer(torch.sin, 1, 1, 3), "x"), r"sequences.*scalar_heads\(\)\[0\]"),
 ]
 
