@@ -75,7 +75,7 @@ class Shortest(NamedTuple):
 
 def shortest(span: np.ndarray, blur: np.ndarray, sizes: np.ndarray) -> Shortest:
     """Of columns over `sizes`, (d,), whose rows span these orthonormal columns, (d, r), known to `blur`, (d,)."""
-    sizes = np.maximum(sizes / (math.sqrt(sizes.min()) * math.sqrt(sizes.max())), LEAST)
+    sizes = np.maximum(sizes / (math.sqrt(sizes.min()) * math.sqrt(sizes.max())), LEAST * 2.0**64)
     columns, pivots = _echelon(span, np.minimum(blur, 0.5 / math.sqrt(len(span))), sizes)
     order = np.append(pivots, np.setdiff1d(np.arange(len(sizes)), pivots))
     with np.errstate(over="ignore", invalid="ignore"):  # where the entry is zero
@@ -87,12 +87,13 @@ def shortest(span: np.ndarray, blur: np.ndarray, sizes: np.ndarray) -> Shortest:
 def _echelon(span: np.ndarray, blur: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Columns with the same span, each one at its pivot, where later ones are zero; and the pivots."""
     columns, pivots = span.copy(), np.zeros(span.shape[1], dtype=np.int64)
-    weights = np.log2(sizes)[:, None]
     for i in range(len(pivots)):
         rest = columns[:, i:]
-        rest[np.abs(rest) <= blur[:, None] * np.linalg.norm(rest, axis=0)] = 0.0
-        with np.errstate(divide="ignore"):
-            row, at = divmod(int(np.argmax(np.log2(np.abs(rest)) + weights)), rest.shape[1])
+        entries = np.abs(rest)
+        entries[entries <= blur[:, None] * np.sqrt(np.einsum("ji,ji->i", rest, rest))] = 0.0
+        np.copyto(rest, 0.0, where=entries == 0)
+        entries *= sizes[:, None]
+        row, at = divmod(int(entries.argmax()), rest.shape[1])
         rest[:, [0, at]] = rest[:, [at, 0]]
         rest[:, 0] /= rest[row, 0]
         rest[:, 1:] -= rest[:, :1] * rest[row, 1:]
