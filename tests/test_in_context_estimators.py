@@ -278,8 +278,32 @@ def test_separable_classes_are_not_blamed_on_the_columns_nor_on_the_number_of_st
     assert model.n_iter_ < model.max_iter
     assert "max_iter" not in str(one.message)
     assert "decrease C" in str(one.message)
-    assert model.certificate_missing_.startswith("the columns are independent, but the loss has so little curvature")
-    assert "the classes can be separated" in model.certificate_missing_
+    assert "the minimum lies at infinity, since the classes can be separated perfectly" in str(one.message)
+    assert model.certificate_missing_.startswith("without a penalty the minimum lies at infinity")
+
+
+@pytest.mark.parametrize(("y", "most"), [([0, 0, 1, 1], 200), ([0, 0, 1, 1], 3), ([0, 0, 1, 2], 3)])
+def test_separated_classes_without_a_penalty_are_named_and_a_penalty_helps(y, most):
+    X = [[0.0], [1.0], [2.0], [3.0]]
+    (one,) = _caught(lambda: ic.LogisticRegression(np.inf, max_iter=most).fit(X, y))
+    assert "max_iter" not in str(one.message)
+    assert "separated perfectly" in str(one.message)
+    assert not _caught(lambda: ic.LogisticRegression(1.0).fit(X, y))
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_a_certificate_has_a_bound_for_the_intercept_where_one_is_fitted(intercept):
+    X, y = load_diabetes(return_X_y=True)
+    model = ic.Ridge(fit_intercept=intercept).fit(X, np.column_stack([y, -y]))
+    rows = np.reshape(model.certificate_.outputs, (len(model.coef_), -1))
+    assert rows.shape == (2, 10 + intercept)
+
+
+def test_classes_that_overlap_are_not_called_separated():
+    X = [[0.0], [1.0], [2.0], [3.0]]
+    assert not _caught(lambda: ic.LogisticRegression(np.inf).fit(X, [0, 1, 0, 1]))
+    (one,) = _caught(lambda: ic.LogisticRegression(np.inf, max_iter=1).fit(X, [0, 1, 0, 1]))
+    assert "increase max_iter" in str(one.message)
 
 
 def test_coefficients_that_are_known_to_few_digits_are_warned_of():

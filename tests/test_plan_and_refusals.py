@@ -5,6 +5,7 @@ import math
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -188,6 +189,10 @@ REFUSALS = [
     (lambda: plan("single_head", tol=0.1, tokens=1, features=1, columns="own"), "cannot be planned for single_head"),
     (lambda: two_layer(torch.sin, 1, 1, 3).bound_for(lipschitz="1"), "lipschitz='1' must be a finite number"),
     (lambda: two_layer(torch.sin, 1, 1, 3).bound_for(lipschitz=None), "lipschitz=None must be a finite number"),
+    (
+        lambda: ah.compile(SimpleNamespace(coefs_=[], intercepts_=[])),
+        r"perceptron of scikit-learn; make an nn\.Sequential of its coefs_ and intercepts_, as docs/compiling\.md",
+    ),
     (lambda: ah.distance(two_layer(torch.sin, 1, 1, 3), "x"), r"sequences.*scalar_heads\(\)\[0\]"),
 ]
 
@@ -239,6 +244,23 @@ def test_options_that_a_plan_does_not_read_are_refused(arguments, said):
     result = CliRunner().invoke(app, ["plan", *arguments])
     assert result.exit_code
     assert said in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compile", "mean(x*y)", "--tokens", "x=-1:1", "y=-1:1"],
+        ["compile", "q*mean(x)", "--tokens", "x=-1:1", "--query", "q=-1:1", "y=-1:1"],
+        ["compile", "x*y", "-d", "x=-1:1", "y=-1:1"],
+        ["plan", "x*y", "-d", "x=-1:1", "y=-1:1"],
+    ],
+)
+def test_an_interval_without_its_option_is_told_to_repeat_it(arguments):
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code != 0
+    said = str(result.exception)
+    assert "'y=-1:1' is an interval and was read as a formula" in said
+    assert "Repeat the option for each variable: --domain x=-1:1 --domain y=-1:1" in said
 
 
 @pytest.mark.parametrize("error", [1e-320, 1e-201, 0.0, 1.0, float("nan")])

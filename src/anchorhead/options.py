@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,13 +17,20 @@ Domain = Annotated[
     typer.Option(
         "--domain",
         "-d",
-        help="x=LOW:HIGH, once for each variable, or LOW:HIGH for all. Of one variable inf and -inf are allowed; "
-        "left out: the whole line.",
+        help="x=LOW:HIGH, the option once for each variable, or LOW:HIGH for all. Of one variable inf and -inf are "
+        "allowed; left out: the whole line.",
     ),
 ]
-Tokens = Annotated[list[str] | None, typer.Option(help="Of a function of a prompt: x=LOW:HIGH, once for each variable "
-                   "of a token, over which formulas may say mean, var, std, cov, attend(score, value).")]  # fmt: skip
-Query = Annotated[list[str] | None, typer.Option(help="With --tokens: q=LOW:HIGH, for each variable of a query.")]
+Tokens = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Of a function of a prompt: x=LOW:HIGH, the option once for each variable of a token, over which formulas "
+        "may say mean, var, std, cov, attend(score, value)."
+    ),
+]
+Query = Annotated[
+    list[str] | None, typer.Option(help="With --tokens: q=LOW:HIGH, the option once for each variable of a query.")
+]
 Dtype = Annotated[str, typer.Option(help="float64 or float32.")]
 Theorem = Annotated[
     str | None, typer.Option(help="Of the paper: single_head, multi_head, two_layer or attention_then_softmax.")
@@ -61,6 +69,8 @@ LargestValue = Annotated[
 ]
 
 
+INTERVAL = r"\s*[^\W\d]\w*\s*=[^=:]*:[^:]*"
+"""NAME=LOW:HIGH, which no formula is."""
 FOR_FORMULAS = ("domain", "dtype", "relative", "largest_value")
 FOR_THEOREMS = ("low", "high", "tokens", "features", "lipschitz", "metric", "columns", "causal")
 
@@ -77,7 +87,13 @@ def require_planned(context: typer.Context, expression: Sequence[str] | None, th
 
 
 def read_formulas(texts: list[str]) -> str | list[str]:
-    """One formula, or a list of several."""
+    """One formula, or a list of several; not an interval that followed another one without its option."""
+    for text in texts:
+        if re.fullmatch(INTERVAL, text):
+            raise InputError(
+                f"{text!r} is an interval and was read as a formula, since an option takes one value. Repeat the "
+                f"option for each variable: --domain x=-1:1 --domain {text.strip()}; so with --tokens and --query."
+            )
     return texts[0] if len(texts) == 1 else texts
 
 

@@ -251,6 +251,12 @@ def expression_of(target: Any) -> Expression:
         raise ExpressionError(
             f"The target is the number {target!r}; give a constant, too, as a formula as text: '{target!r}'."
         )
+    if hasattr(target, "coefs_") and hasattr(target, "intercepts_"):
+        raise ExpressionError(
+            f"The target is a {type(target).__name__}, a fitted perceptron of scikit-learn; make an nn.Sequential of "
+            "its coefs_ and intercepts_, as docs/compiling.md has it after 'A perceptron of scikit-learn', and compile "
+            "that."
+        )
     raise ExpressionError(
         f"The target is a {type(target).__name__}; give a formula as text, such as 'sin(3*x)', or a Python function or "
         "module made of torch operations."

@@ -18,7 +18,8 @@ ASSUMPTIONS = (
 
 @dataclass(frozen=True, repr=False)
 class CoefficientCertificate(Certificate):
-    """How far coefficients are from the minimiser's: `outputs` for each and, last, the intercept; `bound` for all.
+    """How far coefficients are from the minimiser's: `outputs` for each and, last, the intercept if one is fitted, and
+    `bound` for all.
 
     The domain is that of the data that they were fitted to.
     """

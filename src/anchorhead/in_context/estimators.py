@@ -48,7 +48,8 @@ class _Squares(LinearRegressor):
         many = y.ndim == 2 and (self._rows or len(targets) > 1)
         self.coef_: np.ndarray = coefficients if many else coefficients[0]
         self.intercept_: Any = intercepts if y.ndim == 2 and self.fit_intercept else float(intercepts[0])
-        self._end(found[-1][2]._replace(converged=all(part[2].converged for part in found)))
+        self._end(found[-1][2]._replace(converged=all(part[2].converged for part in found),
+                                        shortest=all(part[2].shortest for part in found)))  # fmt: skip
         labels, weights = targets if many else targets[0], ones_like(weights, len(X))
         problem = Problem(X, labels, weights, self.fit_intercept, l2=alphas[0])
         self._certify(problem, penalties=alphas if len(set(alphas)) > 1 else ())

@@ -77,6 +77,7 @@ class Solved(NamedTuple):
     """The coefficients in scaled columns, the last run of a network, how many steps, and whether that was enough.
 
     blurred: what rounding may do to coefficients of columns that are nearly dependent, relatively (`fit_basis.py`).
+    shortest: False where rounding hides which of all minimisers is the shortest (`fit_shortest.py`).
     """
 
     w: Tensor
@@ -84,6 +85,7 @@ class Solved(NamedTuple):
     steps: int
     converged: bool
     blurred: float = 0.0
+    shortest: bool = True
 
 
 class Labels(NamedTuple):

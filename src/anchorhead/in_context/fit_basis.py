@@ -11,6 +11,11 @@ columns still is.
 told from zero only where it exceeds what such an error of Z makes of its direction v, sqrt(n) times the length of (v_j
 noise_j), and what factorisations make of the largest. Directions below that are left out. The other ones are known to
 the ratio of both, `blurred` for the worst.
+
+*How well the span is known.* An error E of Z turns a direction v that is kept, of size t, by sum of h_i b_i, h_i the
+ones that are left out, with b_i = h_i^T E^T u/t to first order. What E makes of h_i is below its blur. So entry j of a
+combination V g of such directions is off by at most |g| times the largest blur over the least size, times the length of
+(h_ij), which is the root of 1 - |row j of V|².
 """
 
 from __future__ import annotations
@@ -30,13 +35,15 @@ LOST = 8 * UNIT["float64"]
 
 class Basis(NamedTuple):
     """X: the basis times sqrt(rows), (rows, r). roots: of rows that are examples. back: w @ back are coefficients of
-    the scaled columns, (r, d). null: directions that are left out, (d, k). blurred: what rounding of the data may do to
-    coefficients, relatively, where moments would not have told columns apart; else zero."""
+    the scaled columns, (r, d). span: orthonormal columns that their rows span, (d, r), with entries that are known to
+    `blur`, (d,). blurred: what rounding of the data may do to coefficients, relatively, where moments would not have
+    told columns apart; else zero."""
 
     X: Tensor
     roots: Tensor
     back: Tensor
-    null: Tensor
+    span: np.ndarray
+    blur: np.ndarray
     blurred: float
 
     def labels(self, y: Tensor) -> Tensor:
@@ -74,6 +81,7 @@ def basis_of(data: Scaled, l2: list[float]) -> Basis:
         X=torch.tensor(orthogonal @ left[:, kept] * math.sqrt(rows)),
         roots=torch.tensor(roots),
         back=torch.tensor(right[kept] / sizes[kept, None] * math.sqrt(rows)),
-        null=torch.tensor(right[~kept].T),
+        span=right[kept].T,
+        blur=LOST + blur.max() / sizes[kept].min() * np.sqrt(np.maximum(1 - np.sum(right[kept] ** 2, 0), LOST)),
         blurred=float((blur[kept] / sizes[kept])[near].max(initial=0.0)),
     )

@@ -4,12 +4,14 @@
 smaller, so that the Hessian is as well conditioned as the columns are. Steps start at zero, and the inverse takes as
 many steps as the least eigenvalue needs. Where columns are linearly dependent, or so nearly that the moments lose it,
 the network is given an orthonormal basis of them (`fit_basis.py`). Of dependent columns there are many minimisers, and
-scikit-learn's is the shortest in the original columns: `fit_shortest.py` goes there.
+scikit-learn's is the shortest in the original columns: `fit_shortest.py` goes there. Where the objective would rise by
+that step, coefficients of the null space are too large for it: then it is not taken, which estimators warn of.
 
-*More columns than examples.* With w = mean of β_i x_i the same objective is one of β: (X X^T/n + l2)β = y. The network
-is given X^T for its examples, and y through `tilt`; the mean is one more head. So w lies in the span of the examples,
-and is the shortest if all columns are divided by one number. That square has the square of X's condition: predictions X
-X^T β would lose twice as many digits as X w, so that what w leaves of the labels is fitted again, and added.
+*More columns than examples.* Without a penalty, and in units that are far apart, all of the above. Else let w be the
+mean of β_i x_i, of which the same objective is (X X^T/n + l2)β = y. The network is given X^T for its examples, and y
+through `tilt`; the mean is one more head. So w lies in the span of the examples, and is the shortest if all columns are
+divided by one number. That square has the square of X's condition: predictions X X^T β would lose twice as many digits
+as X w, so that what w leaves of the labels is fitted again, and added.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from anchorhead.in_context.fit import (
     power,
     scaled,
 )
-from anchorhead.in_context.fit_basis import basis_of
+from anchorhead.in_context.fit_basis import LOST, basis_of
 from anchorhead.in_context.fit_shortest import shortest
 from anchorhead.in_context.heads import Factor
 from anchorhead.in_context.newton_descent import newton_descent
@@ -49,6 +51,11 @@ PASSES = 4
 SMALL = 1e-13
 """A gradient, over the first, that is rounding."""
 WIDENINGS = 8
+FAR = 2.0**8
+"""Units of columns further apart than this do not share one size."""
+RISEN = 2.0**-26
+"""What a step between minimisers may make of predictions, over the labels: its square, by which the objective rises, is
+rounding."""
 ILL = 2.0**-32
 """Eigenvalues of moments below this share of their trace have lost digits that columns have."""
 
@@ -59,16 +66,22 @@ def fit_squares(X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, alpha:
     total = len(X) if weights is None else float(weights.sum())
     labels = centred_labels(Y, weights, intercept)
     y, l2 = torch.tensor(labels.y), alpha / total
-    dual = X.shape[1] > len(X)
-    data = scaled(X, weights, centre=intercept, alike=dual).eased(l2)
+    data = scaled(X, weights, centre=intercept).eased(l2)
     varied = (data.X != 0).any(0).numpy()
     if varied.any() and not varied.all():  # the coefficient of a constant column is zero
         found, intercepts, solved = fit_squares(X[:, varied], Y, weights, alpha, intercept, tol, report)
         coefficients = np.zeros((len(Y), X.shape[1]))
         coefficients[:, varied] = found
         return coefficients, intercepts, solved._replace(run=solved.run.among(np.flatnonzero(varied), X.shape[1]))
-    penalties = data.penalties(l2, 2)
-    plain = _by_examples(data, y, penalties[0], tol, report) if dual else _by_columns(data, y, penalties, tol, report)
+    wide = X.shape[1] > len(X)
+    dual = wide and bool(l2 or data.scale.max() <= FAR * data.scale.min())
+    if dual:
+        data = scaled(X, weights, centre=intercept, alike=True).eased(l2)
+    penalties, plain = data.penalties(l2, 2), None
+    if dual:
+        plain = _by_examples(data, y, penalties[0], tol, report)
+    elif not wide:
+        plain = _by_columns(data, y, penalties, tol, report)
     solved = plain if plain is not None and plain.converged else in_basis(data, y, penalties, tol, report)
     coefficients = data.coefficients(solved.w, labels.size[:, None])
     coefficients[~labels.y.any(1)] = 0.0
@@ -109,10 +122,14 @@ def in_basis(data: Scaled, y: Tensor, l2: list[float], tol: float, report: Repor
         run, steps = replace(solved.run, turn=basis.back * size, shift=w), steps + solved.steps
         converged = converged or solved.converged
         w, left = w + made, left - size * solved.w @ basis.X.mT
-    if basis.null.shape[1] and len(basis.back) < len(basis.roots):
-        found = shortest(w, basis.null, torch.tensor(data.scale), lambda X, y: solve(X, y).w)
-        w, run = found, replace(run, shift=found - made)
-    return Solved(w, run, steps, converged, basis.blurred)
+    known = True
+    if len(basis.back) < data.X.shape[1] and (data.scale != data.scale[0]).any():
+        short = shortest(basis.span, basis.blur, data.scale)
+        ahead = short(w)
+        moved, allowed = (part.norm(dim=-1) for part in (basis.labels((ahead - w) @ data.X.mT), basis.labels(y)))
+        known = bool((moved <= RISEN * allowed + LOST * w.abs().sum(-1) * len(y.mT) ** 0.5).all())
+        w, run = (ahead, replace(run, short=short)) if known else (w, run)
+    return Solved(w, run, steps, converged, basis.blurred, known)
 
 
 def solve_squares(X: Tensor, y: Tensor, shares: Tensor | None, l2: list[float], trace: float, least: float, tol: float,

@@ -119,9 +119,9 @@ class Linear(BaseEstimator):
 
     network_: the last network that ran, on prompt_, the tensors that it was given: network_(*prompt_) runs it again,
     and replay() takes its result to the units of the data. certificate_: how far coef_ and intercept_ are from the
-    minimiser's, proved, in the units of the data, `outputs` for every coefficient and, last, the intercept, of
-    several classes or targets one after another; or None, and then certificate_missing_ says why. n_iter_: steps of
-    networks.
+    minimiser's, proved, in the units of the data, `outputs` for every coefficient and, last, the intercept if one is
+    fitted, of several classes or targets one after another; or None, and then certificate_missing_ says why. n_iter_:
+    steps of networks.
     """
 
     def __sklearn_tags__(self) -> Any:
@@ -141,10 +141,10 @@ class Linear(BaseEstimator):
         """Not after a fit that was refused."""
         return "_unproved" in vars(self)
 
-    def _end(self, solved: Solved, spent: bool | None = None) -> None:
+    def _end(self, solved: Solved, spent: bool | None = None, endless: str = "") -> None:
         """What a fit leaves, a warning where it did not converge, and a refusal of what floats do not hold.
 
-        spent: whether max_iter ended it; else the number of steps says so.
+        spent: whether max_iter ended it; else the number of steps says so. endless: why no fit converges.
         """
         self.n_iter_, self._run = solved.steps, solved.run
         self.network_, self.prompt_ = solved.run.network, solved.run.prompt
@@ -152,15 +152,24 @@ class Linear(BaseEstimator):
             raise InputError(
                 "The coefficients are beyond the largest float in the units of these data; rescale the columns or y."
             )
-        self._converged, self._blurred, known = solved.converged, solved.blurred, self.get_params()
+        self._converged, self._blurred, known = solved.converged and not endless, solved.blurred, self.get_params()
         spent = solved.steps >= known.get("max_iter", math.inf) if spent is None else spent
-        self._spent = spent and not solved.converged
-        if not solved.converged:
+        self._spent = spent and not solved.converged and not endless
+        if endless:
+            warn_caller(f"No fit converges: {endless}.", ConvergenceWarning)
+        elif not solved.converged:
             stuck = "" if spent or "max_iter" not in known else ", and rounding in float64 hides any way further down"
             advice = self._advice(spent) or ["the columns are nearly dependent: leave some out, or use Ridge"]
             warn_caller(
                 f"The coefficients are not yet at the minimum after {solved.steps} step{'s' * (solved.steps > 1)}"
                 f"{stuck}; {' or '.join(advice)}.",
+                ConvergenceWarning,
+            )
+        if not solved.shortest:
+            warn_caller(
+                "The columns are linearly dependent, and rounding hides which of the coefficients that minimise the "
+                "objective are the shortest: those found minimise it, and others are shorter. Leave a column out, or "
+                "divide the columns by their deviations.",
                 ConvergenceWarning,
             )
 

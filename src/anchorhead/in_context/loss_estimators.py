@@ -19,10 +19,15 @@ from anchorhead.in_context.fit import Report, Scaled, Solved, largest, spanned
 from anchorhead.in_context.fit_smooth import fit_classes, fit_smooth
 from anchorhead.in_context.linear_models import Linear, LinearRegressor, counting, ones_like, penalty_share
 from anchorhead.in_context.losses import huber, logistic, poisson
-from anchorhead.in_context.minimiser_units import Problem, penalty_of
+from anchorhead.in_context.minimiser_sums import gamma
+from anchorhead.in_context.minimiser_units import FLOOR, Problem, penalty_of
 from anchorhead.model.fused import unfused
 from anchorhead.progress import Progress, telling
 
+SEPARATED = (
+    "without a penalty the minimum lies at infinity, since the classes can be separated perfectly, as the coefficients "
+    "of this fit do, and no number of steps gets there; decrease C from infinity to a number, such as 1.0"
+)
 SMALLEST = 28.0
 """The least scale, in powers of e below the typical label; there predictions are rounded by a thousandth of it."""
 FURTHEST = 2.0**10
@@ -74,14 +79,28 @@ class LogisticRegression(ClassifierMixin, Linear):
         w = np.atleast_2d(solved.w)
         self.coef_: np.ndarray = data.coefficients(torch.tensor(w))
         self.intercept_: np.ndarray = _intercept(data, torch.tensor(w), self.coef_, self.fit_intercept)
-        self._end(data.told(solved))
+        endless = SEPARATED if math.isinf(self.C) and self._separates(X, labels) else ""
+        self._end(data.told(solved), endless=endless)
         if len(self.classes_) > 2:
             problem = Problem(X, labels, own, self.fit_intercept, "classes", 1 / float(self.C))
-            self._certify(problem, "coef_ and intercept_ of the minimiser whose rows sum to zero")
+            self._certify(problem, "coef_ and intercept_ of the minimiser whose rows sum to zero", missing=endless)
         else:
             labels = labels[None].astype(float)
-            self._certify(Problem(X, labels, own, self.fit_intercept, "logistic", 1 / float(self.C)))
+            problem = Problem(X, labels, own, self.fit_intercept, "logistic", 1 / float(self.C))
+            self._certify(problem, missing=endless)
         return self
+
+    def _separates(self, X: np.ndarray, labels: np.ndarray) -> bool:
+        """Whether every example's own class is ahead of the others by more than all roundings of a prediction: then
+        multiples of the coefficients bring the loss as near to zero as one likes, which it never is."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = X @ self.coef_.T + self.intercept_
+            rounding = gamma(X.shape[1] + 6) * (np.abs(X) @ np.abs(self.coef_).T + np.abs(self.intercept_)) + FLOOR
+        if len(self.classes_) == 2:
+            return bool((np.where(labels == 1, scores[:, 0], -scores[:, 0]) > rounding[:, 0]).all())
+        own, every = labels[:, None] == np.arange(len(self.classes_)), rounding.max(1)
+        ahead = scores[own] - np.where(own, -np.inf, scores).max(1)
+        return bool((ahead > 4 * every).all())
 
     def _solved(self, data: Scaled, labels: Tensor, l2: list[float], report: Report) -> Solved:
         if len(self.classes_) > 2:

@@ -10,8 +10,8 @@ where coef is multiplied with `basis` if the prompt's columns are combinations o
 `shrinkage` returns first; of more columns than examples the network is given X^T and returns β, of which w is X^T β/n
 (`fit_squares.py`); and of dependent columns it returns coefficients in a basis, which are multiplied with `turn`
 (`fit_basis.py`). `shift` is added to it: of counts, whose predictions are shifted and may have a last
-column for nothing else (`fit_smooth.py`), of dependent columns, whose shortest coefficients are others
-(`fit_shortest.py`), and where the last run fitted what one before left.
+column for nothing else (`fit_smooth.py`), and where the last run fitted what one before left. Of dependent columns
+`short` goes on to the shortest coefficients (`fit_shortest.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from anchorhead.in_context.fit_shortest import Shortest
 from anchorhead.in_context.network import InContextNetwork
 from anchorhead.in_context.shrinkage import Shrinkage
 
@@ -36,6 +37,7 @@ class Run:
     shift: Tensor | None = None
     dual: bool = False
     turn: Tensor | None = None
+    short: Shortest | None = None
     mean: Any = 0.0
     scale: Any = 1.0
     middle: Any = 0.0
@@ -62,7 +64,8 @@ class Run:
             flat = self.prompt[0]
             found = found @ flat.mT / math.sqrt(flat.numel())
         found = found if self.turn is None else found @ self.turn
-        return found if self.shift is None else found[..., : self.shift.shape[-1]] + self.shift
+        found = found if self.shift is None else found[..., : self.shift.shape[-1]] + self.shift
+        return found if self.short is None else self.short(found)
 
     def again(self) -> tuple[np.ndarray, np.ndarray]:
         """coef and intercept, by running the network again."""
