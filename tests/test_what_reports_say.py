@@ -215,3 +215,14 @@ def test_a_function_of_each_number_that_only_a_pure_conversion_reads_is_said_to_
     assert "has no head for it" not in str(plain)
     assert pure.pure
     assert not pure.refused
+
+
+def test_slopes_that_the_dtype_cannot_hold_are_said_to_be_rounding():
+    """SELU's is none in float32, and stays what it is where the model becomes float64."""
+    model = ah.convert(nn.Sequential(nn.Linear(4, 8), nn.SELU()))
+    for kind in ("float32", "float64"):
+        found = model.to(getattr(torch, kind)).report
+        row, numbers = found.replaced[0], model[1].heads["activation"].numbers
+        off = abs(numbers.gains[-1] - 1.0507009873554804934) * 1e4
+        assert row.error < off < row.error + row.rounding * 1e4
+        assert f"on R, and rounding, of stored slopes and in {kind}, adds at most " in str(found)
