@@ -35,7 +35,7 @@ from anchorhead.conversion.sites import Site, find_sites
 from anchorhead.conversion.sloped_ramp import put_ramps
 from anchorhead.conversion.trainable import make_trainable
 from anchorhead.conversion.trial import try_out
-from anchorhead.errors import InputError, ToleranceError
+from anchorhead.errors import InputError, PrecisionError, SingularityError, ToleranceError
 from anchorhead.model.activation import Placed
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.fused import warm as make_kernels
@@ -147,8 +147,8 @@ def _heads_for(
             refusal = ToleranceError(f"{said(site.place)}: {why} {advice}")
             refusal.best = error.best
             raise refusal from None  # the cause names another number, half of tol
-    except InputError as error:
-        why = f"{site.formula} has no head on all of R: {str(error).partition(BOUNDED)[0]}"
+    except (InputError, SingularityError, PrecisionError) as error:
+        why = f"{site.formula} has no head on all of R: {error.why or str(error).partition(BOUNDED)[0]}"
     report.refused.append((said(site.place), why))
     return None
 
