@@ -294,3 +294,22 @@ def test_a_function_that_is_not_finite_everywhere_is_left_with_the_reason(name, 
         assert said in why
     else:
         assert "if it is finite everywhere and nears straight lines on both sides" in why
+
+
+class Scalar(nn.Module):
+    """Activations of single numbers: of a parameter, of a mean, of a batch of one."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.t = nn.Linear(8, 8), nn.Linear(8, 1), nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x):
+        gate = torch.sigmoid(self.a(x).mean()) * F.softplus(self.t)
+        return gate * F.gelu(self.a(x)), torch.tanh(self.b(x).squeeze())
+
+
+def test_activations_of_single_numbers_are_converted():
+    for inputs in (X, X[:1]):
+        report = ah.convert(Scalar(), inputs=inputs).report
+        assert len(report.replaced) == 4
+        assert report.difference < 1e-5
