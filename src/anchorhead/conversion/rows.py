@@ -34,7 +34,7 @@ class Replaced:
     evaluating them adds, and what slopes at infinity that are no numbers of their dtype differ by as stored, relative
     the rounding of results to `dtype`, which the model has. Of a norm, weight·y + bias with y what is normalised,
     relative is a share of |weight y| + |bias|, which without a bias is the result, and least is for weights up to 1,
-    and else times |weight|; where it is centred (layer_norm, group_norm) the rounding of x - mean in float64 comes on
+    and else times |weight|; where it is centred, as all but rms_norm are, the rounding of x - mean in float64 comes on
     top, at most n 2^-52 |weight| mean|x| (1 + |y|)/σ, for n numbers with deviation σ.
     heads: each by its role. neurons: how many it serves, None if not known.
     feeds: the linear layers that follow, as the forward says or the run showed, and output_bound: how far their output
