@@ -73,9 +73,14 @@ def convert_folder(
 
 def load_folder(folder: Path) -> nn.Module:
     """The model in a folder, original or converted, in the class that its configuration names."""
+    require_there(folder)
+    return load_converted(folder) if (folder / RECORD).is_file() else load_pretrained(folder)
+
+
+def require_there(folder: Path) -> None:
+    """Refuses a folder, or a file, that does not exist."""
     if not folder.exists():
         raise FileError(f"{folder} does not exist.")
-    return load_converted(folder) if (folder / RECORD).is_file() else load_pretrained(folder)
 
 
 def load_converted(
