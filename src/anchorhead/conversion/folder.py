@@ -123,8 +123,9 @@ def load_converted(
         if site is None or site.operation != entry["kind"] or (site.norm and site.formula != row.get("formula")):
             raise _absent(entry)
         roles = {role: heads[index] for role, index in entry["heads"].items()}
-        place = placed(model, site, roles, graphs.get(site.owner), outside)
-        place.module.seen_in(getattr(torch, one_of(row, "dtype", list(UNIT))))
+        dtype = getattr(torch, one_of(row, "dtype", list(UNIT)))
+        place = placed(model, site, roles, dtype, graphs.get(site.owner), outside)
+        place.module.seen_in(dtype)
         if not computes(site.formula, place.module.bound.function):
             raise _absent(entry)
         places.append(place.seen({(site.place, path) for path in str(row.get("feeds")).split(", ")}))
