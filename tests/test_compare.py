@@ -119,3 +119,17 @@ def test_what_is_no_number_in_one_model_alone_is_infinitely_far(value):
     assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["difference"] == "inf"
     same = compare(Returns(value), Returns(value), [{"x": torch.ones(3, 4)}])
     assert (same.difference, same.normalised, same.cosine) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("missing", ["original", "converted", "texts"])
+def test_what_is_not_there_is_said_before_a_model_is_loaded(missing, tmp_path, monkeypatch):
+    loaded = []
+    monkeypatch.setattr("anchorhead.conversion.compare.load_folder", loaded.append)
+    given = {name: tmp_path / name for name in ("original", "converted", "texts")}
+    for name, path in given.items():
+        path.mkdir() if name != "texts" else path.write_text("one\n", encoding="utf-8")
+    (given["converted"] / "anchorhead.json").write_text("{}", encoding="utf-8")
+    given[missing] = tmp_path / "nowhere"
+    with pytest.raises(ah.FileError, match=r"nowhere (does not exist|cannot be read)"):
+        compare_folders(*given.values())
+    assert not loaded

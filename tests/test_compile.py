@@ -2,6 +2,7 @@
 
 import functools
 import math
+from pathlib import Path
 
 import mpmath as mp
 import pytest
@@ -98,6 +99,18 @@ def test_every_activation_in_float32(expression, data):
     assert model.certificate.level == "proved"
     assert model.certificate.bound <= 1e-5
     check_point(model, expression, data.draw(points(model)))
+
+
+def test_slopes_that_the_dtype_cannot_hold_are_counted_as_rounding():
+    """Of any evaluation approximation + rounding (1 + |x|) is true, and the page says that of no less."""
+    model, x = ah.compile("0.3*relu(x)", dtype=torch.float32), mp.mpf(10) ** 6
+    certificate = model.certificate
+    with mp.workdps(60):
+        off = abs(head_at(model, x) - 3 * x / 10)
+    assert certificate.approximation < off <= certificate.approximation + certificate.rounding * (1 + x)
+    said = (Path(__file__).parents[1] / "docs" / "certificates.md").read_text()
+    assert "drifts away from it by 1.2e-8 |x| in exact arithmetic, too, and rounding counts that" in said
+    assert 1.19e-8 < off / x < 1.2e-8
 
 
 def test_every_continuous_activation_of_torch_is_covered():

@@ -227,3 +227,20 @@ def test_one_number_may_give_several_too():
 def test_what_is_stacked_must_be_what_is_returned():
     with pytest.raises(ah.ExpressionError, match=r"stack what is returned"):
         trace(lambda x, y: torch.stack([x, y]).sum(0), ("x", "y"))
+
+
+class Hiding(nn.Module):
+    """Switches off what records operations, which would end the process."""
+
+    def forward(self, x):
+        with torch._C._DisableTorchDispatch():
+            return x.abs()
+
+
+def test_what_hides_operations_from_torch_is_refused_before_it_is_traced():
+    with pytest.raises(ExpressionError, match=r"hides operations from torch \(_DisableTorchDispatch\)"):
+        trace(Hiding())
+    with pytest.raises(ExpressionError, match="hides operations from torch"):
+        trace(nn.Sequential(nn.Tanh(), Hiding()))
+    assert not ah.convert(nn.Sequential(nn.GELU(), Hiding()), pure=True, inputs=torch.randn(3, 4)).report.pure
+    assert ah.compile(Hiding(), (-1, 1), lipschitz=1.0, tol=0.1).certificate.level == "conditional"

@@ -148,7 +148,7 @@ def test_reports_follow_the_dtype_that_the_model_has_now(tmp_path):
         now = other.report.replaced[0]
         assert (now.dtype, now.heads) == (str(dtype).removeprefix("torch."), row.heads)
         assert unit <= now.relative <= 1.01 * unit
-        assert f"{now.dtype} rounding adds" in str(other.report)
+        assert f"rounding, of stored slopes and in {now.dtype}, adds" in str(other.report)
         x = torch.linspace(-30, 30, 4001).to(dtype)
         apart = (other[1](x).double() - F.gelu(x.double())).abs()
         allowed = (

@@ -261,3 +261,55 @@ def test_what_is_seen_to_mix_numbers_is_no_activation_that_was_left():
 def test_functions_with_parameters_are_said_to_have_no_head():
     said = str(ah.convert(nn.Sequential(nn.Linear(8, 8), Snake()), inputs=X, pure=True).report)
     assert "what has parameters within, as a slope for each channel, has no head" in said
+
+
+def computing(function):
+    """A module without parameters, of a class whose forward computes that of every number."""
+    return type("Of", (nn.Module,), {"forward": lambda self, x: function(x)})()
+
+
+SINGULAR = {
+    "1/x": (lambda x: 1 / x, "not finite near x = 0"),
+    "nan_to_num": (lambda x: torch.nan_to_num(1 / x), "not finite near x = 0"),
+    "log": (lambda x: x.log(), "x is not positive there"),
+    "sqrt": (lambda x: x.sqrt(), "x is negative there"),
+    "tan": (lambda x: x.tan(), "x passes an odd multiple of pi/2 there"),
+    "power": (lambda x: x**1.5, "the power of x is not defined"),
+    "large": (lambda x: (1e200 * (1e200 * x)).clamp(-1, 1), "A constant of the target is too large"),
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+@pytest.mark.parametrize("pure", [True, False])
+def test_a_function_that_is_not_finite_everywhere_is_left_with_the_reason(name, pure):
+    function, said = SINGULAR[name]
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), computing(function))
+    report = ah.convert(model, pure=pure, inputs=X).report
+    assert [row.formula for row in report.replaced] == ["gelu(x)"]
+    ((place, why),) = report.refused
+    assert place == "2"
+    assert "domain" not in why
+    if pure:
+        assert "has no head on all of R: " in why
+        assert said in why
+    else:
+        assert "if it is finite everywhere and nears straight lines on both sides" in why
+
+
+class Scalar(nn.Module):
+    """Activations of single numbers: of a parameter, of a mean, of a batch of one."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.t = nn.Linear(8, 8), nn.Linear(8, 1), nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x):
+        gate = torch.sigmoid(self.a(x).mean()) * F.softplus(self.t)
+        return gate * F.gelu(self.a(x)), torch.tanh(self.b(x).squeeze())
+
+
+def test_activations_of_single_numbers_are_converted():
+    for inputs in (X, X[:1]):
+        report = ah.convert(Scalar(), inputs=inputs).report
+        assert len(report.replaced) == 4
+        assert report.difference < 1e-5

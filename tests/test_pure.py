@@ -219,6 +219,43 @@ def test_calls_that_cannot_be_traced_are_replaced_in_their_source():
                 assert (twin(x, **given) - model(x, **given)).abs().max() <= 2e-5
 
 
+SHARED, HOOKED, tanh = nn.SiLU(), nn.SiLU(), torch.tanh
+HOOKED.register_forward_hook(lambda module, given, made: 2 * made)
+
+
+class Names(nn.Module):
+    """Calls activations by names: modules of the file, and functions that are not what the file's name says."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+
+    def forward(self, x, tanh=torch.sin, **others):
+        return SHARED(self.first(x)) + HOOKED(x) + tanh(x)
+
+
+def test_modules_that_a_file_holds_are_replaced_where_they_are_called():
+    torch.manual_seed(0)
+    model, x = Names(), torch.randn(3, 8)
+    found = ah.convert(model, pure=True, inputs=x)
+    assert [(row.place, row.formula) for row in found.report.replaced] == [("SHARED", "silu(x)")]
+    ((place, what),) = found.report.remaining
+    assert place == "the model"
+    assert {"silu", "sin"} <= set(what.replace("(", " ").split())
+    with torch.no_grad():
+        for twin in (found, copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+            assert (twin(x) - model(x)).abs().max() <= 2e-6
+
+
+def test_the_head_of_a_language_model_that_calls_gelu_by_its_name_is_converted():
+    transformers = pytest.importorskip("transformers")
+    sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4)
+    config = transformers.RobertaConfig(vocab_size=100, max_position_embeddings=40, **sizes)
+    report = ah.convert(transformers.RobertaForMaskedLM(config).eval(), pure=True).report
+    assert report.pure
+    assert "lm_head.gelu" in [row.place for row in report.replaced]
+
+
 class AroundIt(nn.Module):
     """A forward that refers to what is around it cannot be compiled anew."""
 

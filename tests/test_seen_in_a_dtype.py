@@ -68,3 +68,16 @@ def test_a_model_that_stays_in_its_dtype_stays_watched(tmp_path):
     assert model.report.pure
     ah.save_converted(model, tmp_path)
     assert ah.load_converted(tmp_path, nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8))).report.pure
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_model_without_parameters_has_the_dtype_of_what_it_is_given(dtype, tmp_path):
+    x = torch.linspace(-3, 3, 24, dtype=dtype).reshape(3, 8)
+    converted = ah.convert(nn.Sequential(nn.GELU(), nn.LayerNorm(8, elementwise_affine=False)), pure=True, inputs=(x,))
+    gelu, norm = converted.report.replaced
+    assert gelu.dtype == norm.dtype == str(dtype).removeprefix("torch.")
+    assert gelu.heads[0].dtype == ("float64" if dtype == torch.float64 else "float32")
+    assert (gelu.rounding < 1e-12) == (dtype == torch.float64)
+    ah.save_converted(converted, tmp_path)
+    again = ah.load_converted(tmp_path, nn.Sequential(nn.GELU(), nn.LayerNorm(8, elementwise_affine=False)))
+    assert again.report == converted.report

@@ -215,3 +215,30 @@ def test_a_function_of_each_number_that_only_a_pure_conversion_reads_is_said_to_
     assert "has no head for it" not in str(plain)
     assert pure.pure
     assert not pure.refused
+
+
+def test_slopes_that_the_dtype_cannot_hold_are_said_to_be_rounding():
+    """SELU's is none in float32, and stays what it is where the model becomes float64."""
+    model = ah.convert(nn.Sequential(nn.Linear(4, 8), nn.SELU()))
+    for kind in ("float32", "float64"):
+        found = model.to(getattr(torch, kind)).report
+        row, numbers = found.replaced[0], model[1].heads["activation"].numbers
+        off = abs(numbers.gains[-1] - 1.0507009873554804934) * 1e4
+        assert row.error < off < row.error + row.rounding * 1e4
+        assert f"on R, and rounding, of stored slopes and in {kind}, adds at most " in str(found)
+
+
+@pytest.mark.parametrize("norm", [nn.InstanceNorm1d(4), nn.InstanceNorm1d(4, affine=True), nn.InstanceNorm2d(4)])
+def test_norms_of_every_channel_are_said_to_be_converted_where_they_are(norm):
+    x = torch.randn(2, 4, 6, 6) if isinstance(norm, nn.InstanceNorm2d) else torch.randn(2, 4, 6)
+    said = str(ah.convert(nn.Sequential(nn.GELU(), norm), inputs=x).report)
+    assert "\n  native_batch_norm: a norm of each channel, which pure=True converts where it is of every sample" in said
+    assert "conversion has no head for it" not in said
+    assert ah.convert(nn.Sequential(nn.GELU(), norm), inputs=x, pure=True).report.pure
+
+
+def test_statistics_of_a_batch_are_said_to_stay():
+    norm = nn.BatchNorm1d(4, track_running_stats=False)
+    report = ah.convert(nn.Sequential(nn.GELU(), norm), inputs=torch.randn(2, 4, 6), pure=True).report
+    assert "with statistics of the whole batch it mixes samples, and stays" in str(report)
+    assert [place for place, _ in report.remaining] == ["1"]

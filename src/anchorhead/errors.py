@@ -1,19 +1,21 @@
 """Every way anchorhead says no. Each message says what was asked, why it cannot be, and what to do."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Self, TypeVar
 
 Answer = TypeVar("Answer")
 
 
 class AnchorheadError(Exception):
-    """Base of every error that anchorhead raises on purpose.
+    """Base of every error that anchorhead raises on purpose. `why`: the reason alone, where it is known apart.
 
     >>> ah.compile("floor(x)", (0, 2))
     Traceback (most recent call last):
         ...
     anchorhead.errors.DiscontinuityError: ...
     """
+
+    why = ""
 
 
 class InputError(AnchorheadError, ValueError):
@@ -99,15 +101,13 @@ class ConversionError(AnchorheadError):
 
 
 class ExpressionError(InputError):
-    """A target is not an expression that anchorhead knows. `why`: of what was traced the reason alone.
+    """A target is not an expression that anchorhead knows. `why` is known of what was traced.
 
     >>> ah.compile("import os")
     Traceback (most recent call last):
         ...
     anchorhead.errors.ExpressionError: ...
     """
-
-    why = ""
 
 
 class DiscontinuityError(ExpressionError):
@@ -121,13 +121,20 @@ class DiscontinuityError(ExpressionError):
 
 
 class SingularityError(AnchorheadError, ArithmeticError):
-    """The target is not finite somewhere in the domain.
+    """The target is not finite somewhere in the domain. `why` is known of a target of one variable.
 
     >>> ah.compile("1/x", (-1, 1))
     Traceback (most recent call last):
         ...
     anchorhead.errors.SingularityError: ...
     """
+
+    @classmethod
+    def because(cls, why: str, advice: str) -> Self:
+        """With the reason, and what to do about it."""
+        found = cls(f"{why}{advice}")
+        found.why = why
+        return found
 
 
 class ToleranceError(PrecisionError):

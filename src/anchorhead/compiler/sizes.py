@@ -26,9 +26,9 @@ def size_of(target: Target, tol: float, dtype: str) -> float:
     places, sizes = _sampled(target)
     if np.isnan(sizes).any():
         place = float(places[np.isnan(sizes)][0])
-        raise SingularityError(
-            f"{target.expression} is not defined near {target.variable} = {place:.6g}. Choose a domain for "
-            f"{target.variable} that keeps away from {place:.6g}, or rewrite the formula."
+        raise SingularityError.because(
+            f"{target.expression} is not defined near {target.variable} = {place:.6g}",
+            f". Choose a domain for {target.variable} that keeps away from {place:.6g}, or rewrite the formula.",
         )
     if target.relative:
         _check_least(target, tol, dtype, places, sizes)

@@ -54,8 +54,8 @@ METHODS = {"relu": "relu", "tanh": "tanh", "sigmoid": "sigmoid"}
 
 MODULES = {name.lower(): name for name in nn.modules.activation.__all__}
 READ_IF_PURE = (
-    "a function of each number, and no activation that is known; pure=True reads it, and has a head for it if it nears "
-    "straight lines on both sides"
+    "a function of each number, and no activation that is known; pure=True reads it, and has a head for it if it is "
+    "finite everywhere and nears straight lines on both sides"
 )
 JUMPS = "jumps, and heads are continuous, so that none is near it everywhere"
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anchorhead.conversion.folder import load_folder
+from anchorhead.conversion.folder import load_folder, require_there
 from anchorhead.conversion.inputs import example, run
 from anchorhead.conversion.pretrained import first_line
 from anchorhead.conversion.trial import apart
@@ -67,10 +67,14 @@ def compare_folders(
     original: Path, converted: Path, texts: Path | None, progress: bool | Progress = True
 ) -> Comparison:
     """Loads both and compares them on a file of texts, or on random inputs."""
+    for folder in (original, converted):
+        require_there(folder)
     if converted.is_dir() and not (converted / RECORD).is_file():
         raise InputError(
             f"{converted} holds no conversion; give the original first, and then what it was converted to."
         )
+    lines = [] if texts is None else _lines(texts)
+    said = [line for line in lines if line]
     with telling(f"comparing {original} and {converted}", progress) as tell:
         tell("loading")
         first, second = load_folder(original), load_folder(converted)
@@ -79,8 +83,6 @@ def compare_folders(
             raise InputError(
                 f"{original} holds a {kinds[0]} and {converted} a {kinds[1]}; give a model and its own conversion."
             )
-        lines = [] if texts is None else _lines(texts)
-        said = [line for line in lines if line]
         batches = _random(first) if texts is None else _tokenized(original, first, said)
         tell("running both")
         return replace(compare(first, second, batches), empty=len(lines) - len(said))

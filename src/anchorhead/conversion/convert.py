@@ -33,9 +33,10 @@ from anchorhead.conversion.rows import Place, said
 from anchorhead.conversion.sharing import shared
 from anchorhead.conversion.sites import Site, find_sites
 from anchorhead.conversion.sloped_ramp import put_ramps
+from anchorhead.conversion.states import tensors_in
 from anchorhead.conversion.trainable import make_trainable
 from anchorhead.conversion.trial import try_out
-from anchorhead.errors import InputError, ToleranceError
+from anchorhead.errors import InputError, PrecisionError, SingularityError, ToleranceError
 from anchorhead.model.activation import Placed
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.fused import warm as make_kernels
@@ -112,9 +113,10 @@ def _converted(module: nn.Module, wished: list[float], tell: Progress, inputs: A
     found = ConversionReport(wished[0], refused=list(refused), code=code_digests(module), shared=shared(module))
     heads, made = _Heads(wished, tell), []
     for site in sites:
-        roles = _heads_for(site, heads, dtype_at(model, site), found, accept=accept)
+        dtype = _dtype_at(model, site, inputs)
+        roles = _heads_for(site, heads, dtype, found, accept=accept)
         if roles is not None:
-            place = placed(model, site, roles, graphs.get(site.owner), outside)
+            place = placed(model, site, roles, dtype, graphs.get(site.owner), outside)
             found.places.append(place)
             made.append((site, place.module))
             LOG.info("%s: %s by %d keys", site.place, site.formula or "norm", place.module.keys)
@@ -147,8 +149,8 @@ def _heads_for(
             refusal = ToleranceError(f"{said(site.place)}: {why} {advice}")
             refusal.best = error.best
             raise refusal from None  # the cause names another number, half of tol
-    except InputError as error:
-        why = f"{site.formula} has no head on all of R: {str(error).partition(BOUNDED)[0]}"
+    except (InputError, SingularityError, PrecisionError) as error:
+        why = f"{site.formula} has no head on all of R: {error.why or str(error).partition(BOUNDED)[0]}"
     report.refused.append((said(site.place), why))
     return None
 
@@ -161,26 +163,30 @@ def _beyond(site: Site, tol: float, dtype: torch.dtype, error: ToleranceError) -
     return f"tol={tol:g}, half of it for the head's error, cannot be had for {site.formula} in {own}{rounds}; {best}."
 
 
-def placed(model: nn.Module, site: Site, roles: Roles, graph: fx.Graph | None, outside: str) -> Place:
-    """Heads for a site as they stand in the model, and what is around them there."""
-    module, near = _placed(model, site, roles), Around(None) if site.norm else around(model, site, graph)
+def placed(model: nn.Module, site: Site, roles: Roles, dtype: torch.dtype, graph: fx.Graph | None,
+           outside: str) -> Place:  # fmt: skip
+    """Heads for a site as they stand in the model, which computes in that dtype there, and what is around them."""
+    module, near = _placed(model, site, roles, dtype), Around(None) if site.norm else around(model, site, graph)
     module.outside = outside
     return Place(site.place, module, near)
 
 
-def _placed(model: nn.Module, site: Site, roles: Roles) -> Placed:
+def _placed(model: nn.Module, site: Site, roles: Roles, dtype: torch.dtype) -> Placed:
     if site.norm is None:
-        return PLACED[site.operation](site.formula, roles, dtype_at(model, site))
+        return PLACED[site.operation](site.formula, roles, dtype)
     held: Any = model.get_submodule(site.place)._parameters if site.kind == "module" else {}
-    return NormHead(site.norm[0], roles, dtype_at(model, site), held.get("weight"), held.get("bias"))
+    return NormHead(site.norm[0], roles, dtype, held.get("weight"), held.get("bias"))
 
 
-def dtype_at(model: nn.Module, site: Site) -> torch.dtype:
+def _dtype_at(model: nn.Module, site: Site, inputs: Any) -> torch.dtype:
     """The dtype in which the model computes at a site, as far as is known before it runs: that of the parameters
-    nearby, or of all; complex where none are real."""
+    nearby, or of all, and without any that of what it is given; complex where none are real."""
     near = [p for m in (model.get_submodule(site.owner), model) for p in m.parameters()]
-    found = [p.dtype for p in near if p.is_floating_point()] or [p.dtype for p in near if p.is_complex()]
-    return (found or [torch.float32])[0]
+    for held in (near, tensors_in(inputs)):
+        found = [t.dtype for t in held if t.is_floating_point()] or [t.dtype for t in held if t.is_complex()]
+        if found:
+            return found[0]
+    return torch.get_default_dtype()
 
 
 class _Heads:

@@ -73,9 +73,14 @@ def convert_folder(
 
 def load_folder(folder: Path) -> nn.Module:
     """The model in a folder, original or converted, in the class that its configuration names."""
+    require_there(folder)
+    return load_converted(folder) if (folder / RECORD).is_file() else load_pretrained(folder)
+
+
+def require_there(folder: Path) -> None:
+    """Refuses a folder, or a file, that does not exist."""
     if not folder.exists():
         raise FileError(f"{folder} does not exist.")
-    return load_converted(folder) if (folder / RECORD).is_file() else load_pretrained(folder)
 
 
 def load_converted(
@@ -118,8 +123,9 @@ def load_converted(
         if site is None or site.operation != entry["kind"] or (site.norm and site.formula != row.get("formula")):
             raise _absent(entry)
         roles = {role: heads[index] for role, index in entry["heads"].items()}
-        place = placed(model, site, roles, graphs.get(site.owner), outside)
-        place.module.seen_in(getattr(torch, one_of(row, "dtype", list(UNIT))))
+        dtype = getattr(torch, one_of(row, "dtype", list(UNIT)))
+        place = placed(model, site, roles, dtype, graphs.get(site.owner), outside)
+        place.module.seen_in(dtype)
         if not computes(site.formula, place.module.bound.function):
             raise _absent(entry)
         places.append(place.seen({(site.place, path) for path in str(row.get("feeds")).split(", ")}))

@@ -2,7 +2,7 @@
 
 Of calls in a forward those are converted that are activations of torch and return what they compute. Whatever else is
 elementwise is read where it is a module of its own (`activations.is_elementwise`), if the conversion is to be pure, and
-has a head on all of R if it nears straight lines.
+has a head on all of R if it is finite everywhere and nears straight lines.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from anchorhead.tracing.function import CHOOSING
 
 NORMS = set("native_layer_norm native_group_norm _fused_rms_norm rms_norm rsqrt".split())
 """What norms compute and little else does."""
+BY_CHANNEL = {"native_batch_norm", "_native_batch_norm_legit"}
+"""What torch calls for norms of each channel, over a sample or over a batch."""
 COMPARISONS = set("gt ge lt le eq ne".split())
 ELEMENTWISE = COMPARISONS | set(
     "abs clamp clamp_min clamp_max maximum minimum where erf erfc sin cos tan asin acos atan sinh cosh asinh acosh "
@@ -30,6 +32,9 @@ Advice = tuple[Callable[[set[str]], set[str]], set[str], str]
 REASONS: list[Advice] = [
     (lambda seen: seen & NORMS, {"pow", "square", "sqrt", "reciprocal", *PRODUCTS}, "a norm, which pure=True converts "
      "where it is a module of its own, or a call with a constant shape and eps in a forward that can be traced"),
+    (lambda seen: seen & BY_CHANNEL, set(), "a norm of each channel, which pure=True converts where it is of every "
+     "sample by itself, as nn.InstanceNorm1d, 2d or 3d, in a module of its own; with statistics of the whole batch it "
+     "mixes samples, and stays"),
     (lambda seen: seen & {"tanh", *SCORES} if "tanh" in seen and seen & SCORES else set(), PRODUCTS, "a softcap of "
      "scores, which pure=True converts, also where a function of the model's file computes it; the softmax counts as "
      "attention then"),
@@ -38,8 +43,9 @@ REASONS: list[Advice] = [
      "without parameters, and use pure=True"),
     (lambda seen: seen & ELEMENTWISE, PRODUCTS - MATRICES, "left, since of calls in a forward only torch's activations "
      "are converted; where the whole is a function of one argument and of numbers, compute it in a module of its own "
-     "without parameters, and use pure=True; what nears no straight line on some side, as sin(x), x*x and exp(x), and "
-     "what has parameters within, as a slope for each channel, has no head on all of R"),
+     "without parameters, and use pure=True; what nears no straight line on some side, as sin(x), x*x and exp(x), what "
+     "is not finite everywhere, as 1/x, and what has parameters within, as a slope for each channel, has no head on "
+     "all of R"),
     (lambda seen: seen - PRODUCTS - ACTIVATIONS, set(), "left, since conversion has no head for it"),
     (lambda seen: seen & ACTIVATIONS, PRODUCTS - MATRICES, "called where conversion does not look, as by another name, "
      "in a function that is an attribute, or in a hook; make it a module"),

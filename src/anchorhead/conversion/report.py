@@ -89,7 +89,8 @@ class ConversionReport:
 
     @property
     def changed(self) -> list[str]:
-        """What was changed in the model after it was converted: modules, hooks, functions, settings; not weights."""
+        """What was changed in the model after it was converted: modules, hooks, functions, settings; not weights, nor
+        the numbers of heads, which their rows tell of."""
         model = self.model
         return [] if model is None else changes(model, self.places, self.made)
 
@@ -281,10 +282,10 @@ class ConversionReport:
         return [*found, f"  complete for what ran on {self.seen_on or 'these inputs'} in evaluation mode: {pure}"]
 
     def _compared(self) -> str:
-        """With the original, as it was then; of heads that were trained since that says nothing."""
+        """With the original, as it was then; of heads with other numbers since that says nothing."""
         if math.isnan(self.difference) or not all(place.module.proved for place in self.places):
             return (
-                "  heads were trained since it was compared with the original, so that no difference from it is stated"
+                "  heads were changed since it was compared with the original, so that no difference from it is stated"
             )
         size = f"where they were up to {self.size:.3g}"
         return (

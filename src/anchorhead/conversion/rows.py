@@ -31,10 +31,11 @@ class Replaced:
     partner v, or a square, the ramp of u times v = u. For every u in `domain` the result is within
     (error + rounding (1 + |u|)) |v| + relative |phi(u) v| of phi(u) v, v = 1 where there is no partner, and `least`,
     for results that are no normal numbers: error is that of the heads' numbers as they are stored, rounding what
-    evaluating them adds, relative the rounding of results to `dtype`, which the model has. Of a norm, weight·y + bias
-    with y what is normalised, relative is a share of |weight y| + |bias|, which without a bias is the result, and least
-    is for weights up to 1, and else times |weight|; where it is centred (layer_norm, group_norm) the rounding of
-    x - mean in float64 comes on top, at most n 2^-52 |weight| mean|x| (1 + |y|)/σ, for n numbers with deviation σ.
+    evaluating them adds, and what slopes at infinity that are no numbers of their dtype differ by as stored, relative
+    the rounding of results to `dtype`, which the model has. Of a norm, weight·y + bias with y what is normalised,
+    relative is a share of |weight y| + |bias|, which without a bias is the result, and least is for weights up to 1,
+    and else times |weight|; where it is centred, as all but rms_norm are, the rounding of x - mean in float64 comes on
+    top, at most n 2^-52 |weight| mean|x| (1 + |y|)/σ, for n numbers with deviation σ.
     heads: each by its role. neurons: how many it serves, None if not known.
     feeds: the linear layers that follow, as the forward says or the run showed, and output_bound: how far their output
     moves at most, the largest row sum of their weights times the error, rounding apart; for a gate for partners of size
@@ -156,8 +157,8 @@ def _after(r: Replaced) -> str:
     parts = [f"{Up(r.rounding):.1e} (1 + |x|)"] * (r.rounding > 0)
     parts += [f"{Up(r.relative):.1e} of the result{least}"] * (r.relative > 0)
     return (
-        f"{what}, proved {Up(r.error):.2e} on {where} for the stored numbers{unit}, "
-        f"{r.dtype} rounding adds at most {' and '.join(parts)}{after}"
+        f"{what}, proved {Up(r.error):.2e} on {where}{unit}, and rounding, of stored slopes and in {r.dtype}, adds at "
+        f"most {' and '.join(parts)}{after}"
     )
 
 

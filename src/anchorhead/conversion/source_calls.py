@@ -2,9 +2,10 @@
 
 A forward that branches on its arguments would be frozen by a trace. Its source is read instead: in it, and in functions
 of the same file that it names, as an attention that it hands on, every call of a known activation with constants beside
-its argument, torch.tanh(E), becomes self.tanh_head(E). Where what a child returns is used once, in a product,
-self.act(E)·F, that becomes self.act(E, F), a gate. Such functions become functions within the forward, where `self`
-is known. What was compiled so takes the place of the innermost function; decorators stay around it as they were.
+its argument, torch.tanh(E), becomes self.tanh_head(E), also where the name is that of a module, as the transformers
+library's gelu. Where what a child returns is used once, in a product, self.act(E)·F, that becomes self.act(E, F), a
+gate. Such functions become functions within the forward, where `self` is known. What was compiled so takes the place of
+the innermost function; decorators stay around it as they were.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from torch import nn
 
-from anchorhead.conversion.activations import FUNCTIONS, METHODS, formula_of_call
+from anchorhead.conversion.activations import FUNCTIONS, METHODS, formula_of, formula_of_call, is_activation
 from anchorhead.conversion.lines import END, HEADED
 
 Calls = dict[str, str]
@@ -74,7 +75,7 @@ class _Reading:
         parsed = _parsed(self.inner)
         if parsed is None or self.inner.__closure__ or not _rewrappable(kind.forward):
             return
-        self.tree, space = parsed, self.inner.__globals__
+        self.tree, space = parsed, _around(self.inner)
         self.tree.decorator_list = []
         self.own = self.tree.args.args[0].arg if self.tree.args.args else "self"
         inside = list(_helpers(self.tree, space, self.inner.__module__)) if helpers else []
@@ -83,7 +84,7 @@ class _Reading:
         first = 1 if ast.get_docstring(self.tree) else 0
         for function, body in inside:
             before = len(self.calls)
-            _Replace(self, function.__globals__).visit(body)
+            _Replace(self, _around(function)).visit(body)
             if len(self.calls) > before:
                 body.decorator_list = []
                 self.tree.body.insert(first, body)
@@ -118,6 +119,10 @@ class _Replace(ast.NodeTransformer):
         """Name, argument and formula of a call of an activation with constants beside its argument."""
         known: Any = _resolved(node.func, self.space)
         given = list(node.args)
+        if isinstance(known, nn.Module):
+            formula = _formula_of_held(known) if len(given) == 1 and not node.keywords else None
+            own = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            return None if formula is None or isinstance(given[0], ast.Starred) else (own, given[0], formula)
         name = FUNCTIONS.get(known) if callable(known) else None
         if name is not None:
             pass
@@ -175,6 +180,19 @@ class _Gates(ast.NodeTransformer):
                         made.value, argument = argument, factor
                     return ast.Call(call.func, [argument, other], [])
         return node
+
+
+def _formula_of_held(module: nn.Module) -> str | None:
+    """The formula of an activation that a file holds as a module, if all that calling it does is to compute that."""
+    hooks = [*module._forward_hooks, *module._forward_pre_hooks]
+    plain = is_activation(module) and not hooks and not getattr(module, "inplace", False)
+    return formula_of(module) if plain else None
+
+
+def _around(function: Any) -> dict[str, Any]:
+    """The names of its file that a function sees: those that are not its own."""
+    own = {*function.__code__.co_varnames, *function.__code__.co_cellvars}
+    return {name: value for name, value in function.__globals__.items() if name not in own}
 
 
 def _resolved(node: ast.AST, space: dict[str, Any]) -> Any:

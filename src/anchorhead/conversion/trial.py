@@ -255,7 +255,7 @@ def _allowed(model: nn.Module, item: Any, plain: list[Tensor]) -> list[float]:
             dim = functorch.maybe_get_bdim(like)
             return found if dim < 0 else functorch._add_batch_dim(found, dim, functorch.maybe_get_level(like))
         count[0] += like.numel()
-        return torch.from_numpy(draw.integers(0, 2, tuple(like.shape)) * 2 - 1).to(like.device, like.dtype)
+        return torch.as_tensor(draw.integers(0, 2, tuple(like.shape)) * 2 - 1).to(like.device, like.dtype)
 
     def disturb(row: Bound, head: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
         u, v = head.arguments(*args)

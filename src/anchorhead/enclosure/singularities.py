@@ -74,10 +74,10 @@ def singularities(node: Node, variable: str, low: float, high: float) -> None:
             if right - left <= NARROW * size or not left < middle < right:
                 _report(node, variable, left, right)
             stack += [(middle, right), (left, middle)]
-    raise SingularityError(
+    raise SingularityError.because(
         f"{_short(node)} could not be shown to be finite for {variable} from {low:g} to {high:g} within {MOST_BOXES} "
-        "boxes; give a smaller domain, or write the formula so that it cancels less."
-    )
+        "boxes", "; give a smaller domain, or write the formula so that it cancels less."
+    )  # fmt: skip
 
 
 def _seen_to(node: Node, variable: str, sign: int, end: float, other: float) -> float:
@@ -160,10 +160,10 @@ def _report_next(node: Node, variable: str, end: float, inside: float) -> None:
 def _report(node: Node, variable: str, left: float, right: float) -> None:
     offender, reason = _offender(node, {variable: box(left, right)})
     place = 0.0 if left <= 0 <= right else left
-    raise SingularityError(
-        f"{_short(offender)} is not finite near {variable} = {place:.6g}: {reason}. "
-        f"Choose a domain for {variable} {_defined(offender) or f'that keeps away from {place:.6g}'}, or rewrite the "
-        "formula."
+    where = _defined(offender) or f"that keeps away from {place:.6g}"
+    raise SingularityError.because(
+        f"{_short(offender)} is not finite near {variable} = {place:.6g}: {reason}",
+        f". Choose a domain for {variable} {where}, or rewrite the formula.",
     )
 
 

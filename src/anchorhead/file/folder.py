@@ -32,7 +32,7 @@ FORMAT = 4
 MOST_RECORD = 1 << 26
 MOST_ALIKE = 8
 """Places with the same head that are printed one by one."""
-NORM = re.compile(r"(layer|rms|group)_norm\(x, eps=[^()]*\)")
+NORM = re.compile(r"(layer|rms|group|instance)_norm\(x, eps=[^()]*\)")
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 
 

@@ -19,8 +19,11 @@ class Certificate:
         declared), `measured` (sampled only), `trivial` (nothing useful is known: the bound is what the declared ranges
         alone imply) or `unproved` (nothing is known: the numbers were changed since, or, where evaluation is
         `literal`, rounding in the literal softmax may lead an argument out of its head's domain).
-    approximation: bound on |target - model| for the stored numbers, in exact arithmetic.
-    rounding: bound on what evaluation in `dtype` adds, to any output; on an unbounded domain, that bound over 1 + |x|.
+    approximation: bound on |target - model| for the stored numbers, in exact arithmetic; on an unbounded domain but for
+        what is proportional to |x|, where the slopes of the target's asymptotes are no numbers of `dtype`.
+    rounding: bound on what evaluation in `dtype` adds, to any output; on an unbounded domain, that bound over 1 + |x|,
+        with what such slopes differ by from those that are stored: for any evaluation, exact or not, |target - model|
+        is at most approximation + rounding (1 + |x|).
     bound: on a bounded domain approximation + rounding; on an unbounded one the approximation.
     boxes: how many boxes the proof has.
     relative: whether all bounds are multiples of |target|, which has no zero in the domain.

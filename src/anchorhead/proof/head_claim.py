@@ -26,12 +26,12 @@ NOTHING = 2.0**-100
 class HeadClaim:
     """For every `variable` in [low, high], either of which may be infinite, |function - head| is at most some number.
 
-    relative: at most that number times |function|. approximation: the number for the head in exact arithmetic.
-    rounding: what evaluating it in its dtype adds, over 1 + |u| on an unbounded interval. edges: the ends of the boxes
-    that prove it. evaluation: `fast` where rounding is that of the fast evaluation alone, as it always is of a head of
-    joined pieces, empty where it is that of both. beside: of a relative claim what evaluation adds absolutely, if that
-    is known, beside its rounding. method: how the head was found. A claim that is yet to be proved has
-    neither edges nor bounds.
+    relative: at most that number times |function|. approximation: the number for the head in exact arithmetic, on an
+    unbounded interval but for the drift of end keys (`far.py`). rounding: what evaluating it in its dtype adds, over
+    1 + |u| on an unbounded interval, and there that drift. edges: the ends of the boxes that prove it. evaluation:
+    `fast` where rounding is that of the fast evaluation alone, as it always is of a head of joined pieces, empty where
+    it is that of both. beside: of a relative claim what evaluation adds absolutely, if that is known, beside its
+    rounding. method: how the head was found. A claim that is yet to be proved has neither edges nor bounds.
     """
 
     function: Node

@@ -18,6 +18,9 @@ from torch import Tensor, nn
 from anchorhead.errors import ExpressionError
 from anchorhead.tracing.steadiness import EVALUATION, check_steady, left_alone
 
+HIDING = {"_DisableTorchDispatch", "no_dispatch"}
+"""What hides operations from torch's own record, which then computes with memory that is not there."""
+
 
 class _Wrapped(nn.Module):
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -110,6 +113,8 @@ def export(module: nn.Module, inputs: tuple[Tensor, ...], advice: str, known: Co
 
     Where there are operations that are `known`, torch takes apart the others. shapes: which sizes may be any.
     """
+    if hidden := _hidden(module):
+        raise ExpressionError(f"The target hides operations from torch ({hidden}), which records none then; {advice}.")
     try:
         with _quiet():
             program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
@@ -119,6 +124,13 @@ def export(module: nn.Module, inputs: tuple[Tensor, ...], advice: str, known: Co
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         reason = f"torch could not trace the target ({lines[0][:200]}){_raised(lines)}"
         raise ExpressionError(f"{reason}; {advice}.") from error
+
+
+def _hidden(module: nn.Module) -> str:
+    """By what a forward hides operations; nothing where none says that it does."""
+    run = [part.function if isinstance(part, _Wrapped) else part.forward for part in module.modules()]
+    names = {name for function in run for name in getattr(getattr(function, "__code__", None), "co_names", ())}
+    return ", ".join(sorted(names & HIDING))
 
 
 def calls(program: Any) -> list[Any]:
