@@ -183,7 +183,7 @@ class CompiledModel(Watched):
 
     def literal_mechanism(self) -> Mechanism:
         """The same of `literal()`, stock attention and hook points: with the errors of a softmax that is written out,
-        infinite where `literal_certificate()` is unproved."""
+        infinite for a head that rounding may lead out of its range, and for those that depend on it."""
         found = self.network.mechanism(self.literal_certificate())
         return found.unproved() if self._edited else found
 
