@@ -274,6 +274,23 @@ def test_hook_points_have_the_names(name):
     assert max(abs(ablated[i, 0, k].item() - v) for i, row in enumerate(meant) for k, v in enumerate(row)) < 2e-3
 
 
+@pytest.mark.parametrize("name", ["sine", "gate", "parity", "layer_norm", "recall", "digits"])
+def test_the_largest_value_is_the_largest_constant_or_gain_of_the_literal_form(name):
+    model = ah.gallery.load(name).model
+    held = [
+        p.abs().max().item() for key, p in model.literal().named_parameters() if key.endswith(("constants", "gains"))
+    ]
+    assert model.largest_value == max(held, default=0.0)
+
+
+def test_a_cache_shows_the_largest_value_where_the_partner_is_one():
+    pytest.importorskip("transformer_lens")
+    for size in (1, 100):
+        model = ah.compile("x*y", {"x": (-size, size), "y": (-size, size)}, tol=1e-3)
+        _, cache = ah.to_hooked(model).run_with_cache(torch.ones(1, 1, 2, dtype=torch.float64))
+        assert cache["blocks.0.attn.hook_v"].abs().max() == model.largest_value
+
+
 def test_a_notebook_shows_what_a_network_with_hook_points_has():
     pytest.importorskip("transformer_lens")
     model = item("formula").model

@@ -134,7 +134,7 @@ class LayeredCore(FlatCore):
 
     @property
     def largest_value(self) -> float:
-        return max((head.largest_value for head in self.heads().values()), default=0.0)
+        return max((group.largest_value for group, _ in self.layered.groups), default=0.0)
 
     def payload(self, certificate: Certificate) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         claim, heads = self.placed.claim, self.heads()
