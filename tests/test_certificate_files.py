@@ -63,6 +63,16 @@ def test_load_is_the_identity(saved):
     assert again.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("target", "method", "count"),
+    [("sin(x)", "auto", 0), ("x*y", "auto", 1), (["x*y", "x"], "auto", 2), ("sin(x)*y", "grid", 1)],
+)
+def test_outputs_have_a_bound_each_and_one_head_has_its_own(target, method, count):
+    certificate = ah.compile(target, (-1, 1), tol=1e-2, method=method).certificate
+    assert len(certificate.outputs) == count
+    assert max(certificate.outputs or (certificate.bound,)) <= certificate.bound == certificate.allowed(0.5, 0.1)
+
+
 def test_verify_confirms_and_returns_the_certificate(saved):
     model, path = saved
     done = []

@@ -274,6 +274,23 @@ def test_hook_points_have_the_names(name):
     assert max(abs(ablated[i, 0, k].item() - v) for i, row in enumerate(meant) for k, v in enumerate(row)) < 2e-3
 
 
+@pytest.mark.parametrize("name", ["sine", "gate", "parity", "layer_norm", "recall", "digits"])
+def test_the_largest_value_is_the_largest_constant_or_gain_of_the_literal_form(name):
+    model = ah.gallery.load(name).model
+    held = [
+        p.abs().max().item() for key, p in model.literal().named_parameters() if key.endswith(("constants", "gains"))
+    ]
+    assert model.largest_value == max(held, default=0.0)
+
+
+def test_a_cache_shows_the_largest_value_where_the_partner_is_one():
+    pytest.importorskip("transformer_lens")
+    for size in (1, 100):
+        model = ah.compile("x*y", {"x": (-size, size), "y": (-size, size)}, tol=1e-3)
+        _, cache = ah.to_hooked(model).run_with_cache(torch.ones(1, 1, 2, dtype=torch.float64))
+        assert cache["blocks.0.attn.hook_v"].abs().max() == model.largest_value
+
+
 def test_a_notebook_shows_what_a_network_with_hook_points_has():
     pytest.importorskip("transformer_lens")
     model = item("formula").model
@@ -307,6 +324,30 @@ def test_what_is_no_value_cache_or_model_is_refused_in_a_sentence():
     for foreign in (cache, {}, None):
         with pytest.raises(ah.InputError, match="not this network's"):
             hooked.written(foreign, "x*y")
+
+
+@pytest.mark.parametrize("make", [ah.to_hooked, ah.to_bridge])
+def test_what_a_cache_lacks_and_what_no_head_writes_is_said(make):
+    pytest.importorskip("transformer_lens")
+    made, x = make(item("formula").model), inputs("formula", 5, 3)[:, None]
+    _, part = made.run_with_cache(x, names_filter=lambda name: name == made.point(0, "z"))
+    assert torch.equal(made.written(part, "x*y"), made.written(made.run_with_cache(x)[1], "x*y"))
+    for read in (made.pattern, made.reading):
+        with pytest.raises(ah.InputError, match=r"has other hook points, and no blocks\.0\..*names_filter"):
+            read(part, "x*y")
+    with pytest.raises(
+        ah.InputError, match=r"No head writes 'y', .* number 1 at (\S+), in a bridge at (\S+)\.$"
+    ) as said:
+        made.written(part, "y")
+    places = re.search(r"at (\S+), in a bridge at (\S+)\.$", str(said.value)).groups()
+    _, cache = made.run_with_cache(x)
+    assert torch.equal(cache[places[make is ah.to_bridge]][..., 1], x[..., 1])
+
+
+def test_an_item_has_the_domain_and_the_bound_of_its_file():
+    for found in map(item, ("sine", "formula")):
+        assert found.domain == found.model.certificate.domain == tuple(map(tuple, found.as_dict()["domain"]))
+        assert found.bound == found.model.certificate.bound == found.as_dict()["bound"]
 
 
 @pytest.mark.parametrize("make", [ah.to_hooked, ah.to_bridge])
@@ -359,6 +400,9 @@ def test_a_bridge_holds_the_same_numbers(name):
     for block in range(len(hooked.blocks)):
         for part in ("q", "k", "v", "pattern", "z"):
             assert torch.equal(cache[f"blocks.{block}.{part}.hook_out"], other[f"blocks.{block}.attn.hook_{part}"])
+        made = cache[f"blocks.{block}.hook_out"]
+        assert torch.equal(made, other[f"blocks.{block}.hook_attn_out"][..., : made.shape[-1]])
+    assert torch.equal(cache["blocks.0.hook_in"], other["hook_embed"])
     place, ablate = hooked.ablation(hooked.names[0][-1], 0.1)
     there = place.replace("attn.hook_z", "z.hook_out")
     assert torch.equal(bridge.run_with_hooks(x, fwd_hooks=[(there, ablate)]),

@@ -1,5 +1,7 @@
 """Heads asked for by what they compute, however that is written, and what hook points claim of them."""
 
+from dataclasses import replace
+
 import mpmath
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from mpmath import mp
 import anchorhead as ah
 from anchorhead.expression.normal import form
 from anchorhead.expression.parse import parse
+from anchorhead.proof.network_claim import followed
 
 BOX = {"x": (-1, 1), "y": (-1, 1)}
 FUNCTIONS = {name: getattr(mpmath, name) for name in ("sin", "exp", "tanh", "cosh", "atan", "sqrt", "log")} | {
@@ -199,10 +202,38 @@ def test_every_entry_of_an_attention_is_a_field():
 def test_a_form_of_which_nothing_is_proved_is_told(make):
     pytest.importorskip("transformer_lens")
     model = ah.compile("sin(3*x*y)", BOX, tol=1e-4, dtype=torch.float32)
-    with pytest.warns(UserWarning, match="nothing is proved in float32"):
+    with pytest.warns(UserWarning, match=r"nothing is proved in float32 of the head called 'sin\(3\*\(x\*y\)\)'"):
         hooked = make(model)
-    assert all(head.error == np.inf for head in hooked.mechanism.heads)
+    product, sine = hooked.mechanism.heads
+    assert product.error <= product.patched_error < 1e-2
+    assert sine.error == sine.patched_error == np.inf
     assert max(head.error for head in model.mechanism.heads) <= 1e-4
+
+
+@pytest.mark.heavy
+def test_a_head_without_a_bound_leaves_theirs_to_all_that_do_not_depend_on_it():
+    pytest.importorskip("transformer_lens")
+    box = {"a": (-1, 1), "b": (-2, 2), "c": (-1, 1)}
+    norm, root, after = "a/sqrt(a**2 + b**2 + c**2 + 0.01)", "sqrt(a*b + 2)", "max(sqrt(a*b + 2), c)"
+    model = ah.compile(f"{after} + {norm}", box, tol=1e-5)
+    with pytest.warns(ah.LiteralWarning, match=r"of the head called 'sqrt\(a\*b \+ 2\)', nor of what depends on it"):
+        hooked = ah.to_hooked(model)
+    heads = {head.name: head for head in hooked.mechanism.heads if head.kind != "carry"}
+    assert {name for name, head in heads.items() if head.error == np.inf} == {root, after}
+    claim = model.network.placed.claim.literal()
+    anywhere = replace(claim, heads=tuple(replace(h, low=-np.inf, high=np.inf) for h in claim.heads))
+    cells = zip(followed(claim, rounding=True, partly=True), followed(anywhere, rounding=True), strict=True)
+    pairs = [pair for found, other in cells for pair in zip(found.errors, other.errors, strict=True)]
+    assert all(found == other for found, other in pairs if found < np.inf)  # the norm is followed as one function
+    assert 0 < sum(found == np.inf for found, _ in pairs) < len(pairs) / 4
+    x = (2 * torch.rand(2000, 1, 3, dtype=torch.float64) - 1) * torch.tensor([1, 2, 1])
+    _, cache = hooked.run_with_cache(x)
+    meant = hooked.mechanism.run(x).written
+    for name in heads.keys() - {root, after}:
+        assert (hooked.written(cache, name) - meant[name]).abs().max() <= heads[name].error
+    spread = ah.in_context.compile("std(x)*tanh(q)", {"x": (-1, 1)}, {"q": (-1, 1)}, tol=1e-4)
+    for head in spread.literal_mechanism().heads:
+        assert (head.error == np.inf) == (head.patched_error == np.inf) == ("sqrt" in head.words)
 
 
 @pytest.mark.parametrize("formula", ["sin(3*x*y) + exp(-x**2)", "x*y", "max(x, y)*x", "1/(x*y + 2)"])

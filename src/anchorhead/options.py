@@ -65,7 +65,7 @@ RowMapName = Annotated[
 ]
 LargestValue = Annotated[
     float | None,
-    typer.Option(help="Of one head: no value larger than this, at the price of keys, for a softmax in few bits."),
+    typer.Option(help="Of one head: no constant or gain beyond this, at the price of keys, for a softmax in few bits."),
 ]
 
 

@@ -161,8 +161,8 @@ def plan(
 ) -> Plan:
     """Every construction that reaches `tol` for the target, and what each costs. Arguments as for `compile`.
 
-    largest_value: one or several limits; for each there is one more option, a smooth head whose values keep it: keys
-    against span, for a bounded function of one variable.
+    largest_value: one or several limits; for each there is one more option, a smooth head whose constants and gains
+    keep it: keys against span, for a bounded function of one variable.
 
     >>> best = ah.plan("sin(3*x)", (-1, 1), tol=1e-6).best
     >>> best.method, best.keys

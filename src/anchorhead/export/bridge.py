@@ -79,6 +79,7 @@ class NamedBridge(Named, Pairs, TransformerBridge):
     def __init__(self, network: Hooked) -> None:
         super().__init__(Host(network), Adapter(network.cfg), None)
         self.stated, self.own_keys, self._network = network.stated, network.own_keys, [network]
+        network.through = list(self.blocks)
         self.eval()
 
     @property

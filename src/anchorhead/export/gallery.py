@@ -29,13 +29,24 @@ from anchorhead.progress import Progress, telling
 class Item:
     """A model of the gallery.
 
-    >>> ah.gallery.load("sine").model.certificate.level
-    'proved'
+    >>> sine = ah.gallery.load("sine")
+    >>> sine.domain, sine.bound <= 1e-6, sine.model.certificate.level
+    (((-1.0, 1.0),), True, 'proved')
     """
 
     name: str
     description: str
     model: CompiledModel
+
+    @property
+    def domain(self) -> tuple[tuple[float, float], ...]:
+        """The interval of each input, as the certificate has it."""
+        return self.model.certificate.domain
+
+    @property
+    def bound(self) -> float:
+        """The error that the model keeps there."""
+        return self.model.certificate.bound
 
     @property
     def mechanism(self) -> Mechanism:
@@ -53,8 +64,8 @@ class Item:
             "name": self.name,
             "description": self.description,
             "target": certificate.expression,
-            "domain": [list(pair) for pair in certificate.domain],
-            "bound": certificate.bound,
+            "domain": [list(pair) for pair in self.domain],
+            "bound": self.bound,
             "input_shape": list(self.model.network.input_shape),
             "output_shape": list(self.model.network.output_shape),
             "mechanism": self.mechanism.as_dict(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import TYPE_CHECKING, overload
 
@@ -11,6 +12,7 @@ from anchorhead.circuit.pool import MOST_LITERAL
 from anchorhead.digits import Up
 from anchorhead.model.compiled import CompiledModel
 from anchorhead.model.head_core import UNBOUNDED
+from anchorhead.model.mechanism import Mechanism
 from anchorhead.model.prompt_core import PromptModel
 from anchorhead.proof.certificate import Certificate
 
@@ -60,7 +62,7 @@ def to_hooked(model: nn.Module, tokens: int | None = None) -> Hooked | HookedAlg
 
         return HookedAlgorithm(model, tokens)
     found = hooked(model, tokens)
-    _warn_worse(model)
+    _warn_worse(model, found.stated)
     return found
 
 
@@ -73,23 +75,31 @@ def to_bridge(model: nn.Module, tokens: int | None = None) -> NamedBridge:
     from anchorhead.export.bridge import bridged
 
     found = bridged(model, tokens)
-    _warn_worse(model)
+    _warn_worse(model, found.stated)
     return found
 
 
-def _warn_worse(model: nn.Module) -> None:
+def _warn_worse(model: nn.Module, stated: Mechanism | None) -> None:
     """Of a softmax that is written out less may be proved than of the model, or more than a hundredth more of error."""
     if not isinstance(model, CompiledModel) or model.certificate.level != "proved":
         return
     fast, literal = model.certificate, model.literal_certificate()
     if literal.level == "unproved":
-        said = f"of which nothing is proved in {literal.dtype}, unlike of model(x)"
+        said = f"{_unknown(literal.dtype, stated)}, unlike of model(x)"
     elif literal.relative != fast.relative or _most(literal) > NOTED * _most(fast):
         said = f"which keeps {_kept(literal)}, where model(x) keeps {_kept(fast)}"
     else:
         return
     warnings.warn(f"Hook points are on the softmax written out, {said}: there its rounding counts. {_advice(model)}",
                   LiteralWarning, stacklevel=3)  # fmt: skip
+
+
+def _unknown(dtype: str, stated: Mechanism | None) -> str:
+    """Of what nothing is proved: the first head whose error is infinite has lines whose errors are not."""
+    lost = [] if stated is None else [h.name for h in stated.heads if h.kind != "carry" and h.error == math.inf]
+    if not lost:
+        return f"of which nothing is proved in {dtype}"
+    return f"and nothing is proved in {dtype} of the head called {lost[0]!r:.80}, nor of what depends on it"
 
 
 def _advice(model: CompiledModel) -> str:

@@ -107,7 +107,7 @@ class Hooked(Named, Pairs, HookedRootModule):
     """Blocks with hook points, and the affine map after the last.
 
     cfg: what TransformerLens asks of a model: blocks, heads, sizes, and that there is nothing but attention. asks:
-    whether it is of a prompt with queries.
+    whether it is of a prompt with queries. through: what runs, the blocks or what stands around each, as in a bridge.
     """
 
     asks = False
@@ -118,6 +118,7 @@ class Hooked(Named, Pairs, HookedRootModule):
         super().__init__()
         self.blocks, self.last, self.stated = nn.ModuleList(blocks), last, mechanism
         self.features, self.hook_embed = size[1], Point()
+        self.through: Sequence[nn.Module] = list(blocks)
         self.own_keys = [_own_keys(block.attn.keep, size[0]) for block in blocks]
         self.cfg = _config(self, *size)
         self.setup()
@@ -180,7 +181,7 @@ class HookedNetwork(Hooked):
             raise InputError("This is no model of a prompt: it takes one tensor, and no query= or mask=.")
         self.check(x)
         x = self.hook_embed(x)
-        for block in self.blocks:
+        for block in self.through:
             x = block(x)
         out: Tensor = self.last(x)
         return out

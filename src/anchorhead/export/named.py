@@ -150,6 +150,9 @@ class Named:
             found = None if isinstance(cache, Tensor) else cache[point]
         except (KeyError, TypeError, IndexError):
             found = None
+        if found is None and hasattr(cache, "keys") and any(key in self.hook_dict for key in cache):
+            raise InputError(f"The cache has other hook points, and no {point}, which is needed: have names_filter of "
+                             "this network's run_with_cache keep it, or leave names_filter out.")  # fmt: skip
         if not isinstance(found, Tensor) or found.ndim not in (3, 4) or found.shape[axis] != heads:
             raise InputError(
                 f"The cache holds no {point} with {heads} heads, so that it is not this network's: give the second "

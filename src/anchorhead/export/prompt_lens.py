@@ -113,7 +113,7 @@ class HookedPrompt(Hooked):
         x = self.hook_embed(self._joined(tokens, tokens[:, :1, :0] if query is None else query))
         self._require_room(x)
         mask = torch.ones_like(tokens[..., 0], dtype=torch.bool) if mask is None else mask
-        for block in self.blocks:
+        for block in self.through:
             x = block(x, mask)
         out: Tensor = self.last(x[:, n:].unsqueeze(-2)).squeeze(-2)
         return out.squeeze(1) if query is None else out

@@ -67,11 +67,22 @@ class Heads(Group):
         """Scores, softmax over keys, values: those of a literal head, of its own for each step where they differ."""
         head = self.head.literal()
         if self.values is not None:
-            scale, tilt, shift = (v[:, None] for v in self.values)
-            head.constants, head.gains = constant(scale * head.constants + shift), constant(scale * head.gains + tilt)
+            head.constants, head.gains = map(constant, self._key_values())
         if self.partners and bool(head.gains.any()):
             raise StructureError(CARRYING)
         return Heads(head, self.count, None, partners=self.partners)
+
+    def _key_values(self) -> tuple[Tensor, Tensor]:
+        """Constants and gains of the keys, (keys,) of all steps alike, or (count, keys)."""
+        constants, gains = self.head.constants, self.head.gains
+        if self.values is None:
+            return constants, gains
+        scale, tilt, shift = (v[:, None] for v in self.values)
+        return scale * constants + shift, scale * gains + tilt
+
+    @property
+    def largest_value(self) -> float:
+        return max(values.detach().abs().max().item() for values in self._key_values())
 
     def on_sequences(self, rows: Tensor) -> list[HeadRows]:
         """The query is (u, 1, u, 1), against slope, intercept, gate slope and gate level of every key."""

@@ -37,7 +37,7 @@ class Asked:
     """The heads of a mechanism, by what they compute; tokens: the inputs that each token of a prompt has."""
 
     def __init__(self, inputs: Sequence[str], tokens: Sequence[str], heads: Sequence[HeadMechanism]) -> None:
-        self.heads = heads
+        self.heads, self.inputs = heads, tuple(inputs)
         self.tokens = frozenset(tokens) | {head.name for head in heads if head.place == Place.TOKEN.value}
         self.nodes = _formulas(inputs, heads)
         pools = [head for head in heads if head.kind == "pool" and head.where.startswith("attend(")]
@@ -56,12 +56,24 @@ class Asked:
     def not_found(self, name: Any, layer: Any, layers: Sequence[int]) -> str:
         """Why there is no such head, and which there are; layers: those that write the name."""
         if not layers:
-            return self._entries(name) or self._row(name) or self._part(name) or self._unknown(name)
+            return (
+                self._input(name) or self._entries(name) or self._row(name) or self._part(name) or self._unknown(name)
+            )
         if layer is None:
             return (f"No head computes {name!r}, an input that heads carry on: give layer={layers[0]}" +
                     "".join(f" or layer={other}" for other in layers[1:]) + ".")  # fmt: skip
         which = f"layer {layers[0]}" if len(layers) == 1 else f"each of the layers {', '.join(map(str, layers))}"
         return f"No head of layer={layer!r:.40} writes {name!r}; a head of {which} does."
+
+    def _input(self, name: Any) -> str:
+        """Of an input that no head carries on."""
+        if name not in self.inputs:
+            return ""
+        k = self.inputs.index(name)
+        return (
+            f"No head writes {name!r:.80}, which is an input, number {k} of those that are given: with hook points it "
+            f"is number {k} at hook_embed, in a bridge at blocks.0.hook_in."
+        )
 
     def _entries(self, name: Any) -> str:
         """Of an attention whose values have several numbers."""

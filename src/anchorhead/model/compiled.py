@@ -135,7 +135,15 @@ class CompiledModel(Watched):
 
     @property
     def largest_value(self) -> float:
-        """max|value|: the largest constant or gain of any head. Rounding grows with it."""
+        """The largest |constant| or |gain| of any key, as `literal()` has them. Rounding grows with it.
+
+        A key's value is constant + gain·t, t the query, and constant·v where the head carries a partner v, as those for
+        products do; in a network the constants are those of a head times the step's scale. It is zero where all values
+        are numbers that heads read, as of maxima; of a grid or of sampled points it is the largest value itself.
+
+        >>> ah.compile("x*y", (-1, 1), tol=1e-6).largest_value
+        2048.0
+        """
         return self.network.largest_value
 
     @property
@@ -183,7 +191,7 @@ class CompiledModel(Watched):
 
     def literal_mechanism(self) -> Mechanism:
         """The same of `literal()`, stock attention and hook points: with the errors of a softmax that is written out,
-        infinite where `literal_certificate()` is unproved."""
+        infinite for a head that rounding may lead out of its range, and for those that depend on it."""
         found = self.network.mechanism(self.literal_certificate())
         return found.unproved() if self._edited else found
 

@@ -78,7 +78,7 @@ class Core(nn.Module):
     @property
     @abstractmethod
     def largest_value(self) -> float:
-        """The largest constant, gain or value of any head. Rounding grows with it."""
+        """The largest |constant| or |gain| of any key; see `CompiledModel`."""
 
     @property
     def report(self) -> Report | None:

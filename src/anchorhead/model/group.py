@@ -73,6 +73,11 @@ class Group(nn.Module):
         """How sharply it selects."""
         return 1.0
 
+    @property
+    def largest_value(self) -> float:
+        """The largest |constant| or |gain| of a key, literally; zero where its values are numbers that it reads."""
+        return 0.0
+
     def looked_at(self, rows: Tensor) -> Tensor:
         """What each head looks at, as one number: (..., count·width)."""
         return rows.new_zeros(*rows.shape[:-1], self.count * self.width)

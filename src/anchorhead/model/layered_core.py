@@ -28,7 +28,7 @@ from anchorhead.model.network import Resources
 from anchorhead.model.report import Report, report
 from anchorhead.model.self_attention import SelfAttention, layers_on_sequences
 from anchorhead.proof.certificate import Certificate, most_above
-from anchorhead.proof.network_claim import PlacedNetwork, output_errors
+from anchorhead.proof.network_claim import PlacedNetwork, output_errors, wire_errors
 from anchorhead.proof.patched import patched_errors
 
 
@@ -95,14 +95,14 @@ class LayeredCore(FlatCore):
             ) from None
 
     def mechanism(self, certificate: Certificate) -> Mechanism:
+        claim = self.placed.claim
+        if certificate.evaluation == "literal":
+            literal = claim.literal()
+            return mechanism(self.placed, wire_errors(literal), patched_errors(literal))
         if certificate.level == "unproved":
             unknown = (math.inf,) * self.circuit.wires
             return mechanism(self.placed, unknown, unknown)
-        claim, errors = self.placed.claim, self.report.wire_errors
-        if certificate.evaluation == "literal":
-            claim = claim.literal()
-            errors = report(claim).wire_errors
-        return mechanism(self.placed, errors, patched_errors(claim))
+        return mechanism(self.placed, self.report.wire_errors, patched_errors(claim))
 
     def literal_wire_errors(self) -> tuple[float, ...]:
         """About the errors of all wires in the literal evaluation, for a diagnosis.
@@ -134,7 +134,7 @@ class LayeredCore(FlatCore):
 
     @property
     def largest_value(self) -> float:
-        return max((head.largest_value for head in self.heads().values()), default=0.0)
+        return max((group.largest_value for group, _ in self.layered.groups), default=0.0)
 
     def payload(self, certificate: Certificate) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         claim, heads = self.placed.claim, self.heads()

@@ -27,7 +27,8 @@ class Certificate:
     bound: on a bounded domain approximation + rounding; on an unbounded one the approximation.
     boxes: how many boxes the proof has.
     relative: whether all bounds are multiples of |target|, which has no zero in the domain.
-    outputs: where there are several, the bound of each.
+    outputs: of a network, a grid or a look-up the bound of each output, one or several. Empty for one head, whose claim
+        may be relative or on all of R: `allowed` has its error at an input, and `bound` the most on a bounded domain.
     variables: names of the inputs in the order of the model's last dimension, which is that of `domain`; empty if they
         have none.
     circuit: for a traced module the digest of what was traced, which the checker prints as the target's name.

@@ -53,6 +53,11 @@ def _roundings(row: Row) -> int:
     return max(len(row.terms) + (row.bias != 0) - exact, 0)
 
 
+def has_unknown(lines: Sequence[Valued]) -> bool:
+    """Whether a line has no bound for its error."""
+    return any(error == math.inf for _, error in lines)
+
+
 @dataclass(frozen=True)
 class Flow:
     """For every wire its range and error, and for every output likewise; all are bounds for every input of a box."""
@@ -105,25 +110,34 @@ class Tracker:
         self._variances: dict[Key, Variance | None] = {}
         self._norms, self._spreads, self._squares = norms(circuit), spreads(circuit), squares(circuit)
 
-    def follow(self, cell: Sequence[Pair], given: Sequence[float] | None = None) -> Flow:
-        """Ranges and errors for inputs in a box, which may have errors themselves."""
+    def follow(self, cell: Sequence[Pair], given: Sequence[float] | None = None, *, partly: bool = False) -> Flow:
+        """Ranges and errors for inputs in a box, which may have errors themselves.
+
+        partly: a step whose argument may leave the domain of its head has infinite errors, and so have those that
+        depend on it; otherwise `OutsideDomain` is raised.
+        """
         ranges, errors = list(cell), [0.0] * len(cell) if given is None else list(given)
         arguments = []
         for i, step in enumerate(self.circuit.steps):
             lines, argument, computed = self.read(i, step, ranges, errors)
+            unknown = partly and has_unknown(lines)
             try:
-                found = step.follow(lines, argument, computed)
+                found = step.follow(lines, argument, None if unknown else computed)
             except OutsideDomain as reached:
-                reached.step = i
-                raise
+                reached.step, unknown = i, partly
+                if not partly:
+                    raise
+                found = step.follow(lines, argument, None)
             except NotFinite as problem:
                 raise self._singular(step, problem.interval) from None
+            # a step of which something is known depends on no wire of which nothing is
+            known = [0.0 if error == math.inf else error for error in errors] if partly else errors
             if i in self._norms:
-                found = [joint(self, i, self._norms[i], found[0], ranges, errors)]
+                found = [joint(self, i, self._norms[i], found[0], ranges, known)]
             elif i in self._spreads:
-                found = [joint_spread(self, i, self._spreads[i], found[0], ranges, errors)]
+                found = [joint_spread(self, i, self._spreads[i], found[0], ranges, known)]
             ranges += [value for value, _ in found]
-            errors += [error for _, error in found]
+            errors += [math.inf if unknown else error for _, error in found]
             arguments.append(tuple(widened(*line) for line in lines))
         last: Sequence[Row | None] = [None] * len(self.circuit.outputs)
         if self.wiring is not None:

@@ -76,10 +76,11 @@ def cells(box: Sequence[Pair], tokens: int = 0) -> list[tuple[Pair, ...]]:
     return list(itertools.product(*sides))
 
 
-def flows(tracker: Tracker, box: Sequence[Pair], *, whole: bool = False) -> list[Flow]:
+def flows(tracker: Tracker, box: Sequence[Pair], *, whole: bool = False, partly: bool = False) -> list[Flow]:
     """What a tracker finds on every cell of the box, or on all of it at once."""
+    parts = [tuple(box)] if whole else cells(box, tracker.circuit.tokens)
     with precision():
-        return [tracker.follow(cell) for cell in ([tuple(box)] if whole else cells(box, tracker.circuit.tokens))]
+        return [tracker.follow(cell, partly=partly) for cell in parts]
 
 
 def argument_ranges(circuit: Circuit, box: Sequence[Pair], dtype: str) -> list[list[Pair]]:
@@ -121,9 +122,14 @@ def _literal_in_network(head: HeadClaim) -> HeadClaim:
     return replace(head, evaluation="", rounding=0.0, beside=found.rounding)
 
 
-def followed(claim: NetworkClaim, *, rounding: bool) -> list[Flow]:
+def followed(claim: NetworkClaim, *, rounding: bool, partly: bool = False) -> list[Flow]:
     """Ranges and errors of all wires, on every cell of the box."""
-    return flows(tracker_of(claim, rounding), claim.box)
+    return flows(tracker_of(claim, rounding), claim.box, partly=partly)
+
+
+def wire_errors(claim: NetworkClaim) -> list[float]:
+    """A bound for each wire, rounding included; infinite where a head's argument may leave its domain, and behind."""
+    return worst([flow.errors for flow in followed(claim, rounding=True, partly=True)])
 
 
 def own_errors(claim: NetworkClaim, found: Sequence[Flow]) -> list[float]:

@@ -12,20 +12,23 @@ several steps together, as of a norm, is left out, since it is of one vector.
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 from anchorhead.circuit.apply import NotFinite
 from anchorhead.circuit.step import OutsideDomain, Pair, Valued
 from anchorhead.enclosure.precision import precision
+from anchorhead.proof.flow import has_unknown
 from anchorhead.proof.network_claim import NetworkClaim, followed, hull, tracker_of, worst
 
 
 def patched_errors(claim: NetworkClaim) -> list[float]:
     """For each wire what its head keeps wherever lines are in their intervals; no less than for inputs of the box.
 
-    Infinite where a line with its error may leave the domain of the head.
+    Infinite where a line with its error may leave the domain of the head, and for heads that depend on such a one.
     """
-    found, tracker, circuit = followed(claim, rounding=True), tracker_of(claim, True), claim.circuit
+    found, circuit = followed(claim, rounding=True, partly=True), claim.circuit
+    tracker = tracker_of(claim, True)
     known, inputs = worst([flow.errors for flow in found]), len(circuit.inputs)
     ranges: list[Pair] = [hull([flow.ranges[wire] for flow in found]) for wire in range(inputs)]
     errors = [0.0] * inputs
@@ -34,11 +37,10 @@ def patched_errors(claim: NetworkClaim) -> list[float]:
             lines, _, computed = tracker.read(i, step, ranges, errors)
             seen = [tracker.read(i, step, flow.ranges, flow.errors) for flow in found]
             inside = [(hull([cell[0][k][0] for cell in seen]), error) for k, (_, error) in enumerate(lines)]
-            results: list[Valued]
-            try:
-                results = step.follow(inside, hull([argument for _, argument, _ in seen]), computed)
-            except (OutsideDomain, NotFinite):
-                results = [((-math.inf, math.inf), math.inf)] * step.width
+            results: list[Valued] = [((-math.inf, math.inf), math.inf)] * step.width
+            with contextlib.suppress(OutsideDomain, NotFinite):
+                if not has_unknown(inside):
+                    results = step.follow(inside, hull([argument for _, argument, _ in seen]), computed)
             for wire, (value, error) in enumerate(results, circuit.starts[i]):
                 ranges.append(hull([value, *(flow.ranges[wire] for flow in found)]))
                 errors.append(max(error, known[wire]))
