@@ -154,9 +154,10 @@ def bounded_part(target: Target) -> str:
 class PieceFit:
     """A gated head for one smooth piece, fitted a little past its kinks, or to its asymptotes where it is infinite."""
 
-    def __init__(self, target: Target, piece: Piece, *, pins: bool = True) -> None:
+    def __init__(self, target: Target, piece: Piece, *, pins: bool = True, constant: bool = False) -> None:
         self.piece, self.relative, self.name = piece, target.relative, target.name
         self.unpinned: PieceFit | None = None
+        self.constant = constant
         self.f = target.function(piece.node)
         self.affine = affine_form(piece.node, target.variable, piece.low, piece.high)
         self.some = bounded_part(target)
@@ -281,7 +282,7 @@ class PieceFit:
         extra = goal.extra if self._is_unbounded else np.concatenate([goal.extra, self.places.needed(goal.error)])
         return gated(self.f, low, high, keys, left=self.left, right=self.right, rates=rates, crowds=crowds,
                      centre=self._centre(low, high), goal=goal.error, limit=goal.limit, extra=extra,
-                     relative=self.relative)  # fmt: skip
+                     relative=self.relative, affine=not self.constant)  # fmt: skip
 
     def _interval(self, error: float) -> tuple[float, float]:
         """Where to fit: the piece, cut where the target has settled on infinite sides, and long before an end."""

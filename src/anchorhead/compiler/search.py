@@ -178,8 +178,14 @@ class Search:
                 break
             keys = min(self._next(keys), self.most)
             if keys == self.most and self.hurried and not self._within_reach(keys):
-                break
+                return self._likeliest()
         return None
+
+    def _likeliest(self) -> int | None:
+        """The size with the least estimate, where it keeps the tolerance: estimates of many keys may be far off."""
+        keys = min(self.estimates, key=lambda k: self.estimates[k])
+        worth = self.estimates[keys] < min(self.errors.values(), default=math.inf)
+        return keys if worth and self.attempt(keys) else None
 
     def _hardly_gains(self, keys: int) -> bool:
         """Whether the last four large sizes fell by less than half."""
