@@ -484,7 +484,8 @@ def test_a_factor_that_settles_takes_keys_only_where_it_has_not() -> None:
     """A gaussian of a wide range by constant values, which carry the other factor."""
     box = {"x": (-2, 3), "y": (-2, 3)}
     model = ah.compile("exp(-(30*(y + x))**2)*y", box, tol=1e-8)
-    assert model.certificate.bound <= 1e-8 and model.resources.keys <= 32
+    assert model.certificate.bound <= 1e-8
+    assert model.resources.keys <= 32
     near = torch.linspace(-2, 2, 2001, dtype=torch.float64)
     x = torch.stack([near, torch.linspace(-0.1, 0.1, 2001, dtype=torch.float64) - near], 1)
     exact = torch.exp(-((30 * x.sum(1, keepdim=True)) ** 2)) * x[:, 1:]

@@ -339,6 +339,10 @@ def test_the_best_that_a_refusal_names_is_kept_by_a_call(formula, domain, tol):
     assert ah.compile(formula, domain, tol=best, dtype=torch.float32).certificate.bound <= best
 
 
+def test_a_bound_that_keeps_the_tolerance_is_not_refused():
+    assert ah.compile("tanhshrink(elu(x))", tol=1e-10).certificate.bound <= 1e-10
+
+
 def test_a_head_that_does_not_keep_what_it_promised_is_named_with_its_reason(monkeypatch):
     def refuses(*_: object, **__: object) -> None:
         refusal = ah.ToleranceError("no box near u = 1 has a bound.")
