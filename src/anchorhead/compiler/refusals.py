@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flint import arb
 
-from anchorhead.compiler.prove import prove_head, sampled_error
+from anchorhead.compiler.prove import FAR, prove_head, sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.digits import Up
+from anchorhead.enclosure.asymptotes import Coefficient
 from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.precision import precision
+from anchorhead.enclosure.tails import tail
 from anchorhead.errors import ToleranceError
 from anchorhead.proof.head_claim import HeadClaim
 
@@ -88,6 +90,10 @@ def _refusal(search: Search) -> ToleranceError:
             f"{what} is below what the dtype can hold: evaluating alone may round by {Up(search.rounding):.3g}. "
             + wider
         )
+    between = _between_numbers(search)
+    if between:
+        advice = "Use a larger tol." if search.dtype == "float64" else wider
+        return BelowDtype(f"{what} is not reached: {between}. {advice}")
     if search.unproved >= PATIENCE and search.stuck is not None:
         return BelowDtype(
             f"{what} could not be proved: heads keep it on samples, but boxes as small and many as there may be give "
@@ -136,6 +142,35 @@ def _refusal(search: Search) -> ToleranceError:
         f"{what} takes more than {search.most} keys with method {search.fit.method!r}, the most that may be used. "
         f"{best_so_far(search)} Use a larger tol, or {other if search.target.bounded else 'a bounded domain'}."
     )
+
+
+def _between_numbers(search: Search) -> str:
+    """Which number of an asymptote is none of the dtype, and too far from one for the tolerance; empty if none is.
+
+    Beyond where a proof hands over to asymptotes a slope counts as rounding, and before that as what the head errs by.
+    """
+    target = search.target
+    ends = (("left", -1, target.low), ("right", 1, target.high))
+    for side, sign in ((side, sign) for side, sign, end in ends if math.isinf(end)):
+        with precision():
+            line = tail(target.node, target.variable, sign, FAR[-1])
+            numbers = () if line is None else (line.slope, line.intercept)
+            off = [_off(number, search.dtype) for number in numbers]
+        for what, exact, apart, reach in zip(("slope", "constant"), numbers, off, (FAR[0], 1.0), strict=False):
+            if apart * reach > search.tol:
+                return (
+                    f"the line that it follows on the {side} has the {what} {float(arb(exact).mid()):.9g}, which is no "
+                    f"number of {search.dtype}: the nearest is off by {apart:.3g}"
+                    + f" for each unit of {target.variable}"
+                    * (what == "slope")
+                )
+    return ""
+
+
+def _off(exact: Coefficient, dtype: str) -> float:
+    """How far a number is from the nearest of the dtype."""
+    nearest = float(np.dtype(dtype).type(float(arb(exact).mid())))
+    return float(abs(arb(exact) - arb(nearest)).lower())
 
 
 def _rounds(search: Search, rounds: float) -> str:
