@@ -35,6 +35,10 @@ class BelowDtype(ToleranceError):
     """Rounding in the dtype, or a place that no proof gets past, prevents a tolerance: no other route would keep it."""
 
 
+class RoundsMore(ToleranceError):
+    """Heads come near enough, and evaluating them rounds by more than the tolerance; pieces may round by less."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C in a search; `claim` is the smallest head that was proved to keep the tolerance by then, if any."""
 
@@ -94,33 +98,19 @@ def _refusal(search: Search) -> ToleranceError:
     if between:
         advice = "Use a larger tol." if search.dtype == "float64" else wider
         return BelowDtype(f"{what} is not reached: {between}. {advice}")
-    if search.unproved >= PATIENCE and search.stuck is not None:
-        return BelowDtype(
-            f"{what} could not be proved: heads keep it on samples, but boxes as small and many as there may be give "
-            f"no bound near {search.target.variable} = {search.stuck:.6g}. "
-            + (f"{best_so_far(search)} " if search.kept else "")
-            + "Use a larger tol, a domain that keeps away from there, or another form of the formula."
-        )
-    if search.unproved >= PATIENCE and search.rounds is not None:
-        advice = wider if search.target.bounded else "Use a smaller, bounded domain."
-        return BelowDtype(
-            f"{what} could not be proved: heads keep it on samples, but {_rounds(search, search.rounds)}. "
-            + (f"{best_so_far(search)} {advice}" if search.kept else advice)
-        )
-    if search.unproved >= PATIENCE and search.best_head is None and not search.target.bounded:
-        return BelowDtype(
-            f"{what} could not be proved: heads keep it on samples, but no proof follows them and the target to "
-            "infinity. Use a bounded domain."
-        )
     if search.unproved >= PATIENCE:
-        return BelowDtype(
-            f"{what} could not be proved: heads come near it on samples, and do not keep it everywhere. "
+        return _unproved(search, f"{what} could not be proved: heads", wider)
+    if search.target.bounded and search.rounds is not None and search.rounds >= search.tol:
+        return RoundsMore(
+            f"{what} is not reached: heads keep it on samples, but {_rounds(search, search.rounds)}. "
             f"{best_so_far(search)} {wider}"
         )
+    limited = search.most < search.fit.most
     if search.needed:
+        raised = "Raise limit=, or use a larger tol or a smaller domain."
         return ToleranceError(
             f"{what} takes {search.needed} keys with method {search.fit.method!r}, and {search.most} may be used. "
-            "Use a larger tol, a smaller domain, or another method."
+            + (raised if limited else "Use a larger tol, a smaller domain, or another method.")
         )
     if search.fit.size is not None:
         return ToleranceError(
@@ -140,8 +130,31 @@ def _refusal(search: Search) -> ToleranceError:
     other = "a smaller domain, or method='auto', which tries other routes too"
     return ToleranceError(
         f"{what} takes more than {search.most} keys with method {search.fit.method!r}, the most that may be used. "
-        f"{best_so_far(search)} Use a larger tol, or {other if search.target.bounded else 'a bounded domain'}."
+        f"{best_so_far(search)} {'Raise limit=, or use' if limited else 'Use'} a larger tol, or "
+        f"{other if search.target.bounded else 'a bounded domain'}."
     )
+
+
+def _unproved(search: Search, what: str, wider: str) -> BelowDtype:
+    """Of heads that keep the tolerance, or come near it, on samples, and are not proved."""
+    if search.stuck is not None:
+        return BelowDtype(
+            f"{what} keep it on samples, but boxes as small and many as there may be give "
+            f"no bound near {search.target.variable} = {search.stuck:.6g}. "
+            + (f"{best_so_far(search)} " if search.kept else "")
+            + "Use a larger tol, a domain that keeps away from there, or another form of the formula."
+        )
+    if search.rounds is not None:
+        advice = wider if search.target.bounded else "Use a smaller, bounded domain."
+        return BelowDtype(
+            f"{what} keep it on samples, but {_rounds(search, search.rounds)}. "
+            + (f"{best_so_far(search)} {advice}" if search.kept else advice)
+        )
+    if search.best_head is None and not search.target.bounded:
+        return BelowDtype(
+            f"{what} keep it on samples, but no proof follows them and the target to infinity. Use a bounded domain."
+        )
+    return BelowDtype(f"{what} come near it on samples, and do not keep it everywhere. {best_so_far(search)} {wider}")
 
 
 def _between_numbers(search: Search) -> str:
@@ -186,7 +199,7 @@ def _rounds(search: Search, rounds: float) -> str:
 def best_so_far(search: Search) -> str:
     """The best bound that was proved, for a sentence."""
     if search.kept is not None:
-        return f"The best found is {Up(search.kept.bound):.3g} with {search.kept.head.keys} keys."
+        return f"The best that this search proved is {Up(search.kept.bound):.3g} with {search.kept.head.keys} keys."
     if search.best_head is None and search.missed is not None:
         where = f"{search.target.variable} = {search.missed.place:.9g}"
         return f"Heads that keep it elsewhere err by {search.missed.error:.3g} at {where}, as by a narrow peak."
