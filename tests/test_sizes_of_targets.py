@@ -62,6 +62,11 @@ def test_a_line_between_numbers_of_the_dtype_is_named(text, dtype, what):
     assert ah.compile(text, tol=1e-9).certificate.bound <= 1e-9
 
 
+@pytest.mark.parametrize(("near", "away"), [("exp(-x**2)", "exp(-(x + 4.44)**2)"), ("1/cosh(x)", "1/cosh(x - 30)")])
+def test_a_bump_takes_as_many_keys_wherever_it_is(near, away):
+    assert ah.compile(away).resources.keys <= ah.compile(near).resources.keys + 1
+
+
 def test_slopes_of_the_dtype_keep_any_tolerance():
     assert ah.compile("0.75*x", tol=1e-12, dtype=torch.float32).certificate.bound <= 1e-12
 
