@@ -22,6 +22,16 @@ def test_the_short_domain_option_is_read_like_the_long_one():
         read_domain(["-100"])
 
 
+def test_ends_on_the_command_line_may_be_ratios():
+    (low, high), other = read_domain(["x=1/3:2/3", "y=-1/2:1"]).values()
+    assert Fraction(low) < Fraction(1, 3) < Fraction(2, 3) < Fraction(high)
+    assert high - low < 0.334
+    assert other == (-0.5, 1.0)
+    for wrong in ("1/0:1", "1/:1", "a/b:1"):
+        with pytest.raises(ah.InputError, match="must read NAME=LOW:HIGH"):
+            read_domain([f"x={wrong}"])
+
+
 def test_a_model_in_place_of_a_path_is_said_to_be_one():
     with pytest.raises(ah.FileError, match="path of a file is wanted, and a CompiledModel was given"):
         ah.verify(ah.compile("x", (0, 1)))

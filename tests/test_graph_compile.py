@@ -478,3 +478,25 @@ def test_rounding_of_a_certificate_is_that_of_every_output() -> None:
     seen = max(abs(Fraction(v) - u) for u, v in zip(exact, model(x)[:, 2].tolist(), strict=True))
     assert 0 < seen <= model.certificate.rounding
     assert model.certificate.bound <= 1e-5
+
+
+def test_a_factor_that_settles_takes_keys_only_where_it_has_not() -> None:
+    """A gaussian of a wide range by constant values, which carry the other factor."""
+    box = {"x": (-2, 3), "y": (-2, 3)}
+    model = ah.compile("exp(-(30*(y + x))**2)*y", box, tol=1e-8)
+    assert model.certificate.bound <= 1e-8
+    assert model.resources.keys <= 32
+    near = torch.linspace(-2, 2, 2001, dtype=torch.float64)
+    x = torch.stack([near, torch.linspace(-0.1, 0.1, 2001, dtype=torch.float64) - near], 1)
+    exact = torch.exp(-((30 * x.sum(1, keepdim=True)) ** 2)) * x[:, 1:]
+    assert (model(x) - exact).abs().max() <= model.certificate.bound
+
+
+def test_a_refusal_of_composition_says_what_was_found(monkeypatch) -> None:
+    """Of the circuit that came nearest, and of a head whose search was given up, after a look at its likeliest size."""
+    monkeypatch.setattr("anchorhead.compiler.proved_heads.settling", lambda target: None)
+    with pytest.raises(
+        ah.ToleranceError, match=r"\*y dominates, and as far as .* no less than about \S+e-07"
+    ) as refused:
+        ah.compile("exp(-(25*(y + x))**2)*y", {"x": (-2, 3), "y": (-2, 3)}, tol=1e-9, method="graph")
+    assert 1e-9 < refused.value.best < 1e-5

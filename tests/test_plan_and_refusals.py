@@ -5,8 +5,11 @@ import math
 import re
 import subprocess
 import sys
+from decimal import Decimal
+from fractions import Fraction
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -356,9 +359,54 @@ def test_formulas_that_lose_more_digits_than_a_tolerance_leaves_are_refused_as_t
 def test_the_best_that_a_refusal_names_is_kept_by_a_call(formula, domain, tol):
     with pytest.raises(ah.ToleranceError) as refused:
         ah.compile(formula, domain, tol=tol, dtype=torch.float32)
-    best = float(re.search(r"The best found is (\S+) with", str(refused.value))[1])
+    best = float(re.search(r"The best that this search proved is (\S+) with", str(refused.value))[1])
     assert best >= refused.value.best > tol
     assert ah.compile(formula, domain, tol=best, dtype=torch.float32).certificate.bound <= best
+
+
+def test_a_bound_that_keeps_the_tolerance_is_not_refused():
+    assert ah.compile("tanhshrink(elu(x))", tol=1e-10).certificate.bound <= 1e-10
+
+
+@pytest.mark.heavy
+def test_rounding_of_heads_that_are_near_enough_is_what_a_refusal_names():
+    """Far from zero scores lose digits in float32, and pieces do not help."""
+    domain = (1e5, 1e5 + 1)
+    with pytest.raises(ah.ToleranceError, match=r"evaluating them may round by .* proved is .* wider dtype\.$"):
+        ah.compile("sin(x)", domain, tol=1e-2, dtype=torch.float32)
+    assert ah.compile("sin(x)", domain, tol=1e-2).certificate.bound <= 1e-2
+
+
+def test_a_limit_that_is_too_small_is_said_to_be_raised():
+    with pytest.raises(ah.ToleranceError, match=r"takes (\d+) keys .* and 3 may be used. Raise limit=") as refused:
+        ah.compile("sin(3*x)", (-3, 3), limit=3)
+    enough = int(re.search(r"takes (\d+) keys", str(refused.value))[1])
+    assert ah.compile("sin(3*x)", (-3, 3), limit=enough).resources.keys <= enough
+    with pytest.raises(ah.ToleranceError, match="Raise limit="):
+        ah.compile("sin(3*x)", (-3, 3), limit=3, method="gated")
+
+
+@pytest.mark.parametrize(
+    "tol", [Fraction(1, 1000), Decimal("1e-3"), torch.tensor(1e-3), np.float32(1e-3), np.array(1e-3)]
+)
+def test_a_tolerance_may_be_any_real_number(tol):
+    assert ah.compile("exp(x)", (-1, 1), tol=tol).certificate.bound <= 1.0001e-3
+    assert ah.plan("exp(x)", (-1, 1), tol=tol).tol == pytest.approx(1e-3)
+
+
+def test_numbers_of_keys_may_be_of_numpy():
+    assert ah.compile("exp(x)", (-1, 1), keys=np.int64(3)).resources.keys == 3
+    assert ah.compile("exp(x)", (-1, 1), tol=1e-2, limit=np.int64(8)).resources.keys <= 8
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"tol": "1e-3"}, {"tol": torch.ones(1)}, {"tol": True}, {"tol": 10**400}, {"tol": Fraction(1, 10**400)},
+     {"tol": math.nan}, {"keys": 2.5}, {"keys": True}, {"limit": 0}, {"lipschitz": 1j}, {"largest_value": "1"}],
+)  # fmt: skip
+def test_what_is_no_number_is_refused_by_its_name(wrong):
+    with pytest.raises(ah.InputError, match=f"^{next(iter(wrong))}=.* must be a "):
+        ah.compile("exp(x)", (-1, 1), **wrong)
 
 
 def test_a_head_that_does_not_keep_what_it_promised_is_named_with_its_reason(monkeypatch):
@@ -377,7 +425,7 @@ def test_a_head_that_does_not_keep_what_it_promised_is_named_with_its_reason(mon
 def test_a_search_ends_where_the_rounding_of_stored_numbers_is_all_that_is_left():
     said = []
     with pytest.raises(
-        ah.ToleranceError, match=r"more of them round more\. The best found is .* wider dtype\.$"
+        ah.ToleranceError, match=r"more of them round more\. The best that this search proved is .* wider dtype\.$"
     ) as refused:
         ah.compile("mish(x)", tol=1e-9, dtype=torch.float32, progress=said.append)
     assert refused.value.best < 2**-24

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from anchorhead.errors import InputError
+from anchorhead.expression.domain import ends
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Domain = Annotated[
@@ -17,8 +19,8 @@ Domain = Annotated[
     typer.Option(
         "--domain",
         "-d",
-        help="x=LOW:HIGH, the option once for each variable, or LOW:HIGH for all. Of one variable inf and -inf are "
-        "allowed; left out: the whole line.",
+        help="x=LOW:HIGH, the option once for each variable, or LOW:HIGH for all. Ratios as 1/3 are allowed, and of "
+        "one variable inf and -inf; left out: the whole line.",
     ),
 ]
 Tokens = Annotated[
@@ -116,14 +118,19 @@ def read_intervals(parts: list[str], option: str = "--domain") -> dict[str, tupl
             raise InputError(f"{option} gives {name.strip()} twice; give each variable one interval.")
         low, colon, high = interval.partition(":")
         try:
-            ends = (float(low), float(high))
-        except ValueError:
+            pair = ends((_number(low), _number(high)))
+        except (ValueError, ZeroDivisionError, OverflowError):
             equals = ""
         if not (equals and colon and name.strip()):
             one = ", or LOW:HIGH for all variables, as in --domain=-1:1" if option == "--domain" else ""
             raise InputError(f"{option} {part!r} must read NAME=LOW:HIGH, such as x=-1:1{one}.")
-        found[name.strip()] = ends
+        found[name.strip()] = pair
     return found
+
+
+def _number(text: str) -> float | Fraction:
+    """A number, or a ratio such as 1/3, which is exact."""
+    return Fraction(text) if "/" in text else float(text)
 
 
 def read_dtype(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -66,12 +67,19 @@ def composed_graph(target: CircuitTarget, wish: Wish, *, apart: bool = False) ->
             found.append((composed, fuse, angles))
         except (ToleranceError, SingularityError) as problem:
             LOG.info("%s: refused through the graph: %s", target.name, problem)
-            refusal = problem if fuse or isinstance(refusal, ToleranceError) else refusal
+            refusal = problem if fuse or _nearer(problem, refusal) else refusal
     if not found:
         raise refusal
     composed, fused, angles = min(found, key=lambda f: f[0].keys)
     wish.check_limit(composed.keys)
     return composed, target.source(fused=fused, angles=angles)
+
+
+def _nearer(problem: AnchorheadError, before: AnchorheadError) -> bool:
+    """Whether a refusal came as near to the tolerance as the one before: it is that which is to be mended."""
+    if not isinstance(before, ToleranceError):
+        return False
+    return (problem.best if isinstance(problem, ToleranceError) else math.inf) <= before.best
 
 
 def _turned(target: CircuitTarget, fuse: bool, dtype: str) -> tuple[Circuit, tuple[Angle, ...]]:

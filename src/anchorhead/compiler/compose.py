@@ -140,7 +140,8 @@ class _Work:
         for _ in range(3 * len(self.wanted.requests) + 2):
             wanted = shares(self.arrives, self.costs, budget, fixed)
             if not wanted and fixed:
-                raise self.refusal(self._spending(fixed), aim - budget + max(self._spending(fixed), default=0.0))
+                spent = self._spending(fixed)
+                raise self.refusal(spent, aim - budget + max(spent, default=0.0), alone=True)
             found = self._choose_all(wanted, fixed, held)
             if not isinstance(found, ToleranceError):
                 top = wanted.get(len(self.wanted.requests), math.inf)
@@ -214,8 +215,7 @@ class _Work:
         return choose(request, error, self.dtype, self._named(request), most, hurried=self.hurried)
 
     def _named(self, request: Request) -> Progress:
-        name = self.circuit.steps[request.steps[0]].label
-        return lambda text: self.progress(f"{name}: {text}")
+        return lambda text: self.progress(f"{self.circuit.steps[request.steps[0]].label}: {text}")
 
     def _sharpness(self, error: float) -> float:
         """A power of two at which every step with a β of its own keeps the error."""
@@ -302,27 +302,27 @@ class _Work:
             choices = list(composed.choices)
             try:
                 choices[g] = self._chosen(g, error)
-            except ToleranceError:
-                continue
-            try:
                 other = self.composed(choices, sharpness)
-            except OutsideDomain:
+            except (ToleranceError, OutsideDomain):
                 continue
             if other.reached <= self.tol and other.keys < composed.keys:
                 composed = other
         return composed
 
-    def refusal(self, contributions: Sequence[float], reached: float) -> ToleranceError:
+    def refusal(self, contributions: Sequence[float], reached: float, *, alone: bool = False) -> ToleranceError:
+        """What prevents the tolerance; alone: heads that cannot keep their share, of which no network was made."""
         name, share = self._dominating(contributions)
         why = f"{name} dominates, with {share:.3g} of the {reached:.3g} that was reached"
         if not reached < math.inf:
             why = f"the errors that arrive have no finite bound, and {name} adds most to them"
         elif reached <= self.tol:
             why = f"what cannot be made smaller takes {reached:.3g} of it, {name} {share:.3g}, and heads need the rest"
-        return ToleranceError(
-            f"tol={self.tol:g} cannot be reached in {self.dtype} by composition: {why}. "
-            + self._advice(f"Use a larger tol or a smaller domain{FAST * self.literal}")
-        )
+        elif alone:
+            why = f"{name} dominates, and as far as was looked its heads bring in no less than about {share:.3g}"
+        advice = self._advice(f"Use a larger tol or a smaller domain{FAST * self.literal}")
+        found = ToleranceError(f"tol={self.tol:g} cannot be reached in {self.dtype} by composition: {why}. {advice}")
+        found.best = reached
+        return found
 
     def _dominating(self, contributions: Sequence[float]) -> tuple[str, float]:
         if not contributions or not max(contributions):

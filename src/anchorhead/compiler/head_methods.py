@@ -18,7 +18,6 @@ from anchorhead.enclosure.pieces import Piece
 from anchorhead.errors import InputError
 from anchorhead.head.gamma import Gamma as GammaHeads
 from anchorhead.head.gamma import gamma
-from anchorhead.head.head import Head
 from anchorhead.head.smooth import smooth
 from anchorhead.head.solve import Crowd
 from anchorhead.head.uniform_keys import Uniform
@@ -26,8 +25,6 @@ from anchorhead.head.warped_keys import Warped
 
 MOST_KEYS = 128
 MOST_JOINED = 4096
-MOST_SETTLING = 6
-"""Keys of a head that is blended from constants; with more a smooth one does better."""
 DECADES = 1.5
 """From so many on keys in geometric progression are looked at, with relative errors."""
 GLANCE = 32, Goal(1e-8, 1e3)
@@ -64,22 +61,16 @@ class Smooth(HeadMethod):
 
 
 def settling(target: Target) -> Fit | None:
-    """Constant values of a function that settles on constants on both sides, as tanh does: few keys, blended.
+    """Constant values of a function that settles on constants on both sides, as tanh does, the outermost on those.
 
-    None for any other. Fitted on all of R, where its ends are known, whatever the interval is.
+    None for any other. Fitted on all of R, where its ends are known, whatever the interval is: on a wide one keys are
+    where the function has not settled.
     """
     whole = replace(target.in_units(), low=-math.inf, high=math.inf)
     if target.kinks or any(end is None or end[0].gain for end in map(whole.asymptote, (-1, 1))):
         return None
-    fit = PieceFit(whole, Piece(whole.low, whole.high, whole.node))
-
-    def build(keys: int, goal: Goal) -> Head:
-        head = fit.build(keys, goal)
-        if any(head.gains):
-            raise FloatingPointError("a head that settles on constants has gains")
-        return head
-
-    return Fit("gated", fit.least, max(fit.least, MOST_SETTLING), build, large_values=False, unit=target.unit)
+    fit = PieceFit(whole, Piece(whole.low, whole.high, whole.node), constant=True)
+    return Fit("gated", fit.least, MOST_KEYS, fit.build, large_values=False, unit=target.unit)
 
 
 class Gamma(HeadMethod):

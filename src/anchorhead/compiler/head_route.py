@@ -48,8 +48,6 @@ def head_model(target: Target, claim: HeadClaim) -> CompiledModel:
 
 def _at_size(search: Search, keys: int) -> HeadClaim:
     """The best proved head with at most that many keys: a smaller one is taken where it is better."""
-    if isinstance(keys, bool) or not isinstance(keys, int) or keys < 1:
-        raise InputError(f"keys={keys!r} must be a whole number of at least 1.")
     fit = search.fit
     if keys < fit.least:
         raise InputError(f"keys={keys}: method {fit.method!r} has {fit.least} to {fit.most} keys for this target.")

@@ -56,7 +56,10 @@ class Joined:
         self.fits: dict[Part, PieceFit] = {}
 
     def fit(self, name: str) -> Fit:
-        least = len(self.target.pieces)
+        pieces = self.target.pieces
+        for piece in (pieces[0], pieces[-1]):
+            PieceFit(self.target, piece)  # refuses an infinite side without an asymptote, before any size is looked at
+        least = len(pieces)
         return Fit(name, least, self.most, self.build, self.cuts, size=self.size)
 
     def build(self, keys: int, goal: Goal) -> Head:

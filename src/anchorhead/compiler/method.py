@@ -22,7 +22,7 @@ import torch
 
 from anchorhead.arithmetic import Array
 from anchorhead.errors import InputError, PrecisionError, ToleranceError
-from anchorhead.expression.domain import shown
+from anchorhead.expression.domain import real, shown, whole
 from anchorhead.head.head import Head
 from anchorhead.progress import Progress, tell_outer
 
@@ -62,17 +62,23 @@ class Wish:
                 )
             raise InputError(f"dtype={self.torch_dtype!r} must be a dtype of torch: torch.float64 or torch.float32.")
         if self.tol is not None:
-            check_tol(self.tol)
-        if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
-            raise InputError(f"limit={shown(self.limit)} must be a whole number of at least 1, the most keys to use.")
-        if self.largest_value is not None and not (
-            isinstance(self.largest_value, int | float | np.floating) and 0 < self.largest_value < LARGEST_TOL
-        ):
-            raise InputError(f"largest_value={shown(self.largest_value)} must be a positive number.")
-        if self.lipschitz is not None and not (
-            isinstance(self.lipschitz, int | float) and 0 <= self.lipschitz < LARGEST_TOL
-        ):
-            raise InputError(f"lipschitz={shown(self.lipschitz)} must be a number from 0 to {LARGEST_TOL:g}.")
+            self._set("tol", check_tol(self.tol))
+        if self.keys is not None:
+            self._set("keys", _at_least_one("keys", self.keys, ""))
+        if self.limit is not None:
+            self._set("limit", _at_least_one("limit", self.limit, ", the most keys to use"))
+        if self.largest_value is not None:
+            if not 0 < real(self.largest_value) < LARGEST_TOL:
+                raise InputError(f"largest_value={shown(self.largest_value)} must be a positive number.")
+            self._set("largest_value", real(self.largest_value))
+        if self.lipschitz is not None:
+            if not 0 <= real(self.lipschitz) < LARGEST_TOL:
+                raise InputError(f"lipschitz={shown(self.lipschitz)} must be a number from 0 to {LARGEST_TOL:g}.")
+            self._set("lipschitz", real(self.lipschitz))
+
+    def _set(self, name: str, value: float) -> None:
+        """Once it is checked, what was given as a number of Python."""
+        object.__setattr__(self, name, value)
 
     @property
     def dtype(self) -> str:
@@ -90,16 +96,25 @@ class Wish:
         """The tolerance, or the usual one; what has no keys of its own to choose refuses them."""
         if self.keys is not None:
             raise InputError("keys= is for functions of one variable; give tol, and the keys are shared out.")
-        return usual if self.tol is None else float(self.tol)
+        return usual if self.tol is None else self.tol
 
 
 def check_tol(tol: Any) -> float:
     """A tolerance as a positive finite number."""
-    if isinstance(tol, bool) or not (isinstance(tol, int | float | np.floating) and 0 < tol < LARGEST_TOL):
+    found = real(tol)
+    if not 0 < found < LARGEST_TOL:
         raise InputError(
             f"tol={shown(tol)} must be a positive number below {LARGEST_TOL:g}, the error that you can accept."
         )
-    return float(tol)
+    return found
+
+
+def _at_least_one(name: str, value: Any, meant: str) -> int:
+    """A whole number of keys."""
+    found = whole(value)
+    if found is None or found < 1:
+        raise InputError(f"{name}={shown(value)} must be a whole number of at least 1{meant}.")
+    return found
 
 
 @dataclass

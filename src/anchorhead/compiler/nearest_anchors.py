@@ -55,7 +55,7 @@ class Nearest(HeadMethod):
         from anchorhead.compiler.head_route import compile_head  # which searches with fits, and is given one here
 
         fit = self.fit(target, wish.dtype)
-        if isinstance(wish.keys, int) and wish.keys > MOST_ANCHORS:
+        if wish.keys is not None and wish.keys > MOST_ANCHORS:
             raise InputError(f"keys={wish.keys}: method 'nearest' has 2 to {MOST_ANCHORS:,} keys.")
         if wish.keys is None:
             tol = wish.tolerance(1e-6)
@@ -65,7 +65,7 @@ class Nearest(HeadMethod):
             )
         else:
             keys, what = wish.keys, f"keys={wish.keys} for {target.expression}"
-            held = not isinstance(keys, int) or keys < 2 or slack(target, keys, wish.dtype) <= MOST_SLACK
+            held = keys < 2 or slack(target, keys, wish.dtype) <= MOST_SLACK
         if keys is not None and not held:
             raise ToleranceError(
                 f"{what} is more than {wish.dtype} holds with method 'nearest': scores reach "

@@ -16,7 +16,7 @@ from anchorhead.compiler.circuit_route import Graph
 from anchorhead.compiler.circuit_target import elementwise
 from anchorhead.compiler.head_methods import DECADES, Gamma, Pieces, usual
 from anchorhead.compiler.method import Wish
-from anchorhead.compiler.refusals import BelowDtype
+from anchorhead.compiler.refusals import BelowDtype, RoundsMore
 from anchorhead.compiler.search import Search
 from anchorhead.compiler.target import Target
 from anchorhead.enclosure.zeros import zero
@@ -68,8 +68,15 @@ def best_route(target: Target, wish: Wish) -> CompiledModel:
     if head is None and below is None:
         head = tried(lambda: Pieces().compile(target, wish))
     if head is None:
-        raise below or refusals[-1]
+        raise below or _nearest(refusals)
     return head
+
+
+def _nearest(refusals: list[AnchorheadError]) -> AnchorheadError:
+    """The last refusal, or one that says how heads round that are near enough, where none came nearer."""
+    rounds = [refusal for refusal in refusals if isinstance(refusal, RoundsMore)]
+    best = min((r.best for r in refusals if isinstance(r, ToleranceError)), default=math.inf)
+    return next((refusal for refusal in rounds if refusal.best <= best), refusals[-1])
 
 
 def _over_decades(target: Target) -> bool:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from anchorhead.arithmetic import Array, exp_of, geometric, log_of
+from anchorhead.arithmetic import Array, binary_floor, exp_of, geometric, log_of
 from anchorhead.compiler.method import Goal
 from anchorhead.compiler.places import Places
 from anchorhead.compiler.target import Target, affine_form
@@ -23,7 +23,7 @@ from anchorhead.errors import InputError
 from anchorhead.head.gated import gated
 from anchorhead.head.head import Head
 from anchorhead.head.kinked import single_key
-from anchorhead.head.solve import MANY, Affine, Crowd, Found, Problem
+from anchorhead.head.solve import MANY, Affine, Crowd, Found, least_keys
 from anchorhead.head.uniform_keys import Uniform
 from anchorhead.head.warped_keys import Warped
 
@@ -127,23 +127,6 @@ class Layout:
         return found
 
 
-def least_keys(problem: Problem) -> int:
-    """Fewer keys than this cannot come closer than the goal to the target at the samples.
-
-    A head less a constant c is a sum of terms (a + b u) exp(s u), one for each key, over something positive: with K
-    different slopes it has at most 2K - 1 zeros, or K - 1 if values are constant (G. Pólya, G. Szegő, *Problems and
-    Theorems in Analysis II*, part V, 75). A target that is above c + goal and below c - goal in turn, m times, makes it
-    change its sign m - 1 times.
-    """
-    low, high = float(problem.target.min()), float(problem.target.max())
-    turns = 0
-    for share in (0.2, 0.35, 0.5, 0.65, 0.8):
-        off = problem.target - (low + share * (high - low))
-        signs = np.sign(off[problem.measured(np.abs(off)) > problem.goal])
-        turns = max(turns, int(np.count_nonzero(np.diff(signs))))
-    return (turns + 2) // 2 if problem.affine else turns + 1
-
-
 def bounded_part(target: Target) -> str:
     """An interval of the domain, for a sentence."""
     low = target.low if math.isfinite(target.low) else min(-20.0, target.high - 20)
@@ -154,9 +137,10 @@ def bounded_part(target: Target) -> str:
 class PieceFit:
     """A gated head for one smooth piece, fitted a little past its kinks, or to its asymptotes where it is infinite."""
 
-    def __init__(self, target: Target, piece: Piece, *, pins: bool = True) -> None:
+    def __init__(self, target: Target, piece: Piece, *, pins: bool = True, constant: bool = False) -> None:
         self.piece, self.relative, self.name = piece, target.relative, target.name
         self.unpinned: PieceFit | None = None
+        self.constant = constant
         self.f = target.function(piece.node)
         self.affine = affine_form(piece.node, target.variable, piece.low, piece.high)
         self.some = bounded_part(target)
@@ -281,7 +265,7 @@ class PieceFit:
         extra = goal.extra if self._is_unbounded else np.concatenate([goal.extra, self.places.needed(goal.error)])
         return gated(self.f, low, high, keys, left=self.left, right=self.right, rates=rates, crowds=crowds,
                      centre=self._centre(low, high), goal=goal.error, limit=goal.limit, extra=extra,
-                     relative=self.relative)  # fmt: skip
+                     relative=self.relative, affine=not self.constant)  # fmt: skip
 
     def _interval(self, error: float) -> tuple[float, float]:
         """Where to fit: the piece, cut where the target has settled on infinite sides, and long before an end."""
@@ -324,9 +308,19 @@ class PieceFit:
         apart = u[gap > 0.01 * gap.max()]
         return (float(apart[0]), float(apart[-1])) if len(apart) else (low, high)
 
+    def _bump(self, line: Affine, low: float, high: float) -> float:
+        """The middle of where it is away from the line on both its sides, in few bits; zero if that is within."""
+        first, last = self._away(line, low, high)
+        room = (last - first) / 4
+        low, high = self._away(line, max(low, first - room), min(high, last + room))
+        grain = binary_floor(max(high - low, 1e-300)) / 128
+        return 0.0 if low <= 0 <= high else round((low + high) / 2 / grain) * grain
+
     def _centre(self, low: float, high: float) -> float:
-        """Where the middle key belongs: where the target goes over from one asymptote to the other."""
+        """Where the middle key belongs: where the target goes over from one asymptote to the other, or is away."""
         left, right = self.left, self.right
+        if left is not None and left == right:
+            return self._bump(left, low, high)
         if left is None or right is None:
             line = left or right
             if line is None:

@@ -31,6 +31,8 @@ _known: dict[tuple[Node, float, float, bool, bool, str, float, float], Choice] =
 _nearest: dict[tuple[Node, float, float, bool, bool, str], HeadClaim | None] = {}
 """For each request the head that rounds least, where rounding prevented what was asked."""
 SIZES, LIMITS = (4, 6, 8, 10, 12, 14, 16), (2.0, 1.0)
+FEW = 6
+"""A head of so few keys that is blended from constants is taken; with more a smooth one may do better."""
 MOST_KNOWN = 2000
 SMALLEST, LARGEST = 1e-300, 1e100
 """Of errors that are asked for: below no float is left to say so, above it makes no difference."""
@@ -97,15 +99,18 @@ def _search(request: Request, error: float, dtype: str, progress: Progress, most
     fast = dtype == "float32" and not request.literal
     target = replace(request.target, evaluation="fast" if fast else "")
     singularities(request.function, "u", request.low, request.high)
-    settled = settling(target) if request.carries else None
+    settled = _settled(request, target, error, dtype, progress, most) if request.carries else None
     if settled is not None:
-        with suppress(ToleranceError):
-            return Choice(Search(target, settled, error, dtype, progress, most, unit=request.unit).run(), math.inf)
+        if settled.keys <= FEW:
+            return settled
+        most = settled.keys - 1
     fit = (Smooth() if request.carries else usual(target)).scaled_fit(target)
     try:
         search = Search(target, fit, error, dtype, progress, most, hurried=True, unit=request.unit)
         claim = search.run()
     except ToleranceError as refusal:
+        if settled is not None:
+            return settled
         hopeless = not math.isfinite(search.best) and search.rounding > 0  # below the dtype: nothing was even tried
         refusal.best = 3 * search.rounding if hopeless else refusal.best
         if hopeless or ((request.carries or hurried) and not isinstance(refusal, BelowDtype)):
@@ -121,6 +126,19 @@ def _search(request: Request, error: float, dtype: str, progress: Progress, most
             raise
         return Choice(nearest, math.inf)
     return Choice(claim, search.errors.get(claim.head.keys - 1, math.inf))
+
+
+def _settled(request: Request, target: Target, error: float, dtype: str, progress: Progress,
+             most: int | None) -> Choice | None:  # fmt: skip
+    """A head that is blended from the constants on which a function settles; None where it is not found."""
+    fit = settling(target)
+    if fit is None:
+        return None
+    search = Search(target, fit, error, dtype, progress, most, hurried=True, unit=request.unit)
+    with suppress(ToleranceError):
+        claim = search.run()
+        return Choice(claim, search.errors.get(claim.head.keys - 1, math.inf))
+    return None
 
 
 def _in_pieces(target: Target, error: float, dtype: str, progress: Progress, most: int | None,

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flint import arb
 
-from anchorhead.compiler.prove import prove_head, sampled_error
+from anchorhead.compiler.prove import FAR, prove_head, sampled_error
 from anchorhead.compiler.target import Target
 from anchorhead.digits import Up
+from anchorhead.enclosure.asymptotes import Coefficient
 from anchorhead.enclosure.balls import jet
 from anchorhead.enclosure.precision import precision
+from anchorhead.enclosure.tails import tail
 from anchorhead.errors import ToleranceError
 from anchorhead.proof.head_claim import HeadClaim
 
@@ -31,6 +33,10 @@ NEAR_UNIT = 16.0
 
 class BelowDtype(ToleranceError):
     """Rounding in the dtype, or a place that no proof gets past, prevents a tolerance: no other route would keep it."""
+
+
+class RoundsMore(ToleranceError):
+    """Heads come near enough, and evaluating them rounds by more than the tolerance; pieces may round by less."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -88,33 +94,23 @@ def _refusal(search: Search) -> ToleranceError:
             f"{what} is below what the dtype can hold: evaluating alone may round by {Up(search.rounding):.3g}. "
             + wider
         )
-    if search.unproved >= PATIENCE and search.stuck is not None:
-        return BelowDtype(
-            f"{what} could not be proved: heads keep it on samples, but boxes as small and many as there may be give "
-            f"no bound near {search.target.variable} = {search.stuck:.6g}. "
-            + (f"{best_so_far(search)} " if search.kept else "")
-            + "Use a larger tol, a domain that keeps away from there, or another form of the formula."
-        )
-    if search.unproved >= PATIENCE and search.rounds is not None:
-        advice = wider if search.target.bounded else "Use a smaller, bounded domain."
-        return BelowDtype(
-            f"{what} could not be proved: heads keep it on samples, but {_rounds(search, search.rounds)}. "
-            + (f"{best_so_far(search)} {advice}" if search.kept else advice)
-        )
-    if search.unproved >= PATIENCE and search.best_head is None and not search.target.bounded:
-        return BelowDtype(
-            f"{what} could not be proved: heads keep it on samples, but no proof follows them and the target to "
-            "infinity. Use a bounded domain."
-        )
+    between = _between_numbers(search)
+    if between:
+        advice = "Use a larger tol." if search.dtype == "float64" else wider
+        return BelowDtype(f"{what} is not reached: {between}. {advice}")
     if search.unproved >= PATIENCE:
-        return BelowDtype(
-            f"{what} could not be proved: heads come near it on samples, and do not keep it everywhere. "
+        return _unproved(search, f"{what} could not be proved: heads", wider)
+    if search.target.bounded and search.rounds is not None and search.rounds >= search.tol:
+        return RoundsMore(
+            f"{what} is not reached: heads keep it on samples, but {_rounds(search, search.rounds)}. "
             f"{best_so_far(search)} {wider}"
         )
+    limited = search.most < search.fit.most
     if search.needed:
+        raised = "Raise limit=, or use a larger tol or a smaller domain."
         return ToleranceError(
             f"{what} takes {search.needed} keys with method {search.fit.method!r}, and {search.most} may be used. "
-            "Use a larger tol, a smaller domain, or another method."
+            + (raised if limited else "Use a larger tol, a smaller domain, or another method.")
         )
     if search.fit.size is not None:
         return ToleranceError(
@@ -134,8 +130,60 @@ def _refusal(search: Search) -> ToleranceError:
     other = "a smaller domain, or method='auto', which tries other routes too"
     return ToleranceError(
         f"{what} takes more than {search.most} keys with method {search.fit.method!r}, the most that may be used. "
-        f"{best_so_far(search)} Use a larger tol, or {other if search.target.bounded else 'a bounded domain'}."
+        f"{best_so_far(search)} {'Raise limit=, or use' if limited else 'Use'} a larger tol, or "
+        f"{other if search.target.bounded else 'a bounded domain'}."
     )
+
+
+def _unproved(search: Search, what: str, wider: str) -> BelowDtype:
+    """Of heads that keep the tolerance, or come near it, on samples, and are not proved."""
+    if search.stuck is not None:
+        return BelowDtype(
+            f"{what} keep it on samples, but boxes as small and many as there may be give "
+            f"no bound near {search.target.variable} = {search.stuck:.6g}. "
+            + (f"{best_so_far(search)} " if search.kept else "")
+            + "Use a larger tol, a domain that keeps away from there, or another form of the formula."
+        )
+    if search.rounds is not None:
+        advice = wider if search.target.bounded else "Use a smaller, bounded domain."
+        return BelowDtype(
+            f"{what} keep it on samples, but {_rounds(search, search.rounds)}. "
+            + (f"{best_so_far(search)} {advice}" if search.kept else advice)
+        )
+    if search.best_head is None and not search.target.bounded:
+        return BelowDtype(
+            f"{what} keep it on samples, but no proof follows them and the target to infinity. Use a bounded domain."
+        )
+    return BelowDtype(f"{what} come near it on samples, and do not keep it everywhere. {best_so_far(search)} {wider}")
+
+
+def _between_numbers(search: Search) -> str:
+    """Which number of an asymptote is none of the dtype, and too far from one for the tolerance; empty if none is.
+
+    Beyond where a proof hands over to asymptotes a slope counts as rounding, and before that as what the head errs by.
+    """
+    target = search.target
+    ends = (("left", -1, target.low), ("right", 1, target.high))
+    for side, sign in ((side, sign) for side, sign, end in ends if math.isinf(end)):
+        with precision():
+            line = tail(target.node, target.variable, sign, FAR[-1])
+            numbers = () if line is None else (line.slope, line.intercept)
+            off = [_off(number, search.dtype) for number in numbers]
+        for what, exact, apart, reach in zip(("slope", "constant"), numbers, off, (FAR[0], 1.0), strict=False):
+            if apart * reach > search.tol:
+                return (
+                    f"the line that it follows on the {side} has the {what} {float(arb(exact).mid()):.9g}, which is no "
+                    f"number of {search.dtype}: the nearest is off by {apart:.3g}"
+                    + f" for each unit of {target.variable}"
+                    * (what == "slope")
+                )
+    return ""
+
+
+def _off(exact: Coefficient, dtype: str) -> float:
+    """How far a number is from the nearest of the dtype."""
+    nearest = float(np.dtype(dtype).type(float(arb(exact).mid())))
+    return float(abs(arb(exact) - arb(nearest)).lower())
 
 
 def _rounds(search: Search, rounds: float) -> str:
@@ -151,7 +199,7 @@ def _rounds(search: Search, rounds: float) -> str:
 def best_so_far(search: Search) -> str:
     """The best bound that was proved, for a sentence."""
     if search.kept is not None:
-        return f"The best found is {Up(search.kept.bound):.3g} with {search.kept.head.keys} keys."
+        return f"The best that this search proved is {Up(search.kept.bound):.3g} with {search.kept.head.keys} keys."
     if search.best_head is None and search.missed is not None:
         where = f"{search.target.variable} = {search.missed.place:.9g}"
         return f"Heads that keep it elsewhere err by {search.missed.error:.3g} at {where}, as by a narrow peak."

@@ -48,8 +48,8 @@ class _Construction:
     def run(self, least: int, most: int) -> CompiledModel:
         most = min(most, self.wish.limit or most)
         if self.wish.keys is not None:
-            if type(self.wish.keys) is not int or not least <= self.wish.keys <= most:
-                raise InputError(f"keys={self.wish.keys!r:.40}: {self.map.name} is built with {least} to {most} keys.")
+            if not least <= self.wish.keys <= most:
+                raise InputError(f"keys={self.wish.keys}: {self.map.name} is built with {least} to {most} keys.")
             heads = [self._head(self.wish.keys, goal * self.target.unit) for goal in GOALS]
             return self._model(min(heads, key=self._error))
         tol = self.wish.tolerance(1e-6)

@@ -76,6 +76,8 @@ class Search:
         self.errors: dict[int, float] = {}
         self.estimates: dict[int, float] = {}
         self.unproved, self.hurried = 0.0, hurried
+        self.share = 1.0
+        """Of the goal, what a fit of known size aims at: its pieces may add up to more."""
         self.most = fit.most if most is None else min(fit.most, most)
         self.needed = 0
         self.stuck: float | None = None
@@ -109,9 +111,9 @@ class Search:
         check_values(self)
         keys = self._known_size() if self.fit.size is not None else self._first_success()
         if keys is None:
-            raise refusal(self)
+            return self._nearest()
         if self.fit.size is not None:
-            return self._proved(keys)
+            return self.tried[keys] or self._nearest()
         failed = max((k for k, proved in self.tried.items() if k < keys and proved is None), default=self.fit.least - 1)
         while keys - failed > 1:
             between = self._between(failed, keys)
@@ -119,7 +121,7 @@ class Search:
                 keys = between
             else:
                 failed = between
-        return self._proved(keys)
+        return self.tried[keys] or self._nearest()
 
     def _between(self, failed: int, keys: int) -> int:
         """A size between one that failed and one that was proved: where a geometric decay would meet the goal."""
@@ -129,14 +131,15 @@ class Search:
         spare = log_of(self.allowed[0] / after) / max(log_of(before / after), 1e-9)
         return min(max(keys - int(spare * (keys - failed)), failed + 1), keys - 1)
 
-    def _proved(self, keys: int) -> HeadClaim:
-        found = self.tried[keys]
-        if found is None:
-            raise refusal(self)
-        return found
+    def _nearest(self) -> HeadClaim:
+        """The head with the least bound, where that keeps the tolerance though not the aim; the refusal where not."""
+        problem = refusal(self)
+        if self.kept is None or not self.kept.bound <= self.tol:
+            raise problem
+        return self.kept
 
     def _known_size(self) -> int | None:
-        """The size that the fit says the goal takes, or a smaller goal where its head fails."""
+        """The size that the fit says the goal takes, or a share of the goal where its head fails."""
         for _ in range(4):
             keys = self.size()
             if keys is None or keys > self.most:
@@ -147,12 +150,13 @@ class Search:
                 return keys
             if self.unproved >= PATIENCE:
                 return None
-            self.goal.error *= 0.6
+            self.share *= 0.6
         return None
 
     def size(self) -> int | None:
         """The size that the goal takes, of a fit that knows it; None if it is not reached."""
-        return None if self.fit.size is None else self.fit.size(self._in_units(self.goal))
+        goal = replace(self.goal, error=self.share * self.goal.error)
+        return None if self.fit.size is None else self.fit.size(self._in_units(goal))
 
     def _in_units(self, goal: Goal) -> Goal:
         """A goal for the fit."""
@@ -178,8 +182,14 @@ class Search:
                 break
             keys = min(self._next(keys), self.most)
             if keys == self.most and self.hurried and not self._within_reach(keys):
-                break
+                return self._likeliest()
         return None
+
+    def _likeliest(self) -> int | None:
+        """The size with the least estimate, where it keeps the tolerance: estimates of many keys may be far off."""
+        keys = min(self.estimates, key=lambda k: self.estimates[k])
+        worth = self.estimates[keys] < min(self.errors.values(), default=math.inf)
+        return keys if worth and self.attempt(keys) else None
 
     def _hardly_gains(self, keys: int) -> bool:
         """Whether the last four large sizes fell by less than half."""
@@ -232,7 +242,7 @@ class Search:
         if self.fit.size is None:
             self.goal.error, self.goal.limit = self.allowed
         proved: HeadClaim | None = None
-        rounding, share = math.inf, 1.0
+        rounding, share = math.inf, self.share
         for _ in range(6):
             try:
                 head = self.head(keys, share)
@@ -244,9 +254,9 @@ class Search:
             if not self.errors[keys] <= self.goal.error:
                 if self.errors[keys] < self.best:
                     self._note(self.errors[keys] + shown_rounding(self.target, head), head)
-                if self.fit.size is None or share < 1 or self.errors[keys] > 2 * self.goal.error:
+                if self.fit.size is None or share < self.share or self.errors[keys] > 2 * self.goal.error:
                     break
-                share = 0.5  # the numbers of the dtype take the rest
+                share /= 2  # the numbers of the dtype take the rest
                 continue
             self.progress(f"{self.fit.method}: {keys} keys, proving {self.errors[keys]:.2e}")
             found = self._examined(head, cuts, self.errors[keys])

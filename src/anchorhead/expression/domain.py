@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from numbers import Rational
+from numbers import Integral, Rational, Real
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,28 @@ def _outward(end: Any, towards: float) -> float:
         return found
     short = Fraction(end) < found if towards < 0 else Fraction(end) > found
     return math.nextafter(found, towards) if short else found
+
+
+def real(value: Any) -> float:
+    """A real number, also an exact one or a tensor of one number, as a float that is not above it; NaN for another."""
+    value = _plain(value)
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
+        return math.nan
+    try:
+        return _outward(value, -math.inf)
+    except OverflowError:
+        return math.inf
+
+
+def whole(value: Any) -> int | None:
+    """A whole number, also a tensor of one; None for another."""
+    value = _plain(value)
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+
+
+def _plain(value: Any) -> Any:
+    """The number in an array or a tensor without axes; anything else as it is."""
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def _pair(pair: Any, name: str) -> Pair:

@@ -21,18 +21,18 @@ from anchorhead.head.warped_keys import Warped
 def gated(f: Function, low: float, high: float, keys: int, *, left: Affine | None = None,
           right: Affine | None = None, rates: Iterable[float] = (), crowds: Sequence[Crowd] = (), centre: float = 0.0,
           goal: float = 0.0, limit: float = 1e3, extra: Array | None = None,
-          relative: bool = False) -> Uniform | Warped:  # fmt: skip
+          relative: bool = False, affine: bool = True) -> Uniform | Warped:  # fmt: skip
     """Heads with that many keys and affine values: `best()` is the best of them, and its error on the samples.
 
     low, high: where to fit; on a side with an asymptote (`left`, `right`), far enough out that f has reached it.
     rates: the exponential rates at which f approaches them. crowds: where keys crowd, in a bounded domain
     (`warped_keys.py`); none for evenly spaced keys. centre: where the middle key belongs. relative: errors in
-    units of |f|.
+    units of |f|. affine: whether inner values may have gains.
     """
     flat = left is not None or right is not None
     more = np.zeros(0) if extra is None else extra
     u = samples(low, high, sample_count(keys), more, flat_ends=flat, crowds=crowds, centre=centre)
     target = f(u)
     goal = max(goal, 1e-15 * (1.0 if relative else float(np.abs(target).max())), 1e-300)
-    problem = Problem(u, target, left, right, True, goal, limit, centre, relative)
+    problem = Problem(u, target, left, right, affine, goal, limit, centre, relative)
     return Uniform(keys, problem, rates) if not crowds or keys == 1 else Warped(keys, problem, crowds)

@@ -90,6 +90,23 @@ class Crowd(NamedTuple):
     scale: float
 
 
+def least_keys(problem: Problem) -> int:
+    """Fewer keys than this cannot come closer than the goal to the target at the samples.
+
+    A head less a constant c is a sum of terms (a + b u) exp(s u), one for each key, over something positive: with K
+    different slopes it has at most 2K - 1 zeros, or K - 1 if values are constant (G. Pólya, G. Szegő, *Problems and
+    Theorems in Analysis II*, part V, 75). A target that is above c + goal and below c - goal in turn, m times, makes it
+    change its sign m - 1 times.
+    """
+    low, high = float(problem.target.min()), float(problem.target.max())
+    turns = 0
+    for share in (0.2, 0.35, 0.5, 0.65, 0.8):
+        off = problem.target - (low + share * (high - low))
+        signs = np.sign(off[problem.measured(np.abs(off)) > problem.goal])
+        turns = max(turns, int(np.count_nonzero(np.diff(signs))))
+    return (turns + 2) // 2 if problem.affine else turns + 1
+
+
 def sample_count(keys: int) -> int:
     """How many points of each kind a head of so many keys is fitted on."""
     return 16 * keys + 60 if keys <= MANY else 6 * keys + 220

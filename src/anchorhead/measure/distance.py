@@ -19,7 +19,7 @@ from anchorhead.compiler.target import expression_of, read_interval
 from anchorhead.digits import Up
 from anchorhead.enclosure.precision import PRECISION
 from anchorhead.errors import InputError, ShapeError, VerificationError
-from anchorhead.expression.domain import read_box, shown
+from anchorhead.expression.domain import read_box, real, shown
 from anchorhead.expression.graph import Expression, Node, variables_of
 from anchorhead.expression.parse import parse
 from anchorhead.file.distance import Distance, assumed, total_rounding, variable_of, widened
@@ -71,8 +71,9 @@ def distance(
     """
     if type(relative) is not bool:
         raise InputError(f"relative={shown(relative)} must be True or False.")
-    if not (isinstance(tol, int | float) and not isinstance(tol, bool) and 1e-9 <= tol <= 1):
+    if not 1e-9 <= real(tol) <= 1:
         raise InputError(f"tol={shown(tol)} is the width of the enclosure as a part of the distance; give 1e-9 to 1.")
+    tol = real(tol)
     first, second = _given(f), _given(g)
     apart = sum_above(first.apart, second.apart)
     if apart and relative:
