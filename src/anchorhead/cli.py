@@ -178,9 +178,7 @@ def plan(
     high: Annotated[float, typer.Option(help="Theorem: upper end.")] = 1.0,
     tol: Annotated[float | None, typer.Option(help="The error: 1e-6 for a formula, 1e-2 for a theorem.")] = None,
     relative: Relative = False,
-    largest_value: Annotated[
-        list[float] | None, typer.Option(help="Heads of constants and gains up to this; repeatable.")
-    ] = None,
+    largest_value: Annotated[list[float] | None, typer.Option(help="Constants, gains up to it; repeatable.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Theorem: length of the sequence, n.")] = None,
     features: Annotated[int | None, typer.Option(help="Theorem: features of a token, d.")] = None,
     lipschitz: Lipschitz = None,
