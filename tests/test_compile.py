@@ -108,7 +108,7 @@ def test_slopes_that_the_dtype_cannot_hold_are_counted_as_rounding():
     with mp.workdps(60):
         off = abs(head_at(model, x) - 3 * x / 10)
     assert certificate.approximation < off <= certificate.approximation + certificate.rounding * (1 + x)
-    said = (Path(__file__).parents[1] / "docs" / "docs/certificates.md").read_text()
+    said = (Path(__file__).parents[1] / "docs/certificates.md").read_text()
     assert "drifts away from it by 1.2e-8 |x| in exact arithmetic, too, and rounding counts that" in said
     assert 1.19e-8 < off / x < 1.2e-8
 
