@@ -153,8 +153,13 @@ class Grid:
         inside = min(near + min(error * (spread + near), spread), sup)
         edges = shifts * self.levels if shifts > 1 else self.levels - 1
         share = min(1.0, self.coordinates * edges * WIDENED * self.slope * self.cell / (self.high - self.low))
-        volume = (self.high - self.low) ** self.coordinates
-        return (entries * volume * ((1 - share) * inside**order + share * sup**order)) ** (1 / order)
+        if not sup:
+            return 0.0
+        mean = (entries * ((1 - share) * (inside / sup) ** order + share)) ** (1 / order)  # in units of the largest
+        try:
+            return sup * mean * (self.high - self.low) ** (self.coordinates / order)
+        except OverflowError:
+            return math.inf
 
 
 def saturation(anchors: int, gap: float) -> float:
