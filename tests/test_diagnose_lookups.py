@@ -59,3 +59,16 @@ def test_the_file_of_a_look_up_is_diagnosed_over_its_box(build, choice, tmp_path
     found = diagnose_file(tmp_path / "lookup.safetensors", points=200)
     assert found.healthy
     assert not diagnose_file(tmp_path / "lookup.safetensors", points=200, score_factor=0.01).healthy
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_inputs_outside_the_box_are_named(dtype):
+    model = ah.theorems.two_layer("sin(5*x1)", 1, 1, 64, low=0.1, high=1.1, dtype=dtype)
+    inside = torch.tensor([0.1, 0.4, 1.1], dtype=dtype).reshape(-1, 1, 1)
+    assert not ah.diagnose(model, inside).findings
+    found = ah.diagnose(model, torch.cat([inside, inside + 3]))
+    assert [(one.kind, one.where) for one in found.findings] == [("boundary artefacts", "outside the box")]
+    assert found.findings[0].evidence.startswith(
+        "3 inputs lie further than a cell outside the box [0.1, 1.1], where nothing"
+    )
+    assert found.error > 1

@@ -385,3 +385,13 @@ def test_a_walk_confirms_what_stands_in_several_places():
     assert model.report.pure
     assert ah.walk(model, x).softmax > 0
     assert model.b is model.a
+
+
+@pytest.mark.parametrize(("middle", "spread", "eps"), [(1000, 1, 1e-12), (300, 0.3, 1e-5), (1, 1e-4, 1e-12)])
+def test_a_norm_whose_original_rounds_more_is_held_to_float64(middle, spread, eps):
+    x = middle + spread * torch.randn(32, 16, generator=torch.Generator().manual_seed(0))
+    norm = nn.LayerNorm(16, eps=eps)
+    exact = copy.deepcopy(norm).double()(x.double())
+    converted = ah.convert(norm, pure=True, inputs=x)
+    assert (converted(x) - exact).abs().max() < 0.1 * (norm(x) - exact).abs().max()
+    assert converted.report.difference > 1e-5

@@ -160,6 +160,17 @@ def test_sums_of_small_terms_err_by_no_more_than_these():
         assert abs(pairs.item() - exact) <= allowed * exact
 
 
+def test_bounds_in_high_norms_neither_vanish_nor_overflow():
+    """They rise from the mean to the largest error as the order does."""
+    for size, high in ((1.0, 1.0), (1e-200, 1.0), (1e4, 1.0), (1.0, 1e6)):
+        model = two_layer(lambda x, size=size: size * x, 1, 1, 16, high=high)
+        bounds = [model.bound_for(lipschitz=size, norm=p) / high ** (1 / p) for p in (1, 2, 64, 220, 1e6)]
+        sup = model.bound_for(lipschitz=size)
+        assert sup / 2 < bounds[0]
+        assert sorted(bounds) == bounds
+        assert math.isclose(bounds[-1], sup, rel_tol=1e-4)
+
+
 def test_bound_without_a_declaration_is_refused():
     with pytest.raises(ah.AnchorheadError, match="bound_for"):
         _ = two_layer(wave, 1, 1, 3).bound

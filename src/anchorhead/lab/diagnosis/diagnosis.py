@@ -32,7 +32,7 @@ from anchorhead.model.head_core import HeadCore
 from anchorhead.model.layered_core import LayeredCore
 from anchorhead.model.two_layer_core import TwoLayerCore
 from anchorhead.theorems.anchors import check_count
-from anchorhead.theorems.grid_network import GridNetwork
+from anchorhead.theorems.grid_network import ADVICE, GridNetwork
 from anchorhead.theorems.precision import DTYPES
 from anchorhead.theorems.ramps import Ramps
 
@@ -82,6 +82,12 @@ def diagnose(model: nn.Module, x: Tensor, *, dtype: Any = None, score_factor: fl
         inside, outside = _apart(model, x)
         if len(outside):
             findings, error = _beyond(model, outside, scale)
+    elif isinstance(model, GridNetwork):
+        flat, cell = x.reshape(-1, *model.size), model.grid.cell
+        held = ((flat >= model.grid.low - cell) & (flat <= model.grid.high + cell)).flatten(1).all(-1)
+        inside = flat[held]
+        if not held.all():
+            findings, error = _beyond_box(model, flat[~held], scale)
     if len(inside):
         within, worst, bound = _seen(kind(model, inside, run_in, scale))
         findings, error = findings + within, worst if math.isnan(worst) else max(error, worst)
@@ -205,6 +211,21 @@ def _beyond(model: CompiledModel, x: Tensor, scale: float) -> tuple[list[Finding
         )
     advice = f"Compile it on a domain that holds the inputs{holds}, or clip {name} to [{low:g}, {high:g}]."
     return [Finding("boundary artefacts", "outside the domain", evidence, advice)], largest
+
+
+def _beyond_box(model: GridNetwork, x: Tensor, scale: float) -> tuple[list[Finding], float]:
+    """A finding on inputs further than a cell outside the box of a look-up, where it gives what it has for the nearest
+    point in it; and the largest error there, where f is known."""
+    error = 0.0
+    evidence = (
+        f"{len(x):,} inputs lie further than a cell outside the box [{model.grid.low:g}, {model.grid.high:g}], where "
+        f"nothing is proved: entries reach from {float(x.min()):.6g} to {float(x.max()):.6g}"
+    )
+    if model.f is not None:
+        made: Tensor = altered(model.literal(), torch.float64, scale)(x.double())
+        error = float((made - model.exact(x)).abs().max())
+        evidence += f", and the network errs by up to {error:.3g} there"
+    return [Finding("boundary artefacts", "outside the box", evidence, f"{ADVICE}, or clip them to it.")], error
 
 
 def _errors(model: CompiledModel, x: Tensor, scale: float) -> Tensor:
