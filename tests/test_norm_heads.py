@@ -243,6 +243,36 @@ def test_a_norm_across_channels_takes_what_it_was_known_by():
         norm(torch.rand(12, 12, 5))
 
 
+class Named(nn.Module):
+    """A norm whose weight and bias are called otherwise."""
+
+    def __init__(self, names, centred):
+        super().__init__()
+        self.names, self.centred, self.eps = names, centred, 1e-6
+        for k, name in enumerate(names):
+            setattr(self, name, nn.Parameter(torch.randn(8, generator=torch.Generator().manual_seed(k))))
+
+    def forward(self, x):
+        v = x - x.mean(-1, keepdim=True) if self.centred else x
+        y = v * torch.rsqrt(v.pow(2).mean(-1, keepdim=True) + self.eps) * getattr(self, self.names[0])
+        return y + getattr(self, self.names[1]) if len(self.names) > 1 else y
+
+
+@pytest.mark.parametrize(
+    "names", [("scale",), ("g",), ("gamma", "beta"), ("scale", "bias"), ("a_2", "b_2"), ("w", "b")]
+)
+@pytest.mark.parametrize("centred", [True, False])
+def test_norms_are_known_whatever_their_numbers_are_called(names, centred, tmp_path):
+    model, x = nn.Sequential(nn.Linear(8, 8), Named(names, centred)), torch.randn(5, 8)
+    converted = ah.convert(model, pure=True, inputs=x)
+    assert converted.report.pure
+    assert (converted(x) - model(x)).abs().max() < 1e-5
+    ah.save_converted(converted, tmp_path)
+    again = ah.load_converted(tmp_path, nn.Sequential(nn.Linear(8, 8), Named(names, centred)))
+    assert torch.equal(again(x), converted(x))
+    assert set(model.state_dict()) <= set(converted.state_dict())
+
+
 @pytest.mark.parametrize("name", ["Llama", "Gemma2", "Gemma3", "T5", "Olmo2", "Qwen3"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_norms_of_the_transformers_library_round_where_they_do(name, dtype):

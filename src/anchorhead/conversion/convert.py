@@ -26,6 +26,7 @@ from anchorhead.conversion.asked import check_convertible, check_flags, copied
 from anchorhead.conversion.code_digest import code_digests
 from anchorhead.conversion.held_functions import put_modules
 from anchorhead.conversion.linear import Around, around
+from anchorhead.conversion.norms import names_of, scale_and_shift
 from anchorhead.conversion.place_heads import PLACED, put
 from anchorhead.conversion.pretrained import forbid_saving
 from anchorhead.conversion.report import ConversionReport
@@ -174,8 +175,10 @@ def placed(model: nn.Module, site: Site, roles: Roles, dtype: torch.dtype, graph
 def _placed(model: nn.Module, site: Site, roles: Roles, dtype: torch.dtype) -> Placed:
     if site.norm is None:
         return PLACED[site.operation](site.formula, roles, dtype)
-    held: Any = model.get_submodule(site.place)._parameters if site.kind == "module" else {}
-    return NormHead(site.norm[0], roles, dtype, held.get("weight"), held.get("bias"))
+    if site.kind != "module":
+        return NormHead(site.norm[0], roles, dtype)
+    norm = model.get_submodule(site.place)
+    return NormHead(site.norm[0], roles, dtype, *scale_and_shift(norm), names_of(norm))
 
 
 def _dtype_at(model: nn.Module, site: Site, inputs: Any) -> torch.dtype:

@@ -1,11 +1,11 @@
 """Which modules are norms, by what they compute: no name is believed.
 
-A module without children, with at most a weight and a bias and a forward of one tensor, may be one. A copy of it gets a
-weight and a bias that were drawn, and is run on drawn numbers x and -x, at scales where eps matters and where it does
-not. What is even in x must be the bias; what is odd must be (x - mean, or x)·(mean square + eps)^(-1/2), times the
-weight or one plus the weight, with an eps that the module holds, or a usual one. Whether it is rounded before its
-weight is multiplied, a copy in bfloat16 shows. Whatever is none of these stays as it is, and is named when the model
-runs.
+A module without children, with at most a weight and a bias, whatever they are called, and a forward of one tensor, may
+be one. A copy of it gets a weight and a bias that were drawn, and is run on drawn numbers x and -x, at scales where eps
+matters and where it does not. What is even in x must be the bias; what is odd must be (x - mean, or x)·(mean square +
+eps)^(-1/2), times the weight or one plus the weight, with an eps that the module holds, or a usual one. Whether it is
+rounded before its weight is multiplied, a copy in bfloat16 shows. Whatever is none of these stays as it is, and is
+named when the model runs.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ CALLS: dict[Any, tuple[str, ...]] = {F.layer_norm: LAYER_NORM, torch.layer_norm:
                                      torch.rms_norm: RMS_NORM}  # fmt: skip
 """Functions that are norms, and their arguments."""
 NORM_NAMES = {"layer_norm", "rms_norm"}
+SHIFTS = {"bias", "beta", "b", "b_2", "shift", "offset"}
+"""What the bias of a norm is called."""
 USUAL_EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5)
 """For norms that do not hold theirs, but write it in their code."""
 OF_CHANNELS = {nn.InstanceNorm1d: 1, nn.InstanceNorm2d: 2, nn.InstanceNorm3d: 3}
@@ -74,7 +76,7 @@ def norm_of(module: nn.Module) -> tuple[NormForm, int] | None:
     """Which norm a module is, and over how many numbers at most; None if it is none."""
     own = dict(module._parameters)
     held = any(buffer is not None for buffer in module._buffers.values())
-    if module._modules or held or set(own) - {"weight", "bias"} or not _takes_one(module):
+    if module._modules or held or len(own) > 2 or not _takes_one(module):
         return None
     shape = _shape(module)
     if any(
@@ -92,9 +94,22 @@ def norm_of(module: nn.Module) -> tuple[NormForm, int] | None:
         if form is None:
             return None
         form = _as_rounded(form, bare, shape)
-    form = replace(form, biased=own.get("bias") is not None)
+    form = replace(form, biased=scale_and_shift(module)[1] is not None)
     sized = any(p is not None for p in own.values()) or hasattr(module, "normalized_shape")
     return form, GROUPED if form.groups or form.by_channel else shape.numel() if sized else ANY
+
+
+def scale_and_shift(module: nn.Module) -> tuple[Any, Any]:
+    """The weight and the bias of what may be a norm, by whatever name it has them; None for one that it has not."""
+    weight, bias = (module._parameters.get(name) for name in names_of(module))
+    return weight, bias
+
+
+def names_of(module: nn.Module) -> tuple[str, str]:
+    """What the weight and the bias of a norm are called."""
+    own = list(module._parameters)
+    shift = next((name for name in own if name in SHIFTS), own[1] if len(own) == 2 else "bias")
+    return next((name for name in own if name != shift), "weight"), shift
 
 
 def _takes_one(module: nn.Module) -> bool:
@@ -141,7 +156,7 @@ def _forms(module: nn.Module, shape: torch.Size, dtype: torch.dtype) -> Iterator
     spatial = next((n for kind, n in OF_CHANNELS.items() if isinstance(module, kind)), 0)
     acrosses = (0,) if groups or spatial or len(shape) > 1 else (0, *ACROSS)
     for across, eps, centred, shift in itertools.product(acrosses, sorted(held), (True, False), (0.0, 1.0)):
-        if not (shift and module._parameters.get("weight") is None):
+        if not (shift and scale_and_shift(module)[0] is None):
             yield NormForm(centred, eps, axes=spatial or len(shape), groups=groups, shift=shift, across=across,
                            by_channel=spatial > 0)  # fmt: skip
 
@@ -158,7 +173,7 @@ def _computed(form: NormForm, module: nn.Module, x: Tensor) -> Tensor:
     """The norm with the module's weight and bias."""
     v = form.centre(form.rows(x))
     y = v * ((v * v).mean(-1, keepdim=True) + form.eps).rsqrt()
-    weight, bias = (form.beside(module._parameters.get(name), x) for name in ("weight", "bias"))
+    weight, bias = (form.beside(part, x) for part in scale_and_shift(module))
     return form.back(form.scaled(y, weight, bias, x.dtype), x)
 
 

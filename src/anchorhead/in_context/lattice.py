@@ -205,6 +205,8 @@ class UniversalPlan:
         return (
             f"universal to within {self.tol:g} for L = {self.lipschitz:g}: {' x '.join(map(str, self.cells))} cells, "
             f"masses in {self.masses}ths, {_short(self.keys)} keys, β = {self.beta:.6g}, bound {Up(self.bound):.4g}"
+            + f"; more keys than the {MOST_KEYS:,} that `universal` builds"
+            * (self.keys > MOST_KEYS)
         )
 
     __repr__ = __str__
@@ -216,7 +218,7 @@ class UniversalPlan:
             ("bound", f"{Up(self.bound):.4g}"),
             ("cells of each coordinate", " x ".join(map(str, self.cells))),
             ("masses in parts of", f"{self.masses:,}"),
-            ("keys", f"{self.keys:,}"),
+            ("keys", f"{self.keys:,}" + f", above the {MOST_KEYS:,} that are built" * (self.keys > MOST_KEYS)),
             ("β", f"{self.beta:,.6g}"),
         ]
         return page(f"Plan: universal to within {self.tol:g}", facts(rows))

@@ -102,13 +102,21 @@ class NormHead(Placed):
     kind = "norm"
 
     def __init__(self, form: NormForm, compiled: Mapping[str, CompiledModel], dtype: torch.dtype,
-                 weight: nn.Parameter | None = None, bias: nn.Parameter | None = None) -> None:  # fmt: skip
+                 weight: nn.Parameter | None = None, bias: nn.Parameter | None = None,
+                 names: tuple[str, str] = ("weight", "bias")) -> None:  # fmt: skip
+        """names: what weight and bias are called, here as in the module."""
         self.form = replace(form, biased=bias is not None)
         super().__init__(str(self.form), compiled, dtype)
-        self.weight, self.bias = weight, bias
+        self._named = names
+        self._parameters.update(zip(names, (weight, bias), strict=True))
         self._width = norm_width(self.claims)
         self._evaluation: tuple[list[Any], Callable[..., Any]] | None = None
         self.watch([self.bound.domain], f"mean square plus eps of {self.form}", ADVICE)
+
+    @property
+    def _beside(self) -> list[nn.Parameter | None]:
+        """The weight and the bias."""
+        return [self._parameters[name] for name in self._named]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_evaluation"}
@@ -124,7 +132,7 @@ class NormHead(Placed):
         form, rows = self.form, self.form.rows(x)
         if rows.shape[-1] > self._width:
             raise InputError(f"{form} is proved for up to {self._width} numbers, and was given {rows.shape[-1]}.")
-        beside = [form.beside(part, x) for part in (self.weight, self.bias)]
+        beside = [form.beside(part, x) for part in self._beside]
         y, u = self._value(rows, *beside)
         self.look(u)
         return form.back(y, x)
@@ -156,14 +164,14 @@ class NormHead(Placed):
         if one_row or not worth_fusing(rows, 1 if made(evaluation) else WORTH_COMPILING):
             return None
         given = [rows if self.form.groups or self.form.by_channel else rows.reshape(-1, rows.shape[-1]), *beside]
-        kind = self.form, self.weight is None, self.bias is None
+        kind = self.form, *(part is None for part in self._beside)
         run: Any = fused(evaluation, lambda: (*kind, *(head.numbers for head in heads)), *given)
         found: tuple[Tensor, ...] | None = None if run is None else run(*given)
         return found
 
     def _of_tensors(self, coarse: Evaluation, fine: Evaluation, dtype: torch.dtype) -> Callable[..., Any]:
         """A function of rows, weight and bias, as many of these as there are, that torch.fx can trace."""
-        weighted, biased = self.weight is not None, self.bias is not None
+        weighted, biased = (part is not None for part in self._beside)
         every = functools.partial(_normalised, self.form, coarse, fine, dtype)
         if weighted and biased:
             return lambda rows, weight, bias: every(rows, weight, bias)
@@ -174,12 +182,12 @@ class NormHead(Placed):
         return lambda rows: every(rows, None, None)
 
     def carried(self, out: Tensor) -> Tensor:
-        bias = self.form.beside(self.bias, out)  # |weight y| + |bias| is at most |weight y + bias| + 2 |bias|
+        bias = self.form.beside(self._beside[1], out)  # |weight y| + |bias| is at most |weight y + bias| + 2 |bias|
         return out.abs() if bias is None else self.form.back(self.form.rows(out).abs() + 2 * bias.abs(), out)
 
     def few(self) -> tuple[Tensor, ...]:
         """Two rows of its own shape, or a shape that it takes, of mean square 1."""
-        beside, form = (self.weight if self.bias is None else self.bias), self.form
+        beside, form = next((part for part in self._beside if part is not None), None), self.form
         if form.groups or form.across or form.by_channel:
             more = form.across - 3 if form.across else form.axes - 1
             shape = [form.groups or 4 if beside is None else beside.numel(), 4, *[1] * more]
@@ -191,7 +199,7 @@ class NormHead(Placed):
     def literal(self) -> LiteralNorm:
         """The same numbers as scores, softmax and values."""
         heads: dict[str, Any] = dict(self.heads.items())
-        beside = [None if part is None else constant(part) for part in (self.weight, self.bias)]
+        beside = [None if part is None else constant(part) for part in self._beside]
         return LiteralNorm(self.form, {role: head.literal() for role, head in heads.items()}, *beside)
 
 
