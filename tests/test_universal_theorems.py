@@ -16,7 +16,8 @@ from matplotlib.text import Text
 import anchorhead as ah
 from anchorhead.digits import Up
 from anchorhead.theorems import attention_then_softmax, two_layer
-from anchorhead.theorems.grid_rounding import sum_error
+from anchorhead.theorems.grid import Grid
+from anchorhead.theorems.grid_rounding import lookup_rounding, sum_error
 
 BOTH = pytest.mark.parametrize("build", [two_layer, attention_then_softmax])
 
@@ -158,6 +159,14 @@ def test_sums_of_small_terms_err_by_no_more_than_these():
         allowed = sum_error(terms + 1, 1, each[1:].double().sum().item() / exact, 2.0**-24)
         assert abs(running.item() - exact) <= allowed * exact
         assert abs(pairs.item() - exact) <= allowed * exact
+
+
+def test_no_rounding_is_known_where_sums_have_none_but_of_zero_it_is():
+    """Seven million keys of float32 with a large share elsewhere."""
+    grid = Grid(1, 1, 8_000_000, 0.0, 1.0, 1 / 16)
+    assert lookup_rounding(grid, 0.5, 1.0, torch.float32) == math.inf
+    assert 0 < lookup_rounding(grid, 0.5, 0.0, torch.float32) < 1e-40
+    assert 0 < lookup_rounding(grid, 1e-6, 1.0, torch.float32) < 1e-4
 
 
 def test_bounds_in_high_norms_neither_vanish_nor_overflow():

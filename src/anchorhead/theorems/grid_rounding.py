@@ -60,7 +60,8 @@ def lookup_rounding(grid: Grid, error: float, size: float, dtype: torch.dtype) -
     count = grid.coordinates
     fast = count * math.log1p(_stage(grid.levels, 2, error / count, dtype))
     literal = math.log1p(_stage(grid.points, min(2**count, grid.points), error, dtype))
-    return size * math.expm1(max(fast, literal)) + (count + min(2**count, grid.points)) * _least(dtype)
+    share = math.expm1(max(fast, literal)) if size else 0.0
+    return size * share + (count + min(2**count, grid.points)) * _least(dtype)
 
 
 def own_rounding(grid: Grid, count: int, heads: int, error: float, spread: float, size: float,
